@@ -1,4 +1,4 @@
-"""Notices to many: one event made into ten thousand, toasts to a thousand open dashboards, what dispatching costs."""
+"""Benchmark notifications: rule fan-out to 10,000 people, dispatching, and toasts to 1,000 open dashboards."""
 
 import argparse
 import asyncio
@@ -40,9 +40,9 @@ from pabal.settings import Settings
 
 PEOPLE = 10_000
 STREAMS = 1_000
-ALONE = 300
-"""Toasts to one person at a time, everything else quiet."""
-ABREAST = 50
+SINGLE_TOASTS = 300
+"""Toasts sent one at a time to an idle hub."""
+MAX_CONNECTING = 50
 KEY = "payment.succeeded"
 PAID: dict[str, Any] = {"item": "Pro", "amount": 12900, "currency": "KRW"}
 
@@ -78,7 +78,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def opened(endpoint: ServerAddress) -> AsyncGenerator[Bench]:
+async def open_bench(endpoint: ServerAddress) -> AsyncGenerator[Bench]:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
         database_urls = DatabaseUrls(endpoint.hub_url, endpoint.owner_url)
@@ -88,11 +88,11 @@ async def opened(endpoint: ServerAddress) -> AsyncGenerator[Bench]:
             yield Bench(hub, owner)
 
 
-# One event for many
+# Fan-out
 
 
-async def bare(bench: Bench) -> float:
-    """The same number of rows by one plain statement: the least they can cost."""
+async def measure_plain_insert(bench: Bench) -> float:
+    """The baseline: the same number of rows in one plain insert."""
     await bench.empty()
     began = time.perf_counter()
     await bench.owner.execute(
@@ -101,10 +101,10 @@ async def bare(bench: Bench) -> float:
     return PEOPLE / (time.perf_counter() - began)
 
 
-async def fanned_out(bench: Bench) -> float:
-    """An event that names ten thousand people, from its claim to the commit of everything it made."""
+async def measure_fan_out(bench: Bench) -> float:
+    """One event with 10,000 recipients, from the claim to the commit of its notifications."""
     await bench.empty()
-    body = msgspec.json.encode({"members": [str(each) for each in range(PEOPLE)], **PAID})
+    body = msgspec.json.encode({"members": [str(person) for person in range(PEOPLE)], **PAID})
     async with bench.hub.transaction() as tx:
         await publish_events(tx, [EventDraft(source="minu_find", event_type="bench.fan_out", payload=body)])
     rules = build_rules_handler(bench.hub)
@@ -113,39 +113,39 @@ async def fanned_out(bench: Bench) -> float:
         held = await EVENTS.claim(tx, 1, HOLD, "bench", service=HUB_ACTOR.name)
     await rules.handle_events(held)
     took = time.perf_counter() - began
-    made = await bench.owner.fetchval("select count(*) from notification.requests where state = 'pending'")
-    assert made == PEOPLE, f"{made} were made"
+    pending = await bench.owner.fetchval("select count(*) from notification.requests where state = 'pending'")
+    assert pending == PEOPLE, f"{pending} notifications instead of {PEOPLE}"
     return PEOPLE / took
 
 
 # Dispatching
 
 
-async def raw(bench: Bench, rows: int) -> float:
-    """The lane with nothing to do: claim, settle, in batches."""
+async def measure_bare_lane(bench: Bench, rows: int) -> float:
+    """The baseline: claim and settle in batches, without a handler."""
     await bench.fill(rows, NotificationChannel.DASHBOARD_TOAST)
 
     async def loop() -> None:
         while True:
             async with bench.hub.autocommit() as tx:
-                found = await LANE.claim(tx, BATCH, HOLD, "bench")
-                if not found:
+                items = await LANE.claim(tx, BATCH, HOLD, "bench")
+                if not items:
                     return
-                await LANE.settle(tx, [Settlement(item, DONE) for item in found])
+                await LANE.settle(tx, [Settlement(item, DONE) for item in items])
 
     return await timed(rows, [loop()])
 
 
-async def dispatched(bench: Bench, rows: int, channel: NotificationChannel) -> float:
-    """The worker as a hub employs it: looked at again, written, handed over, settled."""
+async def measure_dispatch(bench: Bench, rows: int, channel: NotificationChannel) -> float:
+    """The hub's worker: decide, render, send and settle."""
     hub = bench.hub
     await bench.fill(rows, channel)
     handled = 0
     finished = asyncio.Event()
 
-    async def handle(request: ClaimedNotification) -> DispatchOutcome:
+    async def handle(notification: ClaimedNotification) -> DispatchOutcome:
         nonlocal handled
-        outcome = await hub.dispatcher.handle(request)
+        outcome = await hub.dispatcher.handle(notification)
         handled += 1
         if handled == rows:
             finished.set()
@@ -158,7 +158,7 @@ async def dispatched(bench: Bench, rows: int, channel: NotificationChannel) -> f
     running = asyncio.create_task(worker.run())
     await finished.wait()
     worker.stop()
-    await running  # until the last of them is settled
+    await running  # until all are settled
     return rows / (time.perf_counter() - began)
 
 
@@ -166,12 +166,12 @@ async def dispatched(bench: Bench, rows: int, channel: NotificationChannel) -> f
 
 
 class Dashboard(asyncio.Protocol):
-    """An open stream of one person's toasts; `came` is told when one arrives."""
+    """An open toast stream of one person. Calls `on_toast` with the time of each toast."""
 
-    def __init__(self, token: str, came: Callable[[float], None]) -> None:
+    def __init__(self, token: str, on_toast: Callable[[float], None]) -> None:
         self._token = token
-        self._came = came
-        self._unread = b""
+        self._on_toast = on_toast
+        self._buffer = b""
         self._transport: asyncio.Transport | None = None
         self.connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -181,38 +181,38 @@ class Dashboard(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
-        *blocks, self._unread = (self._unread + data).split(b"\n\n")
+        *blocks, self._buffer = (self._buffer + data).split(b"\n\n")
         for block in blocks:
             if b"\nevent: toast\n" in block:
-                self._came(now)
+                self._on_toast(now)
             elif b"\nevent: connected\n" in block:
                 self.connected.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.connected.done():
-            self.connected.set_exception(exc or ConnectionError(self._unread.decode(errors="replace")))
+            self.connected.set_exception(exc or ConnectionError(self._buffer.decode(errors="replace")))
 
-    def leave(self) -> None:
+    def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """When toasts arrived, until all that are expected have."""
+    """The arrival times of toasts. `complete` is set when the expected number has arrived."""
 
-    wanted: int
-    at: list[float]
-    all: asyncio.Event
+    expected: int
+    times: list[float]
+    complete: asyncio.Event
 
-    def came(self, now: float) -> None:
-        self.at.append(now)
-        if len(self.at) >= self.wanted:
-            self.all.set()
+    def add(self, now: float) -> None:
+        self.times.append(now)
+        if len(self.times) >= self.expected:
+            self.complete.set()
 
 
-class Audience:
-    """People with their dashboards open, in one process of a hub."""
+class Dashboards:
+    """Open dashboards of many people, connected to one process of a hub."""
 
     def __init__(self, bench: Bench, port: int) -> None:
         self._bench = bench
@@ -220,80 +220,82 @@ class Audience:
         self._arrivals = Arrivals(0, [], asyncio.Event())
         self._open: list[Dashboard] = []
 
-    async def sit_down(self, many: int) -> None:
-        tokens = {f"person-{each}": f"pbp_{secrets.token_urlsafe(32)}" for each in range(many)}
+    async def open(self, count: int) -> None:
+        tokens = {f"person-{number}": f"pbp_{secrets.token_urlsafe(32)}" for number in range(count)}
         hashes = [hashlib.sha256(token.encode()).hexdigest() for token in tokens.values()]
         await self._bench.owner.execute(TOKENS, hashes, [*tokens])
-        gate = asyncio.Semaphore(ABREAST)
+        gate = asyncio.Semaphore(MAX_CONNECTING)
 
-        async def sit(token: str) -> None:
+        async def connect(token: str) -> None:
             async with gate:
                 loop = asyncio.get_running_loop()
-                _, dashboard = await loop.create_connection(lambda: Dashboard(token, self._came), HOST, self._port)
+                _, dashboard = await loop.create_connection(
+                    lambda: Dashboard(token, self._add_arrival), HOST, self._port
+                )
                 await dashboard.connected
                 self._open.append(dashboard)
 
-        await asyncio.gather(*map(sit, tokens.values()))
+        await asyncio.gather(*map(connect, tokens.values()))
 
-    async def tell(self, people: Sequence[str]) -> list[float]:
-        """Ask for a toast for each of these at once; how long after the commit each was on its stream."""
+    async def send_toasts(self, people: Sequence[str]) -> list[float]:
+        """Request a toast for each person in one transaction. Return the delays from the commit to each stream."""
         self._arrivals = Arrivals(len(people), [], asyncio.Event())
         template = self._bench.hub.templates.get(KEY)
         drafts = [
             NotificationDraft(
-                channel=NotificationChannel.DASHBOARD_TOAST, recipient=each, template=template, payload=PAID
+                channel=NotificationChannel.DASHBOARD_TOAST, recipient=person, template=template, payload=PAID
             )
-            for each in people
+            for person in people
         ]
         async with self._bench.hub.transaction() as tx:
             await request_notifications(tx, drafts, HUB_ACTOR)
         committed = time.perf_counter()
         async with asyncio.timeout(60):
-            await self._arrivals.all.wait()
-        return sorted(each - committed for each in self._arrivals.at)
+            await self._arrivals.complete.wait()
+        return sorted(arrival - committed for arrival in self._arrivals.times)
 
-    def _came(self, now: float) -> None:
-        self._arrivals.came(now)
+    def _add_arrival(self, now: float) -> None:
+        self._arrivals.add(now)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         for dashboard in self._open:
-            dashboard.leave()
+            dashboard.close()
 
 
-async def told(bench: Bench, endpoint: ServerAddress, rounds: int) -> list[list[object]]:
-    """A hub as `pabal up` runs it, and dashboards on it; the one in this process only asks."""
+async def measure_toasts(bench: Bench, endpoint: ServerAddress, rounds: int) -> list[list[object]]:
+    """Toasts through a hub in another process, as `pabal up` runs it. The hub of this process only requests them."""
     await bench.empty()
     with tempfile.TemporaryDirectory() as folder, hub_on(endpoint, Path(folder)) as (_, port):
-        audience = Audience(bench, port)
-        await audience.sit_down(STREAMS)
+        dashboards = Dashboards(bench, port)
+        await dashboards.open(STREAMS)
         try:
-            everyone = [f"person-{each}" for each in range(STREAMS)]
-            bursts = [await audience.tell(everyone) for _ in range(rounds)]
-            alone: list[float] = []
-            for each in range(ALONE):
-                await asyncio.sleep(0.02)  # it has settled and sleeps
-                alone += await audience.tell([everyone[each % STREAMS]])
+            people = [f"person-{number}" for number in range(STREAMS)]
+            bursts = [await dashboards.send_toasts(people) for _ in range(rounds)]
+            single: list[float] = []
+            for number in range(SINGLE_TOASTS):
+                await asyncio.sleep(0.02)  # until the hub is idle
+                single += await dashboards.send_toasts([people[number % STREAMS]])
         finally:
-            audience.leave()
-    alone.sort()
+            dashboards.close()
+    single.sort()
     return [
         [
             f"{STREAMS:,} at once, one each",
             middle([STREAMS / burst[-1] for burst in bursts]),
-            middle([at(burst, 0.5) for burst in bursts]),
-            middle([at(burst, 0.99) for burst in bursts]),
+            middle([quantile_ms(burst, 0.5) for burst in bursts]),
+            middle([quantile_ms(burst, 0.99) for burst in bursts]),
         ],
-        ["one alone", "", at(alone, 0.5), at(alone, 0.99)],
+        ["one at a time", "", quantile_ms(single, 0.5), quantile_ms(single, 0.99)],
     ]
 
 
-def at(took: Sequence[float], share: float) -> float:
-    return took[int(len(took) * share)] * 1000
+def quantile_ms(sorted_seconds: Sequence[float], quantile: float) -> float:
+    return sorted_seconds[int(len(sorted_seconds) * quantile)] * 1000
 
 
 async def measure(endpoint: ServerAddress, rows: int, rounds: int) -> None:
-    async with opened(endpoint) as bench:
-        wanted = RuleDraft(
+    async with open_bench(endpoint) as bench:
+        draft = RuleDraft(
             name="bench",
             event_pattern="bench.fan_out",
             template_key=KEY,
@@ -302,37 +304,39 @@ async def measure(endpoint: ServerAddress, rows: int, rounds: int) -> None:
             expires_after=timedelta(days=1),
         )
         async with bench.hub.transaction() as tx:
-            await add_rule(tx, bench.hub.templates, wanted, HUB_ACTOR)
-        made = await interleaved({"bare": lambda: bare(bench), "rule": lambda: fanned_out(bench)}, rounds)
+            await add_rule(tx, bench.hub.templates, draft, HUB_ACTOR)
+        fan_out = await interleaved(
+            {"insert": lambda: measure_plain_insert(bench), "rule": lambda: measure_fan_out(bench)}, rounds
+        )
         show(
             f"One event for {PEOPLE:,} people, one transaction",
-            ["", "requests/s", "ratio"],
+            ["", "notifications/s", "ratio"],
             [
-                ["as many rows by one plain insert", made["bare"], 1.0],
-                ["a rule: found, checked, planned, recorded", made["rule"], made["rule"] / made["bare"]],
+                ["one plain insert of as many rows", fan_out["insert"], 1.0],
+                ["a rule: evaluate, check, decide, insert", fan_out["rule"], fan_out["rule"] / fan_out["insert"]],
             ],
         )
         drains = await interleaved(
             {
-                "raw": lambda: raw(bench, rows),
-                "toast": lambda: dispatched(bench, rows, NotificationChannel.DASHBOARD_TOAST),
-                "dm": lambda: dispatched(bench, rows, NotificationChannel.USER_DM),
+                "lane": lambda: measure_bare_lane(bench, rows),
+                "toast": lambda: measure_dispatch(bench, rows, NotificationChannel.DASHBOARD_TOAST),
+                "dm": lambda: measure_dispatch(bench, rows, NotificationChannel.USER_DM),
             },
             rounds,
         )
         show(
-            f"Dispatching, {rows:,} requests of 1,000 people",
-            ["", "requests/s", "ratio"],
+            f"Dispatching {rows:,} notifications to 1,000 people",
+            ["", "notifications/s", "ratio"],
             [
-                ["the lane alone: claim + settle", drains["raw"], 1.0],
-                ["into dashboards", drains["toast"], drains["toast"] / drains["raw"]],
-                ["to Discord, written down instead of sent", drains["dm"], drains["dm"] / drains["raw"]],
+                ["the lane alone: claim and settle", drains["lane"], 1.0],
+                ["to dashboards", drains["toast"], drains["toast"] / drains["lane"]],
+                ["to Discord (dry run)", drains["dm"], drains["dm"] / drains["lane"]],
             ],
         )
         show(
-            f"Toasts to {STREAMS:,} open dashboards of one process, from the commit of the asking",
+            f"Toasts to {STREAMS:,} open dashboards of one process, from the commit of the request",
             ["", "toasts/s", "p50 ms", "p99 ms"],
-            await told(bench, endpoint, rounds),
+            await measure_toasts(bench, endpoint, rounds),
         )
 
 
@@ -340,10 +344,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=5)
-    said = parser.parse_args()
+    arguments = parser.parse_args()
     configure_logging("warning", "json")
     with durable() as endpoint, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(measure(endpoint, said.rows, said.rounds))
+        runner.run(measure(endpoint, arguments.rows, arguments.rounds))
 
 
 if __name__ == "__main__":

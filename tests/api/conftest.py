@@ -4,7 +4,8 @@ import httpx2
 import pytest
 
 from pabal.hub import Hub
-from support.notification_api import Service, come
+from support.notification_api import ApiService as Service
+from support.notification_api import register_service as come
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Limits by address: whoever has a network of IPv6 has one address, as far as they are concerned."""
+"""Rate limits per address: an IPv6 network counts as one address."""
 
 from collections.abc import AsyncGenerator
 from itertools import count
@@ -43,7 +43,7 @@ async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
         yield client
 
 
-async def knock(web: httpx2.AsyncClient, door: str, address: str) -> int:
+async def send_request(web: httpx2.AsyncClient, door: str, address: str) -> int:
     """Come to a door from an address, with nothing that opens it; what it answers."""
     form = {
         "/console/login": {"form": "f", "name": "nobody", "password": "wrong horse"},
@@ -64,24 +64,24 @@ async def knock(web: httpx2.AsyncClient, door: str, address: str) -> int:
         ("/oauth/token", issue.FAILURES_PER_ADDRESS.count, 401),
     ],
 )
-async def test_a_network_is_limited_as_one_address(
+async def test_an_ipv6_network_is_limited_as_one_address(
     web: httpx2.AsyncClient, door: str, most: int, otherwise: int
 ) -> None:
-    tried = [await knock(web, door, f"2001:db8:0:1:{n:x}::{n:x}") for n in range(most + 3)]
+    tried = [await send_request(web, door, f"2001:db8:0:1:{n:x}::{n:x}") for n in range(most + 3)]
 
     assert tried == [otherwise] * most + [429] * 3
-    assert await knock(web, door, "2001:db8:0:2::1") == otherwise
-    assert await knock(web, door, "192.0.2.7") == otherwise
+    assert await send_request(web, door, "2001:db8:0:2::1") == otherwise
+    assert await send_request(web, door, "192.0.2.7") == otherwise
 
 
-async def test_what_the_portal_refuses_is_written_down_only_so_often(
+async def test_refusals_of_the_portal_are_audited_at_a_limited_rate(
     web: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
     addresses = (f"2001:db8:0:{n:x}::1" for n in count())
     for _ in range(login.SIGN_IN_FAILURE_RECORDS.count + 10):
-        assert await knock(web, "/portal/login", next(addresses)) == 401
-    await knock(web, "/console/login", next(addresses))
+        assert await send_request(web, "/portal/login", next(addresses)) == 401
+    await send_request(web, "/console/login", next(addresses))
 
     async with talking(database_urls) as talk:
-        deeds = [action for _, action in await talk.deeds()]
-    assert deeds == ["portal.refused"] * login.SIGN_IN_FAILURE_RECORDS.count + ["operator.sign_in_failed"]
+        audit_log = [action for _, action in await talk.deeds()]
+    assert audit_log == ["portal.refused"] * login.SIGN_IN_FAILURE_RECORDS.count + ["operator.sign_in_failed"]

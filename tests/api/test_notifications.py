@@ -1,4 +1,4 @@
-"""The doors of notifications, as a service uses them."""
+"""The notifications API, as a service uses it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,8 +13,8 @@ import pytest
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub
 from support.clusters import connected
-from support.notification_api import DOOR, ONE, Service, come
-from support.notifications import PAID, registered, sql
+from support.notification_api import PATH, REQUEST, ApiService, register_service
+from support.notifications import PAID, register_builtin_templates, sql
 from support.server import serving
 from support.wait import until
 
@@ -25,7 +25,7 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 @pytest.fixture
 async def hub(hub: Hub) -> Hub:
-    return await registered(hub)
+    return await register_builtin_templates(hub)
 
 
 async def count(database_urls: DatabaseUrls) -> int:
@@ -35,22 +35,24 @@ async def count(database_urls: DatabaseUrls) -> int:
 # Asking
 
 
-async def test_what_was_asked_for_can_be_looked_at(shop: Service) -> None:
+async def test_a_requested_notification_can_be_shown(shop: ApiService) -> None:
     asked = await shop.send(locale="ko", correlation_id="c1")
 
     assert (asked["state"], asked["reason"]) == ("pending", None)
-    shown = await shop.ask("GET", f"{DOOR}/{asked['id']}")
-    assert {name: shown[name] for name in ONE} == ONE
+    shown = await shop.call("GET", f"{PATH}/{asked['id']}")
+    assert {name: shown[name] for name in REQUEST} == REQUEST
     assert (shown["source_service"], shown["requested_by"], shown["locale"]) == ("shop", "shop", "ko")
     assert shown["decision"] == ["dm_enabled", "category_on", "address_healthy"]
     assert shown["attempts"] == []
-    assert [(each["kind"], each["says"]) for each in shown["trace"]] == [
+    assert [(item["kind"], item["says"]) for item in shown["trace"]] == [
         ("asked", "payment.succeeded for user_dm 100 requested by shop"),
         ("decided", "accepted for sending: dm_enabled, category_on, address_healthy"),
     ]
 
 
-async def test_what_nobody_wants_is_answered_with_the_reason(shop: Service, database_urls: DatabaseUrls) -> None:
+async def test_a_suppressed_notification_is_returned_with_its_reason(
+    shop: ApiService, database_urls: DatabaseUrls
+) -> None:
     await sql(database_urls, "insert into notification.people (discord_id, dm_enabled) values ('100', false)")
 
     asked = await shop.send()
@@ -58,8 +60,8 @@ async def test_what_nobody_wants_is_answered_with_the_reason(shop: Service, data
     assert (asked["state"], asked["reason"]) == ("suppressed", "dm_disabled")
 
 
-async def test_a_key_is_answered_with_the_first_and_other_content_is_a_conflict(
-    shop: Service, database_urls: DatabaseUrls
+async def test_a_repeated_key_returns_the_first_and_other_content_is_a_conflict(
+    shop: ApiService, database_urls: DatabaseUrls
 ) -> None:
     first = await shop.send(idempotency_key="k")
 
@@ -70,9 +72,11 @@ async def test_a_key_is_answered_with_the_first_and_other_content_is_a_conflict(
     assert await count(database_urls) == 1
 
 
-async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, database_urls: DatabaseUrls) -> None:
+async def test_a_hundred_concurrent_posts_create_one_notification(
+    shop: ApiService, database_urls: DatabaseUrls
+) -> None:
     answers = await asyncio.gather(
-        *(shop._web.post(DOOR, headers=shop.header, json=ONE | {"idempotency_key": "k"}) for _ in range(100))
+        *(shop._web.post(PATH, headers=shop.header, json=REQUEST | {"idempotency_key": "k"}) for _ in range(100))
     )
 
     assert sorted(answer.status_code for answer in answers) == [200] * 99 + [202]
@@ -81,7 +85,7 @@ async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, data
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("values", "field"),
     [
         ({"recipient_type": "email"}, "recipient_type"),
         ({"recipient_type": "guild_audit_channel"}, "recipient_type"),
@@ -105,34 +109,34 @@ async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, data
         ({"urgent": True}, "urgent"),
     ],
 )
-async def test_a_field_that_is_wrong_is_named(
-    shop: Service, database_urls: DatabaseUrls, said: dict[str, Any], field: str
+async def test_an_invalid_field_is_reported(
+    shop: ApiService, database_urls: DatabaseUrls, values: dict[str, Any], field: str
 ) -> None:
-    assert [name for name, _ in await shop.mistakes(**(ONE | said))] == [field]
+    assert [name for name, _ in await shop.field_errors(**(REQUEST | values))] == [field]
     assert await count(database_urls) == 0
 
 
 @pytest.mark.parametrize("body", [b"", b"7", b"{", b"[", b'"x"', b"[{}", b"null", b"\xff"])
-async def test_a_body_that_is_no_notification_is_refused(shop: Service, body: bytes) -> None:
-    assert (await shop.ask("POST", status=400, content=body))["code"] == "invalid"
+async def test_an_invalid_body_is_refused(shop: ApiService, body: bytes) -> None:
+    assert (await shop.call("POST", status=400, content=body))["code"] == "invalid"
 
 
-async def test_of_many_each_is_told_what_became_of_it(shop: Service, database_urls: DatabaseUrls) -> None:
+async def test_a_list_returns_one_result_per_item(shop: ApiService, database_urls: DatabaseUrls) -> None:
     await shop.send(idempotency_key="used")
     many = [
-        ONE | {"idempotency_key": "new"},
-        ONE | {"idempotency_key": "used"},
-        ONE | {"idempotency_key": "used", "recipient_id": "101"},
-        ONE | {"payload": {}},
-        ONE | {"template_key": "shop.gone"},
+        REQUEST | {"idempotency_key": "new"},
+        REQUEST | {"idempotency_key": "used"},
+        REQUEST | {"idempotency_key": "used", "recipient_id": "101"},
+        REQUEST | {"payload": {}},
+        REQUEST | {"template_key": "shop.gone"},
         7,
-        ONE | {"payload": PAID | {"item": "\x00"}},
-        ONE | {"recipient_id": "102"},
+        REQUEST | {"payload": PAID | {"item": "\x00"}},
+        REQUEST | {"recipient_id": "102"},
     ]
 
-    results = await shop.ask("POST", status=202, json=many)
+    results = await shop.call("POST", status=202, json=many)
 
-    assert [each["status"] for each in results] == [202, 200, 409, 400, 400, 400, 400, 202]
+    assert [item["status"] for item in results] == [202, 200, 409, 400, 400, 400, 400, 202]
     assert "payload.amount" in results[3]["detail"]
     assert results[0]["state"] == "pending"
     assert await count(database_urls) == 3
@@ -144,48 +148,46 @@ def measured(hub: Hub) -> Hub:
     return replace(hub, settings=hub.settings.model_copy(update={"notifications_per_service": 6}))
 
 
-async def test_a_service_may_ask_for_so_many_in_a_minute(
+async def test_requests_are_limited_per_service_and_minute(
     measured: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     async with serving(measured) as address, httpx2.AsyncClient(base_url=address) as web:
-        shop, keep = [await come(measured, web, name, "write") for name in ("shop", "keep")]
-        await shop.ask("POST", status=202, json=[ONE] * 4)
+        shop, keep = [await register_service(measured, web, name, "write") for name in ("shop", "keep")]
+        await shop.call("POST", status=202, json=[REQUEST] * 4)
         await shop.send()
-        refused = await web.post(DOOR, headers=shop.header, json=[ONE] * 2)
+        refused = await web.post(PATH, headers=shop.header, json=[REQUEST] * 2)
         await shop.send()  # there was room for one
         await keep.send()
-        await shop.ask("POST", status=400, json=ONE | {"recipient_type": "pigeon"})  # is not counted
+        await shop.call("POST", status=400, json=REQUEST | {"recipient_type": "pigeon"})  # is not counted
 
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many")
         wait = int(refused.headers["retry-after"])
         assert 5 <= wait <= 10
         assert await count(database_urls) == 7
         await travel(timedelta(seconds=2 * wait))
-        await shop.ask("POST", status=202, json=[ONE] * 2)
+        await shop.call("POST", status=202, json=[REQUEST] * 2)
 
 
-async def test_more_than_a_minutes_worth_at_once_is_a_minutes_worth(
+async def test_a_list_larger_than_the_limit_uses_the_whole_limit(
     measured: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     async with serving(measured) as address, httpx2.AsyncClient(base_url=address) as web:
-        shop = await come(measured, web, "shop", "write")
-        await shop.ask("POST", status=202, json=[ONE] * 20)
-        await shop.ask("POST", status=429, json=ONE)
+        shop = await register_service(measured, web, "shop", "write")
+        await shop.call("POST", status=202, json=[REQUEST] * 20)
+        await shop.call("POST", status=429, json=REQUEST)
         await travel(timedelta(seconds=60))
-        await shop.ask("POST", status=202, json=[ONE] * 20)
+        await shop.call("POST", status=202, json=[REQUEST] * 20)
 
     assert await count(database_urls) == 40
 
 
-async def test_a_guild_that_goes_away_this_moment_is_no_fault_of_ours(
-    shop: Service, database_urls: DatabaseUrls
-) -> None:
+async def test_a_concurrently_deleted_guild_is_unavailable(shop: ApiService, database_urls: DatabaseUrls) -> None:
     guild = await sql(database_urls, "insert into guild.guilds default values returning id")
     async with connected(database_urls.direct or database_urls.main) as other:
         work = other.transaction()
         await work.start()
         await other.execute("delete from guild.guilds where id = $1", guild)
-        asking = asyncio.create_task(shop.ask("POST", status=503, json=ONE | {"guild_id": str(guild)}))
+        asking = asyncio.create_task(shop.call("POST", status=503, json=REQUEST | {"guild_id": str(guild)}))
         waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
 
         async def is_waiting() -> bool:
@@ -198,51 +200,53 @@ async def test_a_guild_that_goes_away_this_moment_is_no_fault_of_ours(
     assert await count(database_urls) == 0
 
 
-async def test_many_are_at_most_five_hundred(shop: Service, database_urls: DatabaseUrls) -> None:
-    assert len(await shop.ask("POST", status=202, json=[ONE] * 500)) == 500
-    for wrong in ([], [ONE] * 501):
-        refused = await shop.ask("POST", status=400, json=wrong)
-        assert refused["mistakes"] == [{"field": "body", "why": "is a list of 1 to 500 notifications"}]
+async def test_a_list_has_at_most_500_items(shop: ApiService, database_urls: DatabaseUrls) -> None:
+    assert len(await shop.call("POST", status=202, json=[REQUEST] * 500)) == 500
+    for wrong in ([], [REQUEST] * 501):
+        refused = await shop.call("POST", status=400, json=wrong)
+        assert refused["mistakes"] == [{"field": "body", "why": "must be a list of 1 to 500 notifications"}]
     assert await count(database_urls) == 500
 
 
 # Looking
 
 
-async def test_somebody_elses_is_not_there(shop: Service, admin: Service, hub: Hub, web: httpx2.AsyncClient) -> None:
-    other = await come(hub, web, "other", "write")
+async def test_notifications_of_another_service_are_not_found(
+    shop: ApiService, admin: ApiService, hub: Hub, web: httpx2.AsyncClient
+) -> None:
+    other = await register_service(hub, web, "other", "write")
     row = (await shop.send())["id"]
 
-    for method, path in (("GET", f"{DOOR}/{row}"), ("POST", f"{DOOR}/{row}/cancel")):
-        assert (await other.ask(method, path, 404))["code"] == "not_found"
-    assert (await other.ask("GET"))["items"] == []
-    assert (await other.ask("GET", f"{DOOR}?recipient=100"))["items"] == []
-    assert [each["id"] for each in (await admin.ask("GET"))["items"]] == [row]
-    assert [each["id"] for each in (await admin.ask("GET", f"{DOOR}?recipient=100"))["items"]] == [row]
-    assert (await admin.ask("GET", f"{DOOR}/{new_id()}", 404))["code"] == "not_found"
+    for method, path in (("GET", f"{PATH}/{row}"), ("POST", f"{PATH}/{row}/cancel")):
+        assert (await other.call(method, path, 404))["code"] == "not_found"
+    assert (await other.call("GET"))["items"] == []
+    assert (await other.call("GET", f"{PATH}?recipient=100"))["items"] == []
+    assert [item["id"] for item in (await admin.call("GET"))["items"]] == [row]
+    assert [item["id"] for item in (await admin.call("GET", f"{PATH}?recipient=100"))["items"]] == [row]
+    assert (await admin.call("GET", f"{PATH}/{new_id()}", 404))["code"] == "not_found"
 
 
-async def test_a_list_is_read_page_by_page_the_newest_first(shop: Service, admin: Service) -> None:
-    made = [(await shop.send(recipient_id=str(number % 2)))["id"] for number in range(7)]
+async def test_pages_list_the_newest_first(shop: ApiService, admin: ApiService) -> None:
+    created = [(await shop.send(recipient_id=str(number % 2)))["id"] for number in range(7)]
 
     for who, query, expected in (
-        (shop, "", made),
-        (admin, "", made),
-        (shop, "&recipient=1", made[1::2]),
-        (admin, "&recipient=1", made[1::2]),
+        (shop, "", created),
+        (admin, "", created),
+        (shop, "&recipient=1", created[1::2]),
+        (admin, "&recipient=1", created[1::2]),
     ):
         seen: list[str] = []
         cursor = ""
         while True:
-            page = await who.ask("GET", f"{DOOR}?limit=2{query}{cursor}")
-            seen += [each["id"] for each in page["items"]]
+            page = await who.call("GET", f"{PATH}?limit=2{query}{cursor}")
+            seen += [item["id"] for item in page["items"]]
             if page["cursor"] is None:
                 break
             cursor = f"&cursor={page['cursor']}"
         assert seen == [*reversed(expected)]
 
 
-async def test_a_list_is_chosen_by_state_and_template(shop: Service, database_urls: DatabaseUrls) -> None:
+async def test_a_list_is_filtered_by_state_and_template(shop: ApiService, database_urls: DatabaseUrls) -> None:
     await sql(database_urls, "insert into notification.people (discord_id, dm_enabled) values ('7', false)")
     waiting, quiet = (await shop.send())["id"], (await shop.send(recipient_id="7"))["id"]
     payload = {"headline": "Spring", "story": "x"}
@@ -253,14 +257,14 @@ async def test_a_list_is_chosen_by_state_and_template(shop: Service, database_ur
     )["id"]
 
     async def ids(query: str) -> set[str]:
-        return {each["id"] for each in (await shop.ask("GET", f"{DOOR}?{query}"))["items"]}
+        return {item["id"] for item in (await shop.call("GET", f"{PATH}?{query}"))["items"]}
 
     assert await ids("state=pending") == {waiting, news}
     assert await ids("state=suppressed") == {quiet}
     assert await ids("template=marketing.news") == {news}
     assert await ids("recipient=7") == {quiet, news}
     assert await ids("recipient=7&state=pending&template=payment.succeeded") == set()
-    assert (await shop.ask("GET", f"{DOOR}?state=gone", 400))["mistakes"][0]["field"] == "state"
+    assert (await shop.call("GET", f"{PATH}?state=gone", 400))["mistakes"][0]["field"] == "state"
 
 
 CROWD = """
@@ -271,8 +275,8 @@ from generate_series(1, 20000)
 """
 
 
-async def test_what_is_rare_is_looked_for_page_by_page_and_found(
-    shop: Service, admin: Service, database_urls: DatabaseUrls
+async def test_rare_matches_are_found_page_by_page(
+    shop: ApiService, admin: ApiService, database_urls: DatabaseUrls
 ) -> None:
     rare = (await shop.send())["id"]
     await sql(database_urls, CROWD)
@@ -280,43 +284,43 @@ async def test_what_is_rare_is_looked_for_page_by_page_and_found(
     for who in (shop, admin):
         cursor, looks = "", 0
         while True:
-            page = await who.ask("GET", f"{DOOR}?template=payment.succeeded{cursor}")
+            page = await who.call("GET", f"{PATH}?template=payment.succeeded{cursor}")
             looks += 1
             if page["items"] or page["cursor"] is None:
                 break
             cursor = f"&cursor={page['cursor']}"
-        assert [each["id"] for each in page["items"]] == [rare]
+        assert [item["id"] for item in page["items"]] == [rare]
         assert looks > 1, "no look goes through all of them"
 
 
 # Calling off
 
 
-async def test_what_is_called_off_is_not_sent(shop: Service, database_urls: DatabaseUrls) -> None:
+async def test_a_cancelled_notification_is_not_sent(shop: ApiService, database_urls: DatabaseUrls) -> None:
     row = (await shop.send())["id"]
 
-    gone = await shop.ask("POST", f"{DOOR}/{row}/cancel")
+    gone = await shop.call("POST", f"{PATH}/{row}/cancel")
 
     assert (gone["state"], gone["reason"]) == ("suppressed", "cancelled")
-    assert "suppressed" in (await shop.ask("POST", f"{DOOR}/{row}/cancel", 409))["detail"]
-    deed = "select actor || ' ' || action from pabal.audit_log where subject = $1"
-    assert await sql(database_urls, deed, row) == "shop notification.cancelled"
+    assert "suppressed" in (await shop.call("POST", f"{PATH}/{row}/cancel", 409))["detail"]
+    audit_query = "select actor || ' ' || action from pabal.audit_log where subject = $1"
+    assert await sql(database_urls, audit_query, row) == "shop notification.cancelled"
 
 
-async def test_what_is_being_sent_cannot_be_called_off(shop: Service, database_urls: DatabaseUrls) -> None:
+async def test_a_claimed_notification_cannot_be_cancelled(shop: ApiService, database_urls: DatabaseUrls) -> None:
     row = (await shop.send())["id"]
     held = "update notification.requests set lease = gen_random_uuid(), leased_until = pabal.now() + interval '{}'"
     await sql(database_urls, held.format("1 minute"))
 
-    assert "this moment" in (await shop.ask("POST", f"{DOOR}/{row}/cancel", 409))["detail"]
-    assert (await shop.ask("GET", f"{DOOR}/{row}"))["state"] == "pending"
+    assert "being sent" in (await shop.call("POST", f"{PATH}/{row}/cancel", 409))["detail"]
+    assert (await shop.call("GET", f"{PATH}/{row}"))["state"] == "pending"
 
     await sql(database_urls, held.format("-1 minute"))
-    assert (await shop.ask("POST", f"{DOOR}/{row}/cancel"))["state"] == "suppressed"
+    assert (await shop.call("POST", f"{PATH}/{row}/cancel"))["state"] == "suppressed"
 
 
-async def test_who_may_only_look_asks_for_nothing(hub: Hub, web: httpx2.AsyncClient) -> None:
-    viewer = await come(hub, web, "viewer", "notifications:read")
+async def test_a_reader_cannot_request_notifications(hub: Hub, web: httpx2.AsyncClient) -> None:
+    viewer = await register_service(hub, web, "viewer", "notifications:read")
 
     assert (await viewer.send(403))["code"] == "insufficient_scope"
-    assert (await viewer.ask("GET"))["items"] == []
+    assert (await viewer.call("GET"))["items"] == []

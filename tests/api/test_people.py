@@ -1,4 +1,4 @@
-"""The doors about one person: their token in measure, everything of theirs taken along, and taken away."""
+"""The people API: limits on tokens, export and erasure."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -34,7 +34,7 @@ async def shop(hub: Hub, web: httpx2.AsyncClient) -> dict[str, str]:
     return await service(hub, web, "shop", Permission.SEND)
 
 
-async def test_a_person_is_taken_along_whole(
+async def test_a_person_is_exported(
     inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient
 ) -> None:
     toast = await inbox.arrive(MINA, body="for Mina alone")
@@ -45,16 +45,18 @@ async def test_a_person_is_taken_along_whole(
 
     document = answer.json()
     assert answer.status_code == 200
-    assert [each["id"] for each in document["requests"]] == [str(toast)]
-    assert [each["body"] for each in document["toasts"]] == ["for Mina alone"]
+    assert [item["id"] for item in document["requests"]] == [str(toast)]
+    assert [item["body"] for item in document["toasts"]] == ["for Mina alone"]
     assert document["person"]["dm_enabled"] is False
     assert JUN not in answer.text
-    taken = await inbox.db.fetchrow("select actor, subject from pabal.audit_log where action = 'person.exported'")
-    assert taken is not None
-    assert tuple(taken) == ("office", person_pseudonym(MINA))
+    export_entry = await inbox.db.fetchrow(
+        "select actor, subject from pabal.audit_log where action = 'person.exported'"
+    )
+    assert export_entry is not None
+    assert tuple(export_entry) == ("office", person_pseudonym(MINA))
 
 
-async def test_a_person_is_erased_once_and_nobody_else_is(
+async def test_only_the_person_is_erased(
     inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
     await inbox.arrive(MINA)
@@ -67,16 +69,16 @@ async def test_a_person_is_erased_once_and_nobody_else_is(
     again = await web.delete(f"/v1/people/{MINA}", headers=admin)
 
     assert (erased.status_code, erased.json()) == (200, {"requests": 1, "toasts": 1, "others": 2})
-    assert (again.status_code, again.json()["detail"]) == (404, "there is no such person")
+    assert (again.status_code, again.json()["detail"]) == (404, "No such person")
     left = await dumped(database_urls)
     assert MINA.encode() not in left
     assert JUN.encode() in left
     done = await inbox.db.fetch("select actor, subject from pabal.audit_log where action = 'person.erased'")
-    assert [tuple(each) for each in done] == [("office", person_pseudonym(MINA))]
+    assert [tuple(item) for item in done] == [("office", person_pseudonym(MINA))]
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/people/{}/export"), ("DELETE", "/v1/people/{}")])
-async def test_neither_is_for_who_may_only_send_nor_for_the_person(
+async def test_export_and_erase_require_admin(
     inbox: Inbox, shop: dict[str, str], web: httpx2.AsyncClient, method: str, path: str
 ) -> None:
     await inbox.arrive(MINA)
@@ -88,16 +90,16 @@ async def test_neither_is_for_who_may_only_send_nor_for_the_person(
     assert len(await inbox.listed(MINA)) == 1
 
 
-async def test_a_person_has_so_many_links_and_no_more(
+async def test_links_are_limited_per_person(
     inbox: Inbox, shop: dict[str, str], web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     path = f"/v1/people/{MINA}/token"
-    given = [(await web.post(path, headers=shop)).status_code for _ in range(TOKENS_PER_PERSON.count)]
+    arguments = [(await web.post(path, headers=shop)).status_code for _ in range(TOKENS_PER_PERSON.count)]
 
     late = await web.post(path, headers=shop)
     other = await web.post(f"/v1/people/{JUN}/token", headers=shop)
 
-    assert given == [201] * TOKENS_PER_PERSON.count
+    assert arguments == [201] * TOKENS_PER_PERSON.count
     assert (late.status_code, late.json()["code"], other.status_code) == (429, "too_many", 201)
     wait = int(late.headers["retry-after"])
     assert 25 <= wait <= 30
@@ -107,9 +109,7 @@ async def test_a_person_has_so_many_links_and_no_more(
 
 
 @pytest.mark.usefixtures("still")
-async def test_a_service_has_so_many_for_everybody_together(
-    hub: Hub, shop: dict[str, str], web: httpx2.AsyncClient
-) -> None:
+async def test_links_are_limited_per_service(hub: Hub, shop: dict[str, str], web: httpx2.AsyncClient) -> None:
     keep = await service(hub, web, "keep", Permission.SEND)
     async with hub.autocommit() as tx:
         await consume_rate_limit(tx, PERSON_TOKENS_PER_SERVICE, "shop", PERSON_TOKENS_PER_SERVICE.count)
@@ -121,7 +121,7 @@ async def test_a_service_has_so_many_for_everybody_together(
 
 
 @pytest.mark.parametrize("name", ["1%0A", "1%202", "1" * 65, "%ED%95%9C"])
-async def test_what_is_no_id_is_nobody(web: httpx2.AsyncClient, shop: dict[str, str], name: str) -> None:
+async def test_an_invalid_id_is_refused(web: httpx2.AsyncClient, shop: dict[str, str], name: str) -> None:
     answer = await web.post(f"/v1/people/{name}/token", headers=shop)
 
     assert answer.status_code == 400

@@ -1,4 +1,4 @@
-"""Preferences at their doors: for the person they are of, and for services that send."""
+"""The preferences API, for the person and for services that send."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
@@ -17,8 +17,8 @@ from support.server import serving
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-OWN = tuple(door for door in routes.ROUTES if door.person_auth)
-ONLY_OWN = tuple(door for door in OWN if not door.permission)
+OWN_SCAN = tuple(door for door in routes.ROUTES if door.person_auth)
+ONLY_OWN = tuple(door for door in OWN_SCAN if not door.permission)
 STREAM = "/v1/toasts/stream"
 USER = "0192f0c1-0000-7000-8000-000000000001"
 FLAGS = (
@@ -47,9 +47,7 @@ async def service(hub: Hub, web: httpx2.AsyncClient, *permissions: Permission) -
     return bearer((await (await enrol(hub, web, "shop", *permissions)).tokens())["access_token"])
 
 
-async def test_a_person_reads_and_changes_their_own_and_reading_writes_nothing(
-    web: httpx2.AsyncClient, inbox: Inbox
-) -> None:
+async def test_a_person_reads_and_changes_their_own_preferences(web: httpx2.AsyncClient, inbox: Inbox) -> None:
     me, path = bearer(await inbox.token()), f"/v1/preferences/{MINA}"
     before = (await web.get(path, headers=me)).json()
     assert before == {
@@ -74,7 +72,9 @@ async def test_a_person_reads_and_changes_their_own_and_reading_writes_nothing(
     assert MINA not in str(dict(audited))
 
 
-async def test_a_service_that_sends_reads_and_changes_anybodys(hub: Hub, web: httpx2.AsyncClient, inbox: Inbox) -> None:
+async def test_a_sending_service_reads_and_changes_preferences_of_all(
+    hub: Hub, web: httpx2.AsyncClient, inbox: Inbox
+) -> None:
     sends, path = await service(hub, web, Permission.SEND), f"/v1/preferences/{JUN}"
 
     assert (await web.put(path, headers=sends, json={"dm_enabled": False})).json()["dm_enabled"] is False
@@ -89,15 +89,15 @@ async def test_a_registered_user_is_found_by_either_id(hub: Hub, web: httpx2.Asy
 
     await web.put(f"/v1/preferences/{USER}", headers=me, json={"marketing_notifications": False})
 
-    by_user, by_discord = [(await web.get(f"/v1/preferences/{each}", headers=me)).json() for each in (USER, MINA)]
+    by_user, by_discord = [(await web.get(f"/v1/preferences/{item}", headers=me)).json() for item in (USER, MINA)]
     assert by_user == by_discord
     assert (by_user["user_id"], by_user["discord_id"], by_user["marketing_notifications"]) == (USER, MINA, False)
     assert await inbox.db.fetchval("select marketing_notifications from notification.preferences") is False
 
 
 @pytest.mark.parametrize("body", [{"dm_enabled": None}, {"dm_enabled": "no"}, {"colour": True}, {"locale": "klingon"}])
-async def test_what_cannot_be_wanted_is_named(web: httpx2.AsyncClient, inbox: Inbox, body: dict[str, Any]) -> None:
+async def test_invalid_preferences_are_reported(web: httpx2.AsyncClient, inbox: Inbox, body: dict[str, Any]) -> None:
     answer = await web.put(f"/v1/preferences/{MINA}", headers=bearer(await inbox.token()), json=body)
 
     assert answer.status_code == 400
-    assert [each["field"] for each in answer.json()["mistakes"]] == [*body]
+    assert [item["field"] for item in answer.json()["mistakes"]] == [*body]

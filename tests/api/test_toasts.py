@@ -1,4 +1,4 @@
-"""The doors of a person: their toasts, their stream, their preferences; everybody else's are not there."""
+"""The toasts API: inbox, stream and preferences of one person, and of no other."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -35,8 +35,8 @@ from support.wait import until
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-OWN = tuple(door for door in routes.ROUTES if door.person_auth)
-ONLY_OWN = tuple(door for door in OWN if not door.permission)
+OWN_SCAN = tuple(door for door in routes.ROUTES if door.person_auth)
+ONLY_OWN = tuple(door for door in OWN_SCAN if not door.permission)
 STREAM = "/v1/toasts/stream"
 USER = "0192f0c1-0000-7000-8000-000000000001"
 
@@ -58,7 +58,7 @@ async def service(hub: Hub, web: httpx2.AsyncClient, *permissions: Permission) -
     return bearer((await (await enrol(hub, web, "shop", *permissions)).tokens())["access_token"])
 
 
-async def knock(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) -> httpx2.Response:
+async def send_request(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) -> httpx2.Response:
     path = door.path.format(id=new_id(), user_id=MINA)
     return await web.request(door.method, path, content=b"{" if door.body_type else None, headers=header)
 
@@ -66,20 +66,18 @@ async def knock(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) ->
 # Tokens
 
 
-async def test_a_service_gets_a_token_for_a_person_and_the_way_to_their_page(
-    hub: Hub, web: httpx2.AsyncClient, inbox: Inbox
-) -> None:
+async def test_a_service_gets_a_token_and_a_url_for_a_person(hub: Hub, web: httpx2.AsyncClient, inbox: Inbox) -> None:
     answer = await web.post(f"/v1/people/{MINA}/token", headers=await service(hub, web, Permission.SEND))
 
     assert answer.status_code == 201
-    told = answer.json()
-    where = urlsplit(told["url"])
-    assert (where.path, parse_qs(where.query)) == ("/me", {"token": [told["token"]]})
-    assert (await web.get("/v1/toasts", headers=bearer(told["token"]))).status_code == 200
+    result = answer.json()
+    where = urlsplit(result["url"])
+    assert (where.path, parse_qs(where.query)) == ("/me", {"token": [result["token"]]})
+    assert (await web.get("/v1/toasts", headers=bearer(result["token"]))).status_code == 200
     assert await inbox.db.fetchval("select issued_by from notification.person_tokens") == "shop"
 
 
-async def test_only_a_service_that_may_send_gets_one(hub: Hub, web: httpx2.AsyncClient, inbox: Inbox) -> None:
+async def test_only_a_sending_service_gets_a_person_token(hub: Hub, web: httpx2.AsyncClient, inbox: Inbox) -> None:
     reads = await service(hub, web, Permission.READ_NOTIFICATIONS)
 
     assert (await web.post(f"/v1/people/{MINA}/token", headers=reads)).status_code == 403
@@ -91,8 +89,8 @@ async def test_only_a_service_that_may_send_gets_one(hub: Hub, web: httpx2.Async
 # Who may come in
 
 
-def test_there_are_such_doors_and_they_say_so() -> None:
-    assert {(door.method, door.path) for door in OWN} == {
+def test_person_endpoints_are_documented() -> None:
+    assert {(door.method, door.path) for door in OWN_SCAN} == {
         ("GET", "/v1/toasts"),
         ("GET", STREAM),
         ("POST", "/v1/toasts/{id}/seen"),
@@ -103,14 +101,14 @@ def test_there_are_such_doors_and_they_say_so() -> None:
     }
     document = build_openapi(routes.ROUTES)
     assert document["components"]["securitySchemes"]["cookie"]["name"] == PERSON_COOKIE
-    for door in OWN:
-        spoken = document["paths"][door.path][door.method.lower()]
+    for door in OWN_SCAN:
+        format_time = document["paths"][door.path][door.method.lower()]
         also = [{"token": ["notifications:send"]}] if door.permission else []
-        assert spoken["security"] == [*also, {"person": []}, {"cookie": []}]
-        assert {"401", "403", "503"} <= spoken["responses"].keys()
+        assert format_time["security"] == [*also, {"person": []}, {"cookie": []}]
+        assert {"401", "403", "503"} <= format_time["responses"].keys()
 
 
-async def test_no_wrong_token_opens_a_door(
+async def test_invalid_person_tokens_are_refused(
     hub: Hub, web: httpx2.AsyncClient, address: str, inbox: Inbox, travel: Travel
 ) -> None:
     expired = await inbox.token()
@@ -126,7 +124,7 @@ async def test_no_wrong_token_opens_a_door(
         "nothing": {},
         "an empty header": {"authorization": ""},
         "garbage": bearer("garbage"),
-        "nobody's": bearer("pbp_" + "a" * 43),
+        "unknown": bearer("pbp_" + "a" * 43),
         "expired": bearer(expired),
         "swapped": bearer(used),
         "a cookie as a token": bearer(cookie),
@@ -137,17 +135,17 @@ async def test_no_wrong_token_opens_a_door(
         "a bot owner's": (await an_owner(hub)).bearer,
     }
     tried = {
-        (door.path, name): (await knock(web, door, header)).status_code
-        for door in OWN
+        (door.path, name): (await send_request(web, door, header)).status_code
+        for door in OWN_SCAN
         for name, header in wrong.items()
     }
     assert {key: status for key, status in tried.items() if status != 401} == {}
 
     everything = await service(hub, web, *Permission)
-    assert {(await knock(web, door, everything)).status_code for door in ONLY_OWN} == {401}
+    assert {(await send_request(web, door, everything)).status_code for door in ONLY_OWN} == {401}
 
 
-async def test_a_persons_token_opens_no_door_of_the_services(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+async def test_a_person_token_is_refused_by_service_endpoints(web: httpx2.AsyncClient, inbox: Inbox) -> None:
     theirs = [door for door in routes.ROUTES if (door.permission or door.relay_auth) and not door.person_auth]
     keys = [bearer(await inbox.token()), {"cookie": f"{PERSON_COOKIE}={await inbox.cookie()}"}]
 
@@ -161,8 +159,10 @@ async def knock_at(web: httpx2.AsyncClient, door: Route, header: dict[str, str])
 
 
 @pytest.mark.parametrize("way", ["token", "cookie"])
-async def test_nobody_sees_or_touches_anothers(web: httpx2.AsyncClient, address: str, inbox: Inbox, way: str) -> None:
-    """With every id that is somebody else's, or nobody's."""
+async def test_a_person_cannot_access_toasts_of_another(
+    web: httpx2.AsyncClient, address: str, inbox: Inbox, way: str
+) -> None:
+    """With ids of another person, and with unknown ids."""
     toast = await inbox.arrive(MINA, title="between us")
     put_away = await inbox.arrive(MINA)
     await inbox.mark(put_away, ToastAction.ARCHIVE)
@@ -173,34 +173,34 @@ async def test_nobody_sees_or_touches_anothers(web: httpx2.AsyncClient, address:
         stranger = bearer(await inbox.token(JUN))
     else:
         stranger = {"cookie": f"{PERSON_COOKIE}={await inbox.cookie(JUN)}", "origin": address}
-    before = await belongings(inbox)
+    before = await person_rows(inbox)
 
     for archived in ("false", "true"):
         seen = (await web.get("/v1/toasts", params={"archived": archived}, headers=stranger)).json()
         assert (seen["items"], seen["unread"], seen["last"]) == ([], 0, 0)
-    for each in (toast, put_away, new_id()):
+    for item in (toast, put_away, new_id()):
         for word in ("seen", "read", "archive"):
-            assert (await web.post(f"/v1/toasts/{each}/{word}", headers=stranger)).status_code == 404
-    for each in (MINA, USER, str(new_id()), "nobody"):
-        path = f"/v1/preferences/{each}"
+            assert (await web.post(f"/v1/toasts/{item}/{word}", headers=stranger)).status_code == 404
+    for item in (MINA, USER, str(new_id()), "nobody"):
+        path = f"/v1/preferences/{item}"
         shown = await web.get(path, headers=stranger)
         changed = await web.put(path, headers=stranger, json={"dm_enabled": True})
         assert (shown.status_code, changed.status_code) == (404, 404)
-        assert shown.json()["detail"] == changed.json()["detail"] == "there is no such person"
+        assert shown.json()["detail"] == changed.json()["detail"] == "No such person"
 
-    assert await belongings(inbox) == before
+    assert await person_rows(inbox) == before
     assert await inbox.db.fetchval("select count(*) from notification.people") == 1
 
 
-async def belongings(inbox: Inbox) -> dict[str, list[dict[str, Any]]]:
+async def person_rows(inbox: Inbox) -> dict[str, list[dict[str, Any]]]:
     tables = ("toasts", "people", "preferences", "requests")
     return {
-        each: [dict(row) for row in await inbox.db.fetch(f"select * from notification.{each} order by 1")]
-        for each in tables
+        item: [dict(row) for row in await inbox.db.fetch(f"select * from notification.{item} order by 1")]
+        for item in tables
     }
 
 
-async def test_a_stream_tells_only_what_is_ones_own(address: str, inbox: Inbox) -> None:
+async def test_a_stream_has_only_the_persons_own_changes(address: str, inbox: Inbox) -> None:
     async with bot(address, await inbox.token(JUN), path=f"{STREAM}?after=0") as theirs:
         await theirs.next("connected")
         await inbox.arrive(MINA)
@@ -214,27 +214,27 @@ async def test_a_stream_tells_only_what_is_ones_own(address: str, inbox: Inbox) 
 # The inbox
 
 
-async def test_the_inbox_page_by_page(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+async def test_the_inbox_is_paginated(web: httpx2.AsyncClient, inbox: Inbox) -> None:
     ids = [await inbox.arrive(title=None, body=f"{number}") for number in range(5)]
     await inbox.mark(ids[0], ToastAction.READ)
     me = bearer(await inbox.token())
-    asked: dict[str, Any] = {"limit": 2}
-    page = (await web.get("/v1/toasts", params=asked, headers=me)).json()
-    found: list[dict[str, Any]] = page["items"]
+    requested: dict[str, Any] = {"limit": 2}
+    page = (await web.get("/v1/toasts", params=requested, headers=me)).json()
+    rows: list[dict[str, Any]] = page["items"]
     while page["cursor"]:
-        page = (await web.get("/v1/toasts", params=asked | {"cursor": page["cursor"]}, headers=me)).json()
-        found += page["items"]
+        page = (await web.get("/v1/toasts", params=requested | {"cursor": page["cursor"]}, headers=me)).json()
+        rows += page["items"]
 
-    assert [each["id"] for each in found] == [str(each) for each in ids[::-1]]
-    assert [each["state"] for each in found] == ["unseen"] * 4 + ["read"]
+    assert [item["id"] for item in rows] == [str(item) for item in ids[::-1]]
+    assert [item["state"] for item in rows] == ["unseen"] * 4 + ["read"]
     assert page["unread"] == 4
-    assert found[0].keys() == {
+    assert rows[0].keys() == {
         *("id", "category", "criticality", "locale", "title", "body"),
         *("state", "created_at", "seen_at", "read_at", "archived_at"),
     }
 
 
-async def test_seen_read_put_away(web: httpx2.AsyncClient, address: str, inbox: Inbox) -> None:
+async def test_a_toast_is_marked_seen_read_and_archived(web: httpx2.AsyncClient, address: str, inbox: Inbox) -> None:
     toast = await inbox.arrive()
     keys = (bearer(await inbox.token()), {"cookie": f"{PERSON_COOKIE}={await inbox.cookie()}", "origin": address})
     states: list[str] = []
@@ -245,13 +245,13 @@ async def test_seen_read_put_away(web: httpx2.AsyncClient, address: str, inbox: 
     assert states == ["seen", "read", "archived", "archived"]
     assert (await web.get("/v1/toasts", headers=keys[0])).json()["items"] == []
     archived = (await web.get("/v1/toasts", params={"archived": "true"}, headers=keys[0])).json()
-    assert [each["id"] for each in archived["items"]] == [str(toast)]
+    assert [item["id"] for item in archived["items"]] == [str(toast)]
 
 
 # The stream
 
 
-async def test_the_stream_goes_on_where_the_list_ended(web: httpx2.AsyncClient, address: str, inbox: Inbox) -> None:
+async def test_the_stream_continues_where_the_list_ended(web: httpx2.AsyncClient, address: str, inbox: Inbox) -> None:
     old = await inbox.arrive(title="old")
     token = await inbox.token()
     listed = (await web.get("/v1/toasts", headers=bearer(token))).json()
@@ -269,21 +269,21 @@ async def test_the_stream_goes_on_where_the_list_ended(web: httpx2.AsyncClient, 
     assert change.id > first.id
 
 
-async def test_a_client_that_comes_back_with_its_last_id_gets_the_rest_once(address: str, inbox: Inbox) -> None:
+async def test_a_reconnecting_client_gets_the_rest_once(address: str, inbox: Inbox) -> None:
     token = await inbox.token()
     ids = [await inbox.arrive() for _ in range(4)]
     async with bot(address, token, path=f"{STREAM}?after=0") as client:
-        for each in ids[:2]:
-            assert (await client.next("toast")).data["toast"]["id"] == str(each)
+        for item in ids[:2]:
+            assert (await client.next("toast")).data["toast"]["id"] == str(item)
         last = client.last
     async with bot(address, token, last, path=f"{STREAM}?after=0") as again:
-        for each in ids[2:]:
-            assert (await again.next("toast")).data["toast"]["id"] == str(each)
+        for item in ids[2:]:
+            assert (await again.next("toast")).data["toast"]["id"] == str(item)
         after = await inbox.arrive()
         assert (await again.first()).data["toast"]["id"] == str(after)
 
 
-async def test_a_client_that_heard_only_hello_has_lost_nothing(hub: Hub, inbox: Inbox) -> None:
+async def test_a_client_that_only_connected_has_lost_nothing(hub: Hub, inbox: Inbox) -> None:
     """The first event names where the stream begins, not what already waits to be sent."""
     await inbox.arrive()
     stream, now = await hub.toast_streams.open(await inbox.person(), 0)
@@ -298,7 +298,7 @@ async def test_a_client_that_heard_only_hello_has_lost_nothing(hub: Hub, inbox: 
     assert len(hub.toast_streams) == 0
 
 
-async def test_without_a_number_it_begins_now(address: str, inbox: Inbox) -> None:
+async def test_a_stream_without_a_number_starts_now(address: str, inbox: Inbox) -> None:
     await inbox.arrive()
     async with bot(address, await inbox.token(), path=STREAM) as client:
         await client.next("connected")
@@ -307,13 +307,13 @@ async def test_without_a_number_it_begins_now(address: str, inbox: Inbox) -> Non
 
 
 @pytest.mark.parametrize("after", ["-1", "x", str(2**63)])
-async def test_a_number_that_cannot_be_is_named(web: httpx2.AsyncClient, inbox: Inbox, after: str) -> None:
+async def test_an_invalid_number_is_reported(web: httpx2.AsyncClient, inbox: Inbox, after: str) -> None:
     answer = await web.get(STREAM, params={"after": after}, headers=bearer(await inbox.token()))
 
     assert (answer.status_code, answer.json()["mistakes"][0]["field"]) == (400, "after")
 
 
-async def test_it_ends_when_the_token_does_and_when_the_hub_closes(
+async def test_a_stream_ends_with_its_token_and_with_the_hub(
     hub: Hub, address: str, inbox: Inbox, travel: Travel
 ) -> None:
     async with bot(address, await inbox.token(), path=STREAM) as client:
@@ -329,7 +329,7 @@ async def test_it_ends_when_the_token_does_and_when_the_hub_closes(
     await until(lambda: len(hub.toast_streams) == 0)
 
 
-async def test_a_look_without_listening_opens_no_stream(web: httpx2.AsyncClient, hub: Hub, inbox: Inbox) -> None:
+async def test_a_head_request_opens_no_stream(web: httpx2.AsyncClient, hub: Hub, inbox: Inbox) -> None:
     me = bearer(await inbox.token())
 
     answer = await web.head(STREAM, headers=me)
@@ -339,7 +339,7 @@ async def test_a_look_without_listening_opens_no_stream(web: httpx2.AsyncClient,
     assert (await web.get("/v1/toasts", headers=me)).status_code == 200  # on the same connection
 
 
-async def test_many_open_streams_hold_no_connection(hub: Hub, address: str, inbox: Inbox) -> None:
+async def test_open_streams_hold_no_database_connection(hub: Hub, address: str, inbox: Inbox) -> None:
     tokens = [await inbox.token(str(number)) for number in range(15)]
     streams = [bot(address, token, path=STREAM) for token in tokens]
     clients = [await stream.__aenter__() for stream in streams]

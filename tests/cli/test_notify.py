@@ -16,7 +16,8 @@ from pabal.notifications.dispatch.addresses import mark_address_unhealthy
 from pabal.notifications.lane import LANE
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead
-from support.notifications import PAID, registered
+from support.notifications import PAID
+from support.notifications import register_builtin_templates as registered
 from support.pabal_process import listing, pabal
 from support.terminal import Terminal, terminal_at
 
@@ -80,9 +81,9 @@ async def test_why_is_told_in_both_languages(terminal: Terminal) -> None:
 
     assert (asked["state"], asked["reason"]) == ("suppressed", "dm_disabled")
     headings = [line for line in english.splitlines() if not line.startswith(" ")]
-    assert headings == ["Who asked", "Decided when it was asked for", "Where it ended", "For the next one"]
-    assert "  They switched direct messages off.\n" in english
-    assert "  개인 메시지를 꺼 두었습니다.\n" in korean
+    assert headings == ["Request", "Decision at request time", "Result", "What to do next"]
+    assert "  Direct messages are off.\n" in english
+    assert "  개인 메시지 수신이 꺼져 있습니다.\n" in korean
     assert (read["state"], read["reason"], read["language"]) == ("suppressed", "dm_disabled", "ko")
     assert [line["part"] for line in read["lines"]] == ["asked", "asked", *["decided"] * 3, "ended", "next"]
 
@@ -95,7 +96,7 @@ async def test_a_dry_run_says_what_would_be_and_sends_nothing(terminal: Terminal
     for_it = await terminal.read(*words, "--toast", "101")
 
     assert against.splitlines()[0] == "it would be suppressed: category_off"
-    assert "  They switched payment notices off.\n" in against
+    assert "  Notifications for payment are off.\n" in against
     assert "  Payment received\n" in against
     assert (for_it["would"], for_it["reason"], for_it["locale"]) == ("send", None, "ko")
     assert for_it["steps"] == ["category_on", "address_healthy"]
@@ -125,7 +126,7 @@ async def test_a_notice_is_called_off_once(terminal: Terminal) -> None:
     again = await terminal.run("notify", "cancel", row, code=1)
 
     assert told.stdout == f"{row} is called off\n"
-    assert again.stderr == "pabal: the notification cannot be called off: it is suppressed already\n"
+    assert again.stderr == "pabal: The notification cannot be cancelled: it is suppressed\n"
 
 
 async def test_a_notice_that_failed_is_sent_again_once(terminal: Terminal) -> None:
@@ -141,7 +142,7 @@ async def test_a_notice_that_failed_is_sent_again_once(terminal: Terminal) -> No
 
     assert (shown["again_of"], shown["state"]) == (row, "pending")
     assert shown["requested_by"].startswith("cli:")
-    assert refusal.stderr == f"pabal: the notification was sent again already, as {second}\n"
+    assert refusal.stderr == f"pabal: The notification was already sent again as {second}\n"
 
 
 async def test_an_address_that_refused_us_is_healed(terminal: Terminal) -> None:
@@ -209,7 +210,7 @@ async def test_what_the_database_names_and_no_file_defines_is_a_mistake(terminal
     files = await terminal.read("notify", "check", "--files-only")
 
     assert re.fullmatch(r"\d+ templates are in order\n", good.stdout)
-    assert bad.stderr == "pabal: notification.templates: old.one is asked for, and no file defines it\n"
+    assert bad.stderr == "pabal: notification.templates: old.one is in use, but no file defines it\n"
     assert files["mistakes"] == []
 
 
@@ -245,26 +246,26 @@ def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
         (["send", "payment.succeeded"], 2, "Say one of --dm, --audit-channel and --toast"),
         (["send", "payment.succeeded", "--dm", "1", "--toast", "1"], 2, "Say one of"),
         (["send", "nothing.like.it", "--dm", "1"], 1, "no such template: nothing.like.it"),
-        (["send", "payment.succeeded", "--dm", "1"], 1, "payload.amount: is missing"),
+        (["send", "payment.succeeded", "--dm", "1"], 1, "payload.amount: is required"),
         (["send", "payment.succeeded", "--dm", "1", "--payload", "[]"], 1, "payload: is not a JSON object"),
+        (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--source", "x"], 1, "there is no service x"),
         (
-            ["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--source", "x"],
+            ["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--dry-run", "--key", "k"],
             1,
-            "service x does not exist",
+            "requires a source service",
         ),
-        (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--dry-run", "--key", "k"], 1, "a service's"),
-        (["show", str(new_id())], 1, "there is no notification"),
-        (["explain", str(new_id())], 1, "there is no notification"),
-        (["again", str(new_id())], 1, "there is no notification"),
+        (["show", str(new_id())], 1, "No such notification"),
+        (["explain", str(new_id())], 1, "No such notification"),
+        (["again", str(new_id())], 1, "No such notification"),
         (["preview", "payment.succeeded", "--channel", "guild_audit_channel"], 1, "has no text for"),
         (["prefs", "100", "--set", "dms=false"], 1, "dms is none of dm_enabled"),
         (["prefs", "100", "--set", "dm_enabled=maybe"], 1, "dm_enabled is true or false"),
         (["rules", "add", "x", "--events", "a.b"], 1, "say --template and --to and --channel as well"),
         (["rules", "add", "x", *DM_RULE, "--variable", "item"], 1, "item is not NAME=PATH"),
-        (["rules", "add", "x", *DM_RULE, "--expires-after", "366d"], 1, "expires_after: is at most a year"),
+        (["rules", "add", "x", *DM_RULE, "--expires-after", "366d"], 1, "expires_after: must be at most a year"),
         (["rules", "add", "x", *DM_RULE, "--expires-after", f"{'9' * 30}d"], 2, "anybody will wait"),
         (["rules", "change", str(new_id())], 1, "say what is to be otherwise"),
-        (["rules", "remove", str(new_id())], 1, "there is no rule"),
+        (["rules", "remove", str(new_id())], 1, "No such rule"),
     ],
 )
 async def test_a_refusal_is_one_line(terminal: Terminal, words: list[str], code: int, told: str) -> None:

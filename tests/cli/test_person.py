@@ -11,7 +11,10 @@ from pabal.hub import DatabaseUrls
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.people.tokens import issue_person_link
 from support.dump import dumped
-from support.notifications import TESTER, asked, notice, registered
+from support.notifications import TESTER
+from support.notifications import draft_notification as notice
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
 from support.terminal import Terminal, terminal_at
 
 pytestmark = pytest.mark.anyio
@@ -75,4 +78,4 @@ async def test_with_yes_nothing_is_asked(terminal: Terminal) -> None:
 async def test_who_is_not_there_is_one_line(terminal: Terminal, words: list[str]) -> None:
     refused = await terminal.run("notify", *words, "nobody", code=1)
 
-    assert (refused.stdout, refused.stderr) == ("", "pabal: there is no such person\n")
+    assert (refused.stdout, refused.stderr) == ("", "pabal: No such person\n")

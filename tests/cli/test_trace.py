@@ -17,7 +17,10 @@ from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead
 from pabal.trace.notifications import MAX_TRACED_NOTIFICATIONS
 from support.failed_events import MINA, MINUTE
-from support.notifications import PAID, asked, notice, registered
+from support.notifications import PAID
+from support.notifications import draft_notification as notice
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
 from support.terminal import Terminal
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,9 @@ from pabal.hub import DatabaseUrls, Hub
 from relay.people import a_code, an_owner, pair, write
 from support.clusters import Connection, connected
 from support.failed_events import deaths_of
-from support.notifications import asked, notice, registered
+from support.notifications import draft_notification as notice
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
 from support.operator import Signed
 from support.relay_log import Talk
 

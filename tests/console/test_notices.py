@@ -15,9 +15,14 @@ from pabal.notifications.notifications import NotificationFilter, scan_notificat
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.rules.rules import Rule, list_rules
 from pabal.trace.explain_notification import ExplanationLine
-from support.notifications import asked, notice, registered, seen, sql
+from support.notifications import draft_notification as notice
+from support.notifications import load_notification as seen
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
+from support.notifications import sql
 from support.operator import HOSTILE, Signed, unharmed
-from support.rules import TESTER, add
+from support.rules import TESTER
+from support.rules import add_test_rule as add
 
 pytestmark = pytest.mark.anyio
 
@@ -114,10 +119,10 @@ async def test_one_notification_says_why_in_the_language_of_the_page(room: Hub, 
 
     english, korean = await admin.get(f"{ROOM}/{row}"), await admin.get(f"{ROOM}/{row}", "ko")
 
-    assert "Not sent: they switched payment notices off." in english.text
-    assert "보내지 않았습니다. 결제 알림을 꺼 두었습니다." in korean.text
+    assert "Not sent: notifications for payment are off." in english.text
+    assert "보내지 않았습니다. 결제 알림이 꺼져 있습니다." in korean.text
     for page in (english, korean):
-        assert "**Nitro** 결제가 끝났어요." in page.text  # in the reader's language, whoever looks
+        assert "**Nitro** 결제가 완료됐어요." in page.text  # in the reader's language, whoever looks
         assert "/console/trace?id=" + str(row) in page.text
     assert "Call off" not in english.text
 
@@ -267,17 +272,17 @@ async def test_a_rule_is_added_changed_switched_and_removed(
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"name": " "}, "has 1 to 100 characters"),
-        ({"event_pattern": "Order Paid"}, "is not a pattern such as"),
+        ({"name": " "}, "must have 1 to 100 characters"),
+        ({"event_pattern": "Order Paid"}, "must be a pattern such as"),
         ({"template_key": "no.such"}, "no such template: no.such"),
-        ({"recipients": ""}, "are 1 to 20 paths"),
-        ({"recipients": "owner..id"}, "recipients[0]: is not a path"),
-        ({"channels": "telegram"}, "are one or more, each once"),
+        ({"recipients": ""}, "must be 1 to 20 paths"),
+        ({"recipients": "owner..id"}, "recipients[0]: must be a path"),
+        ({"channels": "telegram"}, "must be one or more, without duplicates"),
         ({"variables": "guild"}, "guild is not NAME=PATH"),
-        ({"variables": "color=x"}, "variables.color: is no variable of"),
+        ({"variables": "color=x"}, "variables.color: is not a variable of"),
         ({"expires_after": "soon"}, "must be a duration such as"),
-        ({"expires_after": "9999d"}, "is at most a year"),
-        ({"expires_after": "0s"}, "is longer than nothing"),
+        ({"expires_after": "9999d"}, "must be at most a year"),
+        ({"expires_after": "0s"}, "must be positive"),
     ],
 )
 async def test_what_is_wrong_with_a_rule_is_said_beside_it_and_nothing_written_is_lost(
@@ -297,7 +302,7 @@ async def test_two_rules_of_one_name_are_refused(room: Hub, admin: Signed) -> No
     answer = await admin.post(RULES, **NEW)
 
     assert answer.status_code == 409
-    assert "there is a rule Restores already" in answer.text
+    assert "a rule with the name Restores exists" in answer.text
 
 
 async def test_a_viewer_sees_rules_and_changes_none(room: Hub, viewer: Signed, admin: Signed) -> None:

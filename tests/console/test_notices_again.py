@@ -5,7 +5,11 @@ from uuid import UUID
 import pytest
 
 from pabal.hub import DatabaseUrls, Hub
-from support.notifications import asked, every, notice, registered, sql
+from support.notifications import draft_notification as notice
+from support.notifications import list_all_notifications as every
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
+from support.notifications import sql
 from support.operator import Signed
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +44,7 @@ async def test_it_is_sent_again_and_both_know_of_each_other(
     assert f'href="{ROOM}/{second.id}"' in first_page.text
     assert f'href="{ROOM}/{failed}"' in second_page.text
     assert f"{ROOM}/{failed}/again" not in first_page.text, "it is on its way"
-    assert "the-admin asked for it in the console." in second_page.text
+    assert "Requested by the-admin in the console." in second_page.text
     assert "실패한 알림" in (await admin.get(f"{ROOM}/{second.id}", "ko")).text
     actor = "select actor from pabal.audit_log where action = 'notification.again' and subject = $1"
     assert await sql(database_urls, actor, str(failed)) == "operator:the-admin"
@@ -61,7 +65,7 @@ async def test_what_cannot_be_sent_again_says_why(room: Hub, admin: Signed, fail
     await admin.post(f"{ROOM}/{failed}/again")
     [second] = [each for each in await every(room) if each.id != failed]
 
-    for row, why in ((failed, f"already, as {second.id}"), (second.id, "it is pending")):
+    for row, why in ((failed, f"already sent again as {second.id}"), (second.id, "it is pending")):
         refused = await admin.post(f"{ROOM}/{row}/again")
         assert refused.status_code == 409
         assert why in refused.text

@@ -7,9 +7,12 @@ from pabal.hub import Hub
 from pabal.notifications.dispatch.addresses import mark_address_unhealthy
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from support.browser import NARROW, overflows, picture, too_faint, watched
-from support.notifications import asked, notice, registered
+from support.notifications import draft_notification as notice
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
 from support.operator import PASSWORD, enter
-from support.rules import TESTER, add
+from support.rules import TESTER
+from support.rules import add_test_rule as add
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -32,7 +35,7 @@ async def test_from_the_log_to_a_notification_and_calling_it_off(room: Hub, page
     await page.keyboard.press("Enter")
 
     await expect(page.get_by_role("heading", level=1)).to_contain_text("payment.succeeded")
-    await expect(page.get_by_role("region", name="Why")).to_contain_text("They take direct messages.")
+    await expect(page.get_by_role("region", name="Why")).to_contain_text("Direct messages are on.")
     await expect(page.get_by_role("region", name="What it says")).to_contain_text("결제가 완료됐어요")
     await picture(page, "notice-pending")
     await page.get_by_role("button", name="Call off").click()

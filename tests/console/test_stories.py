@@ -38,7 +38,10 @@ from pabal.settings import Settings
 from support.clusters import connected
 from support.failed_events import MINA, MINUTE, Deaths, replayed
 from support.fake_kakao import Kakao, kakao, kakao_says
-from support.notifications import PAID, asked, notice, registered
+from support.notifications import PAID
+from support.notifications import draft_notification as notice
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
 from support.operator import Signed
 from support.receiver import closes
 from support.relay_rows import Bot, Chat

@@ -16,7 +16,9 @@ from pabal.queue.outcome import Dead
 from pabal.trace.entry import TraceEntryKind
 from pabal.trace.notifications import MAX_TRACED_NOTIFICATIONS
 from support.failed_events import MINA, Deaths, replayed
-from support.notifications import asked, notice, registered
+from support.notifications import draft_notification as notice
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
 from support.operator import HOSTILE, Signed, unharmed
 from support.relay_rows import Chat, Owner
 

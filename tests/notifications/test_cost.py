@@ -1,4 +1,4 @@
-"""What notices cost in pages, beside very many that are none of their business."""
+"""Queries of notifications read few pages beside many unrelated rows."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -14,7 +14,7 @@ from pabal.notifications.toasts import inbox
 from pabal.trace import notifications as notification_traces
 from support.clusters import Connection, connected
 from support.large_tables import pages
-from support.notifications import registered
+from support.notifications import register_builtin_templates
 
 pytestmark = pytest.mark.anyio
 
@@ -34,31 +34,31 @@ from generate_series(1, $9::integer) i
 """
 
 
-async def put(owner: Connection, state: str, count: int = MANY, **how: Any) -> None:
-    said = {"channel": "guild_audit_channel", "to": "900", "key": "antinuke.triggered", "payload": "{}"}
-    said |= {"reason": "exhausted" if state == "failed" else None, "priority": 1, "decision": "[]"} | how
-    told = [said[name] for name in ("channel", "to", "key", "payload")]
-    await owner.execute(ROWS, *told, state, said["reason"], said["priority"], said["decision"], count)
+async def put(owner: Connection, state: str, count: int = MANY, **overrides: Any) -> None:
+    values = {"channel": "guild_audit_channel", "to": "900", "key": "antinuke.triggered", "payload": "{}"}
+    values |= {"reason": "exhausted" if state == "failed" else None, "priority": 1, "decision": "[]"} | overrides
+    result = [values[name] for name in ("channel", "to", "key", "payload")]
+    await owner.execute(ROWS, *result, state, values["reason"], values["priority"], values["decision"], count)
 
 
 @pytest.fixture
 async def owner(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
-    await registered(hub)
+    await register_builtin_templates(hub)
     async with connected(database_urls.direct or database_urls.main) as conn:
         yield conn
 
 
-async def read_by(owner: Connection, query: Query, **given: Any) -> tuple[int, int]:
+async def read_by(owner: Connection, query: Query, **arguments: Any) -> tuple[int, int]:
     await owner.execute("vacuum analyze notification.requests")
-    return await pages(owner, query, given, prepare=AS_THE_HUB)
+    return await pages(owner, query, arguments, prepare=AS_THE_HUB)
 
 
-async def test_a_claim_of_one_channel_does_not_see_another_that_is_flooded(owner: Connection) -> None:
+async def test_a_claim_does_not_read_other_channels(owner: Connection) -> None:
     await put(owner, "pending", channel="user_dm", priority=5)
     await put(owner, "pending", 3, channel="dashboard_toast", priority=5)
-    given = {"lease": "00000000-0000-7000-8000-000000000000", "hold": "30 s", "holder": "tester", "limit": 50}
+    arguments = {"lease": "00000000-0000-7000-8000-000000000000", "hold": "30 s", "holder": "tester", "limit": 50}
 
-    touched, rows = await read_by(owner, LANE.q.claim, channels=["dashboard_toast"], priorities=[1, 3, 5], **given)
+    touched, rows = await read_by(owner, LANE.q.claim, channels=["dashboard_toast"], priorities=[1, 3, 5], **arguments)
 
     assert rows == 3
     assert touched < 3 * FEW, "each row is written, into its indexes too"
@@ -66,22 +66,22 @@ async def test_a_claim_of_one_channel_does_not_see_another_that_is_flooded(owner
 
 @pytest.mark.parametrize("whose", [["minu_find"], ["", "hub", "minu_find", "minu_keep"]])
 @pytest.mark.parametrize("state", ["pending", "failed", "suppressed"])
-async def test_a_list_of_what_is_not_sent_does_not_walk_over_what_is(
+async def test_a_list_of_unsent_notifications_does_not_read_sent_ones(
     owner: Connection, state: str, whose: list[str]
 ) -> None:
     await put(owner, "sent")
     await put(owner, state, 3, reason={"failed": "exhausted", "suppressed": "storm"}.get(state))
-    asked = {"roads": whose, "state": state, "template": None, "reach": 10}
+    requested = {"partitions": whose, "state": state, "template": None, "reach": 10}
 
     touched, rows = await read_by(
-        owner, notifications.Q.scan_unsent_by_service, **asked, before=None, before_id=None, limit=10
+        owner, notifications.Q.scan_unsent_by_service, **requested, before=None, before_id=None, limit=10
     )
 
     assert rows == 3
     assert touched < FEW
 
 
-async def test_a_look_for_emergencies_to_raise_does_not_see_those_that_were(owner: Connection) -> None:
+async def test_undelivered_emergencies_are_found_without_reading_alerted_ones(owner: Connection) -> None:
     await put(owner, "failed", decision='["emergency", "raised"]')
     await put(owner, "pending", priority=5)
 
@@ -93,20 +93,20 @@ async def test_a_look_for_emergencies_to_raise_does_not_see_those_that_were(owne
     assert touched < FEW
 
 
-async def test_a_storm_in_a_channel_does_not_walk_over_everything_it_ever_had(owner: Connection) -> None:
+async def test_the_storm_guard_does_not_read_old_notifications(owner: Connection) -> None:
     await put(owner, "sent")
     await put(owner, "pending", priority=5)
     ids = await owner.fetch("select id from notification.requests limit 1")
 
     touched, rows = await read_by(
-        owner, storm_guard.Q.add_to_summary, ids=[each["id"] for each in ids], template=storm_guard.SUMMARY_TEMPLATE
+        owner, storm_guard.Q.add_to_summary, ids=[item["id"] for item in ids], template=storm_guard.SUMMARY_TEMPLATE
     )
 
     assert rows == 0
     assert touched < FEW
 
 
-async def test_a_story_is_found_by_its_name_alone(owner: Connection) -> None:
+async def test_a_trace_is_found_by_index(owner: Connection) -> None:
     await put(owner, "sent")
 
     touched, rows = await read_by(owner, notification_traces.Q.count_by_state, events=[], correlation="story 7")
@@ -115,7 +115,7 @@ async def test_a_story_is_found_by_its_name_alone(owner: Connection) -> None:
     assert touched < FEW
 
 
-async def test_an_erasure_finds_what_the_operator_was_told_of_somebody(owner: Connection) -> None:
+async def test_an_erasure_finds_operator_alerts_by_index(owner: Connection) -> None:
     await put(owner, "sent", key="system.undelivered", payload='{"recipient": "user_dm 7"}')
     await put(owner, "sent", 1, key="system.undelivered", payload='{"recipient": "user_dm 8"}')
 
@@ -124,7 +124,7 @@ async def test_an_erasure_finds_what_the_operator_was_told_of_somebody(owner: Co
     assert touched < FEW
 
 
-async def test_what_is_unread_is_counted_once_for_an_inbox_however_much_changed(owner: Connection) -> None:
+async def test_unread_toasts_are_counted_once_per_inbox(owner: Connection) -> None:
     await put(owner, "sent", 2000, channel="dashboard_toast", to="1")
     await owner.execute(
         "insert into notification.toasts (id, recipient_id, category, criticality, locale, body) "
@@ -138,7 +138,7 @@ async def test_what_is_unread_is_counted_once_for_an_inbox_however_much_changed(
     assert touched < 3 * FEW
 
 
-async def test_addresses_that_refuse_us_are_found_among_all(owner: Connection) -> None:
+async def test_unhealthy_addresses_are_found_by_index(owner: Connection) -> None:
     await owner.execute(
         "insert into notification.addresses (recipient_type, recipient_id, dm_channel_id, unhealthy_since, reason) "
         "select 'user_dm', i::text, i::text, case when refuses then now() end, case when refuses then 'no' end "

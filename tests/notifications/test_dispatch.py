@@ -1,4 +1,4 @@
-"""A request that is due is looked at once more and sent once, whatever happens to whoever sends it."""
+"""A due notification is decided again and sent once, also when a worker fails."""
 
 import asyncio
 from datetime import timedelta
@@ -16,9 +16,17 @@ from pabal.notifications.people.preferences import PreferencesUpdate, update_pre
 from pabal.notifications.privacy import erase_person
 from pabal.queue.outcome import Snooze
 from pabal.settings import Settings
-from support.dispatch import AUDIT, Office, all_sent, at, now, office, tried
+from support.dispatch import (
+    AUDIT,
+    NotificationHub,
+    all_sent,
+    database_time,
+    has_attempts,
+    open_notification_hub,
+    travel_to_hour,
+)
 from support.dump import dumped
-from support.fake_discord import FAILS, LOST, Discord, Fate, error, reply
+from support.fake_discord import FAILURE, LOST_RESPONSE, FakeDiscord, ScriptedReply, error_reply, json_reply
 from support.lane_under_test import Travel
 from support.receiver import slow
 from support.wait import until
@@ -28,362 +36,392 @@ pytestmark = pytest.mark.anyio
 MINUTE = timedelta(minutes=1)
 
 
-async def prefer(desk: Office, person: str, **wish: Any) -> None:
-    async with desk.hub.transaction() as tx:
-        await update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
+async def prefer(notifier: NotificationHub, person: str, **changes: Any) -> None:
+    async with notifier.hub.transaction() as tx:
+        await update_preferences(tx, person, PreferencesUpdate(**changes), HUB_ACTOR)
 
 
 class TestSending:
-    async def test_a_dm_opens_its_channel_once_and_remembers_it(self, desk: Office, there: Discord) -> None:
-        first = await desk.ask()
-        await desk.dispatch()
-        second = await desk.ask()
-        await desk.dispatch()
+    async def test_a_dm_channel_is_opened_once_and_stored(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        first = await notifier.request()
+        await notifier.dispatch()
+        second = await notifier.request()
+        await notifier.dispatch()
 
-        assert [message.nonce for message in there.said_to("100")] == [first.hex[:25], second.hex[:25]]
-        assert there.opened == 1
-        assert await desk.state(first) == ("sent", None, 1)
-        assert await desk.attempts(first) == [("done", 1)]
+        assert [message.nonce for message in discord.messages_to("100")] == [first.hex[:25], second.hex[:25]]
+        assert discord.dm_opens == 1
+        assert await notifier.state(first) == ("sent", None, 1)
+        assert await notifier.attempts(first) == [("done", 1)]
 
-    async def test_the_answer_is_kept_with_the_attempt(self, desk: Office, there: Discord) -> None:
-        request = await desk.ask(
+    async def test_the_response_is_stored_with_the_attempt(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        request = await notifier.request(
             recipient=AUDIT, template="antinuke.triggered", channel=NotificationChannel.GUILD_AUDIT_CHANNEL
         )
-        await desk.dispatch()
+        await notifier.dispatch()
 
-        [message] = there.said_in(AUDIT)
-        kept = await desk.owner.fetchrow(
+        [message] = discord.messages_in(AUDIT)
+        stored = await notifier.owner.fetchrow(
             "select answer ->> 'message_id' as id, worker, started_at <= ended_at as ordered "
             "from notification.attempts where request_id = $1",
             request,
         )
-        assert kept is not None
-        assert (kept["id"], kept["worker"], kept["ordered"]) == (message.id, "tester", True)
+        assert stored is not None
+        assert (stored["id"], stored["worker"], stored["ordered"]) == (message.id, "tester", True)
 
-    async def test_a_toast_arrives_with_its_settle(self, desk: Office, there: Discord) -> None:
-        request = await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST, locale="en")
-        await desk.dispatch()
+    async def test_a_toast_is_inserted_when_its_notification_is_settled(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        request = await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST, locale="en")
+        await notifier.dispatch()
 
-        toast = await desk.owner.fetchrow(
+        toast = await notifier.owner.fetchrow(
             "select title, locale, recipient_id from notification.toasts where id = $1", request
         )
         assert toast is not None
         assert dict(toast) == {"title": "Payment received", "locale": "en", "recipient_id": "100"}
-        assert await desk.state(request) == ("sent", None, 1)
-        assert there.requests == []
+        assert await notifier.state(request) == ("sent", None, 1)
+        assert discord.requests == []
 
-    async def test_the_language_is_the_requests_then_the_persons_then_the_hubs(
-        self, desk: Office, there: Discord
+    async def test_the_language_is_the_notifications_then_the_persons_then_the_hubs(
+        self, notifier: NotificationHub, discord: FakeDiscord
     ) -> None:
-        await desk.owner.execute("insert into notification.people (discord_id, locale) values ('101', 'en')")
-        await desk.ask(recipient="101")
-        await desk.ask(recipient="102")
-        await desk.ask(recipient="102", locale="en")
-        await desk.dispatch()
+        await notifier.owner.execute("insert into notification.people (discord_id, locale) values ('101', 'en')")
+        await notifier.request(recipient="101")
+        await notifier.request(recipient="102")
+        await notifier.request(recipient="102", locale="en")
+        await notifier.dispatch()
 
-        assert [each.title for each in there.said_to("101")] == ["Payment received"]
-        assert sorted(each.title for each in there.said_to("102")) == ["Payment received", "결제가 완료됐어요"]
+        assert [item.title for item in discord.messages_to("101")] == ["Payment received"]
+        assert sorted(item.title for item in discord.messages_to("102")) == ["Payment received", "결제가 완료됐어요"]
 
-    async def test_nobody_can_be_mentioned(self, desk: Office, there: Discord) -> None:
-        await desk.ask(payload={"item": "@everyone <@1>", "amount": 1, "currency": "KRW"})
-        await desk.dispatch()
+    async def test_messages_cannot_mention_anyone(self, notifier: NotificationHub, discord: FakeDiscord) -> None:
+        await notifier.request(payload={"item": "@everyone <@1>", "amount": 1, "currency": "KRW"})
+        await notifier.dispatch()
 
-        [message] = there.messages
+        [message] = discord.messages
         assert message.body["allowed_mentions"] == {"parse": []}
         assert message.body["enforce_nonce"] is True
 
-    async def test_without_a_token_it_is_written_down_instead(
-        self, settings: Settings, database_urls: DatabaseUrls, there: Discord, travel: Travel
+    async def test_without_a_token_the_message_is_only_logged(
+        self, settings: Settings, database_urls: DatabaseUrls, discord: FakeDiscord, travel: Travel
     ) -> None:
-        async with office(settings, database_urls, there, travel, discord_token="") as desk:
-            request = await desk.ask()
-            await desk.dispatch()
+        async with open_notification_hub(settings, database_urls, discord, travel, discord_token="") as notifier:
+            request = await notifier.request()
+            await notifier.dispatch()
 
-            assert await desk.state(request) == ("sent", None, 1)
-            assert await desk.owner.fetchval("select answer::text from notification.attempts") == '{"dry_run": true}'
-        assert there.requests == []
+            assert await notifier.state(request) == ("sent", None, 1)
+            assert (
+                await notifier.owner.fetchval("select answer::text from notification.attempts") == '{"dry_run": true}'
+            )
+        assert discord.requests == []
 
-    async def test_a_template_nobody_knows_any_more_fails_and_says_so(self, desk: Office) -> None:
-        request = await desk.ask()
-        await desk.owner.execute(
+    async def test_an_unknown_template_fails_the_notification(self, notifier: NotificationHub) -> None:
+        request = await notifier.request()
+        await notifier.owner.execute(
             "insert into notification.templates (key, category, texts, checksum) values ('old.one', 'system', '{}', '')"
         )
-        await desk.owner.execute("update notification.requests set template_key = 'old.one'")
-        await desk.dispatch()
+        await notifier.owner.execute("update notification.requests set template_key = 'old.one'")
+        await notifier.dispatch()
 
-        assert await desk.state(request) == ("failed", "unrenderable", 1)
+        assert await notifier.state(request) == ("failed", "unrenderable", 1)
 
 
-class TestTheSecondLook:
-    async def test_what_was_switched_off_meanwhile_is_not_sent(self, desk: Office, there: Discord) -> None:
-        dm, toast = await desk.ask(), await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST)
-        await prefer(desk, "100", dm_enabled=False, payment_notifications=False)
-        await desk.dispatch()
+class TestDecisionAtSend:
+    async def test_a_preference_turned_off_after_the_request_suppresses_it(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        dm, toast = await notifier.request(), await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST)
+        await prefer(notifier, "100", dm_enabled=False, payment_notifications=False)
+        await notifier.dispatch()
 
-        assert await desk.state(dm) == ("suppressed", "dm_disabled", 0)
-        assert await desk.state(toast) == ("suppressed", "category_off", 0)
-        assert await desk.attempts(dm) == [("suppressed", 0)]
-        decision = (await desk.row(dm))["decision"]
+        assert await notifier.state(dm) == ("suppressed", "dm_disabled", 0)
+        assert await notifier.state(toast) == ("suppressed", "category_off", 0)
+        assert await notifier.attempts(dm) == [("suppressed", 0)]
+        decision = (await notifier.row(dm))["decision"]
         assert '"at_send", "dm_disabled", "category_off"' in decision
-        assert there.messages == []
+        assert discord.messages == []
 
-    async def test_an_emergency_is_sent_all_the_same_and_the_override_is_audited_once(
-        self, desk: Office, there: Discord
+    async def test_an_emergency_overrides_preferences_and_is_audited_once(
+        self, notifier: NotificationHub, discord: FakeDiscord
     ) -> None:
-        await prefer(desk, "100", dm_enabled=False, antinuke_notifications=False)
-        request = await desk.ask("antinuke.triggered")
-        there.script.extend([FAILS, FAILS])  # a retry overrides nothing new
-        async with desk.working():
-            await until(lambda: tried(desk, 1))
-            await desk.travel(MINUTE)
-            await until(lambda: tried(desk, 2))
-            await desk.travel(MINUTE)
-            await until(desk.is_idle)
+        await prefer(notifier, "100", dm_enabled=False, antinuke_notifications=False)
+        request = await notifier.request("antinuke.triggered")
+        discord.script.extend([FAILURE, FAILURE])  # a retry overrides nothing new
+        async with notifier.run_worker():
+            await until(lambda: has_attempts(notifier, 1))
+            await notifier.travel(MINUTE)
+            await until(lambda: has_attempts(notifier, 2))
+            await notifier.travel(MINUTE)
+            await until(notifier.is_idle)
 
-        assert len(there.said_to("100")) == 1
-        assert await desk.state(request) == ("sent", None, 3)
-        audited = await desk.audited("preference.overridden")
-        assert {each["subject"] for each in audited} == {str(request)}
-        assert sorted(each["details"].count("dm_disabled") for each in audited) == [0, 1]
+        assert len(discord.messages_to("100")) == 1
+        assert await notifier.state(request) == ("sent", None, 3)
+        audited = await notifier.audit_entries("preference.overridden")
+        assert {item["subject"] for item in audited} == {str(request)}
+        assert sorted(item["details"].count("dm_disabled") for item in audited) == [0, 1]
 
-    async def test_an_emergency_nobody_objected_to_overrides_nothing(self, desk: Office) -> None:
-        await desk.ask("antinuke.triggered")
-        await desk.dispatch()
+    async def test_an_emergency_without_objections_overrides_nothing(self, notifier: NotificationHub) -> None:
+        await notifier.request("antinuke.triggered")
+        await notifier.dispatch()
 
-        assert await desk.audited("preference.overridden") == []
+        assert await notifier.audit_entries("preference.overridden") == []
 
-    async def test_marketing_waits_for_the_morning_even_if_it_falls_due_at_night(
-        self, desk: Office, there: Discord
+    async def test_marketing_due_at_night_is_delayed_until_morning(
+        self, notifier: NotificationHub, discord: FakeDiscord
     ) -> None:
-        await at(desk, 20, 59)
-        request = await desk.ask("marketing.news")
-        await desk.travel(2 * MINUTE)
-        await desk.dispatch()
+        await travel_to_hour(notifier, 20, 59)
+        request = await notifier.request("marketing.news")
+        await notifier.travel(2 * MINUTE)
+        await notifier.dispatch()
 
-        row = await desk.row(request)
-        assert there.messages == []
+        row = await notifier.row(request)
+        assert discord.messages == []
         assert (row["state"], row["attempt_count"]) == ("pending", 0)
-        assert timedelta() <= row["scheduled_at"] - next_korean_morning(await now(desk)) < timedelta(seconds=5)
-        assert await desk.attempts(request) == [("snooze", 0)]
+        assert (
+            timedelta()
+            <= row["scheduled_at"] - next_korean_morning(await database_time(notifier))
+            < timedelta(seconds=5)
+        )
+        assert await notifier.attempts(request) == [("snooze", 0)]
 
-        await at(desk, 0, 30)  # across midnight, and still night
-        await desk.dispatch()
-        assert there.messages == []
+        await travel_to_hour(notifier, 0, 30)  # across midnight, and still night
+        await notifier.dispatch()
+        assert discord.messages == []
 
-        await at(desk, 8, 1)
-        await desk.dispatch()
-        assert [each.title for each in there.messages] == ["(광고) Sale"]
+        await travel_to_hour(notifier, 8, 1)
+        await notifier.dispatch()
+        assert [item.title for item in discord.messages] == ["(광고) Sale"]
 
-    async def test_whoever_agreed_to_the_night_is_told_at_night(self, desk: Office, there: Discord) -> None:
-        await prefer(desk, "100", night_consent=True)
-        await at(desk, 23, 0)
-        await desk.ask("marketing.news")
-        await desk.dispatch()
+    async def test_marketing_is_sent_at_night_with_consent(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        await prefer(notifier, "100", night_consent=True)
+        await travel_to_hour(notifier, 23, 0)
+        await notifier.request("marketing.news")
+        await notifier.dispatch()
 
-        assert len(there.messages) == 1
+        assert len(discord.messages) == 1
 
-    async def test_late_marketing_is_dropped_and_a_late_emergency_is_sent(self, desk: Office, there: Discord) -> None:
-        await at(desk, 12, 0)
-        soon = await now(desk) + MINUTE
-        news = await desk.ask("marketing.news", expires_at=soon)
-        nuke = await desk.ask("antinuke.triggered")
-        await desk.owner.execute("update notification.requests set expires_at = $1", soon)
-        await desk.travel(2 * MINUTE)
-        async with desk.hub.autocommit() as tx:
+    async def test_expired_marketing_is_dropped_and_a_late_emergency_is_sent(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        await travel_to_hour(notifier, 12, 0)
+        soon = await database_time(notifier) + MINUTE
+        news = await notifier.request("marketing.news", expires_at=soon)
+        emergency = await notifier.request("antinuke.triggered")
+        await notifier.owner.execute("update notification.requests set expires_at = $1", soon)
+        await notifier.travel(2 * MINUTE)
+        async with notifier.hub.autocommit() as tx:
             assert await LANE.expire(tx, 100) == 1
-        await desk.dispatch()
+        await notifier.dispatch()
 
-        assert await desk.state(news) == ("suppressed", "expired", 0)
-        assert await desk.state(nuke) == ("sent", None, 1)
-        assert [each.body["embeds"][0]["color"] for each in there.messages] == [0xE03131]
+        assert await notifier.state(news) == ("suppressed", "expired", 0)
+        assert await notifier.state(emergency) == ("sent", None, 1)
+        assert [item.body["embeds"][0]["color"] for item in discord.messages] == [0xE03131]
 
 
-class TestFailing:
-    async def test_a_failure_is_tried_again_later_and_the_third_is_the_last(self, desk: Office, there: Discord) -> None:
-        request = await desk.ask(recipient=AUDIT, template="antinuke.detected", **DETECTED)
-        there.script.extend([FAILS] * 3)
-        async with desk.working():
+class TestFailures:
+    async def test_a_failure_is_retried_twice(self, notifier: NotificationHub, discord: FakeDiscord) -> None:
+        request = await notifier.request(recipient=AUDIT, template="antinuke.detected", **DETECTED)
+        discord.script.extend([FAILURE] * 3)
+        async with notifier.run_worker():
             for times in (1, 2):
-                await until(lambda times=times: tried(desk, times))
-                wait = (await desk.row(request))["scheduled_at"] - await now(desk)
+                await until(lambda times=times: has_attempts(notifier, times))
+                wait = (await notifier.row(request))["scheduled_at"] - await database_time(notifier)
                 assert 20 * times < wait.total_seconds() < 60 * times
-                await desk.travel(2 * MINUTE)
-            await until(desk.is_idle)
+                await notifier.travel(2 * MINUTE)
+            await until(notifier.is_idle)
 
-        assert await desk.state(request) == ("failed", "exhausted", 3)
-        assert await desk.attempts(request) == [("retry", 1), ("retry", 2), ("dead", 3)]
-        assert there.messages == []
+        assert await notifier.state(request) == ("failed", "exhausted", 3)
+        assert await notifier.attempts(request) == [("retry", 1), ("retry", 2), ("dead", 3)]
+        assert discord.messages == []
 
-    async def test_an_answer_lost_after_acceptance_makes_no_second_message(self, desk: Office, there: Discord) -> None:
-        there.dm_of("100")
-        there.script.extend([LOST, LOST])  # of opening the channel, and of the message
-        request = await desk.ask()
-        async with desk.working():
+    async def test_a_response_lost_after_acceptance_causes_no_second_message(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        discord.dm_channel_of("100")
+        discord.script.extend([LOST_RESPONSE, LOST_RESPONSE])  # of opening the channel, and of the message
+        request = await notifier.request()
+        async with notifier.run_worker():
             for times in (1, 2):
-                await until(lambda times=times: tried(desk, times))
-                await desk.travel(2 * MINUTE)
-            await until(desk.is_idle)
+                await until(lambda times=times: has_attempts(notifier, times))
+                await notifier.travel(2 * MINUTE)
+            await until(notifier.is_idle)
 
-        assert len(there.messages) == 1
-        assert await desk.state(request) == ("sent", None, 3)
+        assert len(discord.messages) == 1
+        assert await notifier.state(request) == ("sent", None, 3)
 
-    async def test_the_database_going_away_in_the_middle_spends_nothing(self, desk: Office, there: Discord) -> None:
-        requests = [await desk.ask(recipient=str(each)) for each in range(200, 230)]
-        async with desk.working(concurrency=5, hold=timedelta(seconds=2)):
-            await until(lambda: len(there.messages) > 5)
-            await desk.owner.execute(
+    async def test_a_lost_database_connection_spends_no_attempt(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        requests = [await notifier.request(recipient=str(item)) for item in range(200, 230)]
+        async with notifier.run_worker(concurrency=5, hold=timedelta(seconds=2)):
+            await until(lambda: len(discord.messages) > 5)
+            await notifier.owner.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
                 "where datname = current_database() and pid <> pg_backend_pid()"
             )
-            await until(lambda: all_sent(desk.owner), within=30)
+            await until(lambda: all_sent(notifier.owner), within=30)
 
-        assert len(there.messages) == len(requests)
-        assert {each.nonce for each in there.messages} == {request.hex[:25] for request in requests}
-        assert await desk.owner.fetchval("select max(attempt_count) from notification.requests") <= 2
+        assert len(discord.messages) == len(requests)
+        assert {item.nonce for item in discord.messages} == {request.hex[:25] for request in requests}
+        assert await notifier.owner.fetchval("select max(attempt_count) from notification.requests") <= 2
 
-    async def test_a_database_that_is_away_is_not_the_requests_fault(
-        self, desk: Office, database_urls: DatabaseUrls
+    async def test_an_unavailable_database_snoozes_the_notification(
+        self, notifier: NotificationHub, database_urls: DatabaseUrls
     ) -> None:
-        await desk.ask()
-        async with desk.hub.autocommit() as tx:
+        await notifier.request()
+        async with notifier.hub.autocommit() as tx:
             [held] = await LANE.claim(tx, 1, MINUTE, "tester")
-        async with open_hub(desk.hub.settings, database_urls) as other:
+        async with open_hub(notifier.hub.settings, database_urls) as other:
             await other.db.close()
 
             assert isinstance(await other.dispatcher.handle(held), Snooze)
 
     async def test_two_workers_send_everything_once(
-        self, desk: Office, database_urls: DatabaseUrls, there: Discord
+        self, notifier: NotificationHub, database_urls: DatabaseUrls, discord: FakeDiscord
     ) -> None:
         async with (
-            open_hub(desk.hub.settings, database_urls) as other,
-            desk.working(concurrency=7),
-            desk.working(other, concurrency=7),
+            open_hub(notifier.hub.settings, database_urls) as other,
+            notifier.run_worker(concurrency=7),
+            notifier.run_worker(other, concurrency=7),
         ):
-            for each in range(60):
-                await desk.ask(recipient=str(300 + each % 9))
-            await until(lambda: all_sent(desk.owner), within=30)
+            for item in range(60):
+                await notifier.request(recipient=str(300 + item % 9))
+            await until(lambda: all_sent(notifier.owner), within=30)
 
-        assert len(there.messages) == 60
-        assert len({each.nonce for each in there.messages}) == 60
+        assert len(discord.messages) == 60
+        assert len({item.nonce for item in discord.messages}) == 60
 
-    async def test_emergencies_overtake_a_thousand_that_wait(self, desk: Office, there: Discord) -> None:
-        await at(desk, 12, 0)
-        await desk.owner.execute(
+    async def test_emergencies_overtake_a_thousand_pending_notifications(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        await travel_to_hour(notifier, 12, 0)
+        await notifier.owner.execute(
             "insert into notification.requests (id, recipient_type, recipient_id, template_key, payload, state) "
             "select pabal.uuid7(), 'user_dm', (1000 + i)::text, 'marketing.news', "
             """'{"headline": "Sale", "story": "x"}', 'pending' from generate_series(1, 1000) i"""
         )
-        async with desk.working(concurrency=10):
-            await until(lambda: len(there.messages) > 20)
-            nuke = await desk.ask("antinuke.triggered")
-            before = len(there.messages)
-            await until(lambda: bool(there.said_to("100")))
-            overtaken_by = [each.nonce for each in there.messages].index(nuke.hex[:25]) - before
+        async with notifier.run_worker(concurrency=10):
+            await until(lambda: len(discord.messages) > 20)
+            emergency = await notifier.request("antinuke.triggered")
+            before = len(discord.messages)
+            await until(lambda: bool(discord.messages_to("100")))
+            overtaken_by = [item.nonce for item in discord.messages].index(emergency.hex[:25]) - before
 
         assert overtaken_by <= 30  # those in hand, and what was said while it was claimed
-        assert await desk.state(nuke) == ("sent", None, 1)
+        assert await notifier.state(emergency) == ("sent", None, 1)
 
 
 class TestAddresses:
     @pytest.mark.parametrize("answer", ["opened", "refused"])
-    async def test_whoever_is_erased_meanwhile_is_not_remembered_again(
-        self, desk: Office, there: Discord, database_urls: DatabaseUrls, answer: str
+    async def test_an_erased_person_is_not_stored_again(
+        self, notifier: NotificationHub, discord: FakeDiscord, database_urls: DatabaseUrls, answer: str
     ) -> None:
         person = "80351110224678912"
         answered = asyncio.Event()
-        says = reply(200, {"id": "7"}) if answer == "opened" else error(403, 50278, "no mutual guild")
-        there.script.append(Fate(slow(answered, says)))
-        await desk.ask(recipient=person)
-        async with desk.working() as worker:
-            await until(lambda: bool(there.requests))
-            async with desk.hub.transaction() as tx:
+        says = json_reply(200, {"id": "7"}) if answer == "opened" else error_reply(403, 50278, "no mutual guild")
+        discord.script.append(ScriptedReply(slow(answered, says)))
+        await notifier.request(recipient=person)
+        async with notifier.run_worker() as worker:
+            await until(lambda: bool(discord.requests))
+            async with notifier.hub.transaction() as tx:
                 await erase_person(tx, person, HUB_ACTOR)
             answered.set()
             await until(lambda: worker.in_flight == 0)
 
-        assert await desk.owner.fetchval("select count(*) from notification.addresses") == 0
+        assert await notifier.owner.fetchval("select count(*) from notification.addresses") == 0
         assert person.encode() not in await dumped(database_urls)
 
-    async def test_an_erasure_waits_for_what_is_being_learned(self, desk: Office) -> None:
-        request = await desk.ask()
+    async def test_an_erasure_waits_for_a_concurrent_address_write(self, notifier: NotificationHub) -> None:
+        request = await notifier.request()
 
         async def forget() -> None:
-            async with desk.hub.transaction() as tx:
+            async with notifier.hub.transaction() as tx:
                 await erase_person(tx, "100", HUB_ACTOR)
 
         async def is_waiting() -> bool:
             waits = (
                 "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
             )
-            return await desk.owner.fetchval(waits) == 1
+            return await notifier.owner.fetchval(waits) == 1
 
-        async with desk.hub.transaction() as tx:
+        async with notifier.hub.transaction() as tx:
             await save_dm_channel(tx, request, "7")
             forgetting = asyncio.create_task(forget())
             await until(is_waiting)
         await forgetting
 
-        assert await desk.owner.fetchval("select count(*) from notification.addresses") == 0
+        assert await notifier.owner.fetchval("select count(*) from notification.addresses") == 0
 
-    async def test_closed_dms_fail_at_once_and_later_ones_are_not_tried(self, desk: Office, there: Discord) -> None:
-        there.closed.add("100")
-        first = await desk.ask()
-        await desk.dispatch()
-        tries = len(there.requests)
-        second = await desk.ask()
-        third = await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST)
-        await desk.dispatch()
+    async def test_closed_dms_fail_at_once_and_suppress_later_notifications(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        discord.closed_dms.add("100")
+        first = await notifier.request()
+        await notifier.dispatch()
+        tries = len(discord.requests)
+        second = await notifier.request()
+        third = await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST)
+        await notifier.dispatch()
 
-        assert await desk.state(first) == ("failed", "refused", 1)
-        assert await desk.state(second) == ("suppressed", "address_unhealthy", 0)
-        assert await desk.state(third) == ("sent", None, 1)
-        assert len(there.requests) == tries
-        reason = await desk.owner.fetchval("select reason from notification.addresses where recipient_id = '100'")
+        assert await notifier.state(first) == ("failed", "refused", 1)
+        assert await notifier.state(second) == ("suppressed", "address_unhealthy", 0)
+        assert await notifier.state(third) == ("sent", None, 1)
+        assert len(discord.requests) == tries
+        reason = await notifier.owner.fetchval("select reason from notification.addresses where recipient_id = '100'")
         assert "50007" in reason
 
-    async def test_an_emergency_is_tried_all_the_same_and_what_it_reaches_is_healed(
-        self, desk: Office, there: Discord
+    async def test_an_accepted_emergency_marks_the_address_as_healthy(
+        self, notifier: NotificationHub, discord: FakeDiscord
     ) -> None:
-        there.closed.add("100")
-        await desk.ask()
-        await desk.dispatch()
-        there.closed.clear()
-        nuke = await desk.ask("antinuke.triggered")
-        await desk.dispatch()
-        after = await desk.ask()
-        await desk.dispatch()
+        discord.closed_dms.add("100")
+        await notifier.request()
+        await notifier.dispatch()
+        discord.closed_dms.clear()
+        emergency = await notifier.request("antinuke.triggered")
+        await notifier.dispatch()
+        after = await notifier.request()
+        await notifier.dispatch()
 
-        assert await desk.state(nuke) == ("sent", None, 1)
-        assert await desk.state(after) == ("sent", None, 1)
-        assert len(await desk.audited("preference.overridden")) == 1
+        assert await notifier.state(emergency) == ("sent", None, 1)
+        assert await notifier.state(after) == ("sent", None, 1)
+        assert len(await notifier.audit_entries("preference.overridden")) == 1
 
-    async def test_an_operator_heals_an_address(self, desk: Office, there: Discord) -> None:
-        there.strangers.add("100")
-        refused = await desk.ask()
-        await desk.dispatch()
-        there.strangers.clear()
-        async with desk.hub.transaction() as tx:
+    async def test_an_operator_marks_an_address_as_healthy(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        discord.unknown_users.add("100")
+        refused = await notifier.request()
+        await notifier.dispatch()
+        discord.unknown_users.clear()
+        async with notifier.hub.transaction() as tx:
             await heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
-        healed = await desk.ask()
-        await desk.dispatch()
+        healed = await notifier.request()
+        await notifier.dispatch()
 
-        assert await desk.state(refused) == ("failed", "refused", 1)
-        assert await desk.state(healed) == ("sent", None, 1)
-        assert [each["subject"] for each in await desk.audited("address.healed")] == [person_pseudonym("100")]
+        assert await notifier.state(refused) == ("failed", "refused", 1)
+        assert await notifier.state(healed) == ("sent", None, 1)
+        assert [item["subject"] for item in await notifier.audit_entries("address.healed")] == [person_pseudonym("100")]
 
-    async def test_a_dm_channel_that_is_gone_is_opened_anew(self, desk: Office, there: Discord) -> None:
-        await desk.ask()
-        await desk.dispatch()
-        there.delete_channel("100")
-        again = await desk.ask()
-        await desk.dispatch()
+    async def test_a_deleted_dm_channel_is_opened_again(self, notifier: NotificationHub, discord: FakeDiscord) -> None:
+        await notifier.request()
+        await notifier.dispatch()
+        discord.delete_channel("100")
+        again = await notifier.request()
+        await notifier.dispatch()
 
-        assert len(there.said_to("100")) == 1
-        assert there.opened == 2
-        assert await desk.state(again) == ("sent", None, 2)
+        assert len(discord.messages_to("100")) == 1
+        assert discord.dm_opens == 2
+        assert await notifier.state(again) == ("sent", None, 2)
         assert (
-            await desk.owner.fetchval("select count(*) from notification.addresses where unhealthy_since is not null")
+            await notifier.owner.fetchval(
+                "select count(*) from notification.addresses where unhealthy_since is not null"
+            )
             == 0
         )
 

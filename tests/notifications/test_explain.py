@@ -1,4 +1,4 @@
-"""Why did I, or did I not, get this? Everybody is answered, whatever the reason, in Korean and in English."""
+"""Explanations of why a notification was sent or not, in Korean and in English."""
 
 import re
 import string
@@ -36,43 +36,46 @@ from pabal.notifications.requests import NotificationDraft, cancel_notification,
 from pabal.notifications.rules.rules import RuleDraft, add_rule, remove_rule
 from pabal.notifications.toasts.inbox import ToastAction, mark_toast
 from pabal.trace.explain_notification import ExplanationPart, NotificationExplanation, explain_notification
-from support.dispatch import AUDIT, Office, at, tried
-from support.fake_discord import FAILS, Discord
+from support.dispatch import AUDIT, NotificationHub, has_attempts, travel_to_hour
+from support.fake_discord import FAILURE, FakeDiscord
 from support.notifications import sql
 from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
 MINUTE = timedelta(minutes=1)
-EVERYBODY = NotificationAccess("hub", all_services=True)
+ALL_SERVICES = NotificationAccess("hub", all_services=True)
 HANGUL = re.compile(r"[가-힣]")
 
 
-def spoken(moment: object) -> str:
+def format_time(moment: object) -> str:
     return f"<{type(moment).__name__}>"
 
 
-async def why(
-    desk: Office, request: UUID, language: ExplanationLanguage = "en", who: NotificationAccess = EVERYBODY
+async def explain(
+    notifier: NotificationHub,
+    request: UUID,
+    language: ExplanationLanguage = "en",
+    who: NotificationAccess = ALL_SERVICES,
 ) -> NotificationExplanation:
-    async with desk.hub.autocommit() as tx:
-        return await explain_notification(tx, request, who, language, spoken)
+    async with notifier.hub.autocommit() as tx:
+        return await explain_notification(tx, request, who, language, format_time)
 
 
-async def parts(desk: Office, request: UUID) -> dict[str, list[str]]:
+async def parts(notifier: NotificationHub, request: UUID) -> dict[str, list[str]]:
     """What is said in English, part by part; the Korean says as much."""
-    told, also = await why(desk, request), await why(desk, request, "ko")
-    assert [line.part for line in told.lines] == [line.part for line in also.lines]
+    result, also = await explain(notifier, request), await explain(notifier, request, "ko")
+    assert [line.part for line in result.lines] == [line.part for line in also.lines]
     assert [line.says for line in also.lines if not HANGUL.search(line.says)] == []
-    found: dict[str, list[str]] = {}
-    for line in told.lines:
-        found.setdefault(line.part, []).append(line.says)
-    return found
+    rows: dict[str, list[str]] = {}
+    for line in result.lines:
+        rows.setdefault(line.part, []).append(line.says)
+    return rows
 
 
-async def prefer(desk: Office, person: str, **wish: Any) -> None:
-    async with desk.hub.transaction() as tx:
-        await update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
+async def prefer(notifier: NotificationHub, person: str, **changes: Any) -> None:
+    async with notifier.hub.transaction() as tx:
+        await update_preferences(tx, person, PreferencesUpdate(**changes), HUB_ACTOR)
 
 
 async def allowed(database_urls: DatabaseUrls, constraint: str) -> set[str]:
@@ -83,8 +86,8 @@ async def allowed(database_urls: DatabaseUrls, constraint: str) -> set[str]:
     return {*re.findall(r"'([a-z_]+)'::text", written)}
 
 
-class TestWords:
-    async def test_every_reason_and_outcome_the_database_allows_is_told(self, database_urls: DatabaseUrls) -> None:
+class TestTexts:
+    async def test_every_reason_and_outcome_has_a_text(self, database_urls: DatabaseUrls) -> None:
         reasons = await allowed(database_urls, "request_ended_has_reason") - {"suppressed", "failed"}
 
         assert reasons >= {*SuppressReason}
@@ -101,7 +104,7 @@ class TestWords:
         ],
         ids=["steps", "categories", "channels", "parts"],
     )
-    def test_every_step_category_channel_and_part_is_told(
+    def test_every_step_category_channel_and_part_has_a_text(
         self, words: Mapping[str, BilingualText], known: list[str]
     ) -> None:
         assert {*words} == {*known}
@@ -120,16 +123,16 @@ class TestWords:
             for name, both in words.items()
         ],
     )
-    def test_both_languages_say_it_with_the_same_facts(self, name: str, both: BilingualText) -> None:
+    def test_both_languages_use_the_same_placeholders(self, name: str, both: BilingualText) -> None:
         korean, english = both
 
         assert HANGUL.search(korean), name
         assert not HANGUL.search(english), name
         assert facts_in(korean) == facts_in(english)
 
-    def test_a_step_of_another_version_is_told_by_its_name(self) -> None:
+    def test_an_unknown_step_is_shown_by_its_name(self) -> None:
         assert format_decision_steps(["dm_enabled", "moon_phase"], "payment", "en") == [
-            "They take direct messages.",
+            "Direct messages are on.",
             "moon_phase",
         ]
 
@@ -138,37 +141,37 @@ def facts_in(text: str) -> set[str | None]:
     return {name for _, name, _, _ in string.Formatter().parse(text) if name}
 
 
-class TestWhoAsked:
-    async def test_the_hub(self, desk: Office) -> None:
-        said = await parts(desk, await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST))
+class TestRequester:
+    async def test_the_hub(self, notifier: NotificationHub) -> None:
+        values = await parts(notifier, await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST))
 
-        assert said["asked"] == [
-            "The hub itself asked for it.",
-            "It is payment.succeeded, for the dashboard: 100.",
+        assert values["asked"] == [
+            "Requested by the hub.",
+            "Template: payment.succeeded, recipient: dashboard 100",
         ]
 
-    async def test_a_service_and_somebody_at_a_terminal(self, desk: Office) -> None:
-        request = await desk.ask()
+    async def test_a_service_and_a_terminal_user(self, notifier: NotificationHub) -> None:
+        request = await notifier.request()
         asked = "update notification.requests set requested_by = $1"
 
-        await desk.owner.execute(asked, "minu_find")
-        assert (await parts(desk, request))["asked"][0] == "The service minu_find asked for it."
-        await desk.owner.execute(asked, "cli:mina")
-        assert (await parts(desk, request))["asked"][0] == "mina asked for it at a terminal."
+        await notifier.owner.execute(asked, "minu_find")
+        assert (await parts(notifier, request))["asked"][0] == "Requested by the service minu_find."
+        await notifier.owner.execute(asked, "cli:mina")
+        assert (await parts(notifier, request))["asked"][0] == "Requested by mina in a terminal."
 
-    async def test_plain_sql_which_asks_nobody_what_they_want(self, desk: Office) -> None:
-        request = await desk.owner.fetchval(
+    async def test_plain_sql_checks_no_preferences(self, notifier: NotificationHub) -> None:
+        request = await notifier.owner.fetchval(
             "select notification.request('user_dm', '100', 'payment.succeeded', $1::text::jsonb)",
             '{"item": "x", "amount": 1, "currency": "KRW"}',
         )
 
-        said = await parts(desk, request)
+        values = await parts(notifier, request)
 
-        assert re.fullmatch(r"The database login \w+ asked for it in SQL\.", said["asked"][0])
-        assert said["decided"] == ["What they want was not asked when it was made; it is when it is sent."]
+        assert re.fullmatch(r"Requested in SQL by the database login \w+\.", values["asked"][0])
+        assert values["decided"] == ["Preferences were not checked at request time. They are checked at send time."]
 
-    async def test_a_rule_by_its_name_or_when_it_is_gone_by_its_id(self, desk: Office) -> None:
-        event, said = new_id(), {"item": "x", "amount": 1, "currency": "KRW"}
+    async def test_a_rule_by_name_or_after_deletion_by_id(self, notifier: NotificationHub) -> None:
+        event, values = new_id(), {"item": "x", "amount": 1, "currency": "KRW"}
         wanted = RuleDraft(
             name="buyers",
             event_pattern="order.paid",
@@ -176,175 +179,183 @@ class TestWhoAsked:
             recipients=["user"],
             channels=["user_dm"],
         )
-        async with desk.hub.transaction() as tx:
-            rule = await add_rule(tx, desk.hub.templates, wanted, HUB_ACTOR)
-            template = desk.hub.templates.get("payment.succeeded")
+        async with notifier.hub.transaction() as tx:
+            rule = await add_rule(tx, notifier.hub.templates, wanted, HUB_ACTOR)
+            template = notifier.hub.templates.get("payment.succeeded")
             draft = NotificationDraft(
                 channel=NotificationChannel.USER_DM,
                 recipient="100",
                 template=template,
-                payload=said,
+                payload=values,
                 event=event,
                 rule=rule.id,
                 source="minu_find",
             )
             [asked] = await request_notifications(tx, [draft], HUB_ACTOR)
 
-        before = (await parts(desk, asked.id))["asked"][0]
-        async with desk.hub.transaction() as tx:
+        before = (await parts(notifier, asked.id))["asked"][0]
+        async with notifier.hub.transaction() as tx:
             await remove_rule(tx, rule.id, HUB_ACTOR)
-        after = (await parts(desk, asked.id))["asked"][0]
+        after = (await parts(notifier, asked.id))["asked"][0]
 
-        assert before == f"The rule buyers asked for it, because of the event {event} of the service minu_find."
-        assert after == f"The rule {rule.id} asked for it, because of the event {event} of the service minu_find."
+        assert before == f"Requested by the rule buyers, because of the event {event} from the service minu_find."
+        assert after == f"Requested by the rule {rule.id}, because of the event {event} from the service minu_find."
 
-    async def test_it_is_explained_to_whoever_may_see_it(self, desk: Office) -> None:
-        request = await desk.ask(source="minu_find")
+    async def test_an_explanation_requires_access(self, notifier: NotificationHub) -> None:
+        request = await notifier.request(source="minu_find")
 
-        assert (await why(desk, request, who=NotificationAccess("minu_find"))).state == "pending"
+        assert (await explain(notifier, request, who=NotificationAccess("minu_find"))).state == "pending"
         with pytest.raises(NotFound):
-            await why(desk, request, who=NotificationAccess("minu_keep"))
+            await explain(notifier, request, who=NotificationAccess("minu_keep"))
 
 
-class TestWhyNot:
-    async def test_what_was_switched_off_when_it_was_asked_for(self, desk: Office) -> None:
-        await prefer(desk, "100", dm_enabled=False)
-        await prefer(desk, "101", payment_notifications=False)
-        dm, category = await desk.ask(), await desk.ask(recipient="101")
+class TestNotSent:
+    async def test_a_preference_that_was_off_at_request_time(self, notifier: NotificationHub) -> None:
+        await prefer(notifier, "100", dm_enabled=False)
+        await prefer(notifier, "101", payment_notifications=False)
+        dm, category = await notifier.request(), await notifier.request(recipient="101")
 
-        assert (await parts(desk, dm))["decided"] == [
-            "They switched direct messages off.",
-            "They take payment notices.",
-            "The address had not refused us.",
+        assert (await parts(notifier, dm))["decided"] == [
+            "Direct messages are off.",
+            "Notifications for payment are on.",
+            "The address is healthy.",
         ]
-        assert (await parts(desk, dm))["ended"] == ["Not sent: they switched direct messages off."]
-        assert "prefs 100 --set dm_enabled=true" in (await parts(desk, dm))["next"][0]
-        assert (await parts(desk, category))["ended"] == ["Not sent: they switched payment notices off."]
-        assert "prefs 101 --set payment_notifications=true" in (await parts(desk, category))["next"][0]
+        assert (await parts(notifier, dm))["ended"] == ["Not sent: direct messages are off."]
+        assert "prefs 100 --set dm_enabled=true" in (await parts(notifier, dm))["next"][0]
+        assert (await parts(notifier, category))["ended"] == ["Not sent: notifications for payment are off."]
+        assert "prefs 101 --set payment_notifications=true" in (await parts(notifier, category))["next"][0]
 
-    async def test_what_was_switched_off_between_the_asking_and_the_sending(self, desk: Office) -> None:
-        request = await desk.ask()
-        await prefer(desk, "100", dm_enabled=False)
-        await desk.dispatch()
+    async def test_a_preference_turned_off_before_sending(self, notifier: NotificationHub) -> None:
+        request = await notifier.request()
+        await prefer(notifier, "100", dm_enabled=False)
+        await notifier.dispatch()
 
-        said = await parts(desk, request)
+        values = await parts(notifier, request)
 
-        assert said["decided"][0] == "They take direct messages."
-        assert said["again"][:2] == [
-            "It was looked at again as it was about to be sent.",
-            "They switched direct messages off.",
+        assert values["decided"][0] == "Direct messages are on."
+        assert values["again"][:2] == [
+            "Checked again before sending.",
+            "Direct messages are off.",
         ]
-        assert said["attempt"] == ["It was let be as it was about to be sent."]
+        assert values["attempt"] == ["Suppressed before sending."]
 
-    async def test_an_address_that_refused_us_and_how_it_is_now(self, desk: Office, there: Discord) -> None:
-        there.closed.add("100")
-        refused = await desk.ask()
-        await desk.dispatch()
-        after = await desk.ask()
+    async def test_an_unhealthy_address_and_its_current_state(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        discord.closed_dms.add("100")
+        refused = await notifier.request()
+        await notifier.dispatch()
+        after = await notifier.request()
 
-        said = await parts(desk, refused)
-        assert said["attempt"][0].startswith("Attempt 1 was the last: ")
-        assert said["address"][0].startswith("This address refuses us since <datetime>: ")
-        assert said["ended"][0] == "Failed: the receiver refused it for good."
-        assert (await parts(desk, after))["ended"] == ["Not sent: the address had refused us."]
-        assert "pabal notify heal user_dm 100" in (await parts(desk, after))["next"][0]
+        values = await parts(notifier, refused)
+        assert values["attempt"][0].startswith("Attempt 1 failed, and no other follows: ")
+        assert values["address"][0].startswith("This address has refused messages since <datetime>: ")
+        assert values["ended"][0] == "Failed: the recipient's address refused it."
+        assert (await parts(notifier, after))["ended"] == ["Not sent: the address has refused an earlier message."]
+        assert "pabal notify heal user_dm 100" in (await parts(notifier, after))["next"][0]
 
-        async with desk.hub.transaction() as tx:
+        async with notifier.hub.transaction() as tx:
             await heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
-        assert (await parts(desk, after))["address"] == ["The address is healthy now."]
+        assert (await parts(notifier, after))["address"] == ["The address is healthy now."]
 
-    async def test_a_storm_and_the_first_of_it(self, desk: Office) -> None:
-        first = await desk.ask("antinuke.triggered", incident="raid")
-        await desk.dispatch()
-        second = await desk.ask("antinuke.triggered", incident="raid")
-        await desk.dispatch()
+    async def test_a_storm_and_its_first_emergency(self, notifier: NotificationHub) -> None:
+        first = await notifier.request("antinuke.triggered", incident="raid")
+        await notifier.dispatch()
+        second = await notifier.request("antinuke.triggered", incident="raid")
+        await notifier.dispatch()
 
-        assert (await parts(desk, first))["decided"][0].startswith("It is an emergency")
-        assert (await parts(desk, first))["again"] == [
-            "The same incident had not been told just before, and there was no storm of emergencies."
+        assert (await parts(notifier, first))["decided"][0].startswith("This is an emergency")
+        assert (await parts(notifier, first))["again"] == [
+            "The incident was not reported in the last minute, and there was no storm of emergencies."
         ]
-        assert (await parts(desk, second))["again"][1] == "The same incident had been told within the minute."
-        assert (await parts(desk, second))["next"][0].startswith("Nothing: once the storm is over")
+        assert (await parts(notifier, second))["again"][1] == "The same incident was reported in the last minute."
+        assert (await parts(notifier, second))["next"][0].startswith("Nothing: after the storm")
 
-    async def test_too_late_called_off_and_unrenderable(self, desk: Office) -> None:
-        late = await desk.ask(expires_at=await desk.owner.fetchval("select pabal.now() + interval '1 minute'"))
-        off, changed = await desk.ask(recipient="101"), await desk.ask(recipient="102")
-        async with desk.hub.transaction() as tx:
-            await cancel_notification(tx, off, EVERYBODY, HUB_ACTOR)
-        await desk.owner.execute("update notification.requests set payload = '{}' where id = $1", changed)
-        await desk.travel(2 * MINUTE)
-        async with desk.hub.transaction() as tx:
+    async def test_expired_cancelled_and_unrenderable(self, notifier: NotificationHub) -> None:
+        late = await notifier.request(
+            expires_at=await notifier.owner.fetchval("select pabal.now() + interval '1 minute'")
+        )
+        off, changed = await notifier.request(recipient="101"), await notifier.request(recipient="102")
+        async with notifier.hub.transaction() as tx:
+            await cancel_notification(tx, off, ALL_SERVICES, HUB_ACTOR)
+        await notifier.owner.execute("update notification.requests set payload = '{}' where id = $1", changed)
+        await notifier.travel(2 * MINUTE)
+        async with notifier.hub.transaction() as tx:
             await LANE.expire(tx, 10)
-        await desk.dispatch()
+        await notifier.dispatch()
 
-        assert (await parts(desk, late))["ended"] == ["Not sent: its time was over before its turn came."]
-        assert (await parts(desk, off))["ended"] == ["Not sent: it was called off."]
-        assert (await parts(desk, changed))["ended"][0] == "Failed: its text could not be written."
-        assert "payload.amount" in (await parts(desk, changed))["ended"][1]
+        assert (await parts(notifier, late))["ended"] == ["Not sent: it expired before it could be sent."]
+        assert (await parts(notifier, off))["ended"] == ["Not sent: it was cancelled."]
+        assert (await parts(notifier, changed))["ended"][0] == "Failed: the text could not be rendered."
+        assert "payload.amount" in (await parts(notifier, changed))["ended"][1]
 
-    async def test_an_emergency_that_three_attempts_could_not_bring(self, desk: Office, there: Discord) -> None:
-        there.script.extend([FAILS] * 3)
-        request = await desk.ask("antinuke.triggered", recipient=AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL)
-        async with desk.working():
+    async def test_an_emergency_with_three_failed_attempts(
+        self, notifier: NotificationHub, discord: FakeDiscord
+    ) -> None:
+        discord.script.extend([FAILURE] * 3)
+        request = await notifier.request(
+            "antinuke.triggered", recipient=AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL
+        )
+        async with notifier.run_worker():
             for attempt in (1, 2, 3):
-                await until(lambda so_far=attempt: tried(desk, so_far))
-                await desk.travel(MINUTE)
-        async with desk.hub.transaction() as tx:
-            await alert_undelivered_emergencies(tx, AlertTarget(desk.hub.templates, None), 10)
+                await until(lambda so_far=attempt: has_attempts(notifier, so_far))
+                await notifier.travel(MINUTE)
+        async with notifier.hub.transaction() as tx:
+            await alert_undelivered_emergencies(tx, AlertTarget(notifier.hub.templates, None), 10)
 
-        said = await parts(desk, request)
+        values = await parts(notifier, request)
 
-        assert [line.partition(":")[0] for line in said["attempt"]] == [
-            "Attempt 1 did not get through",
-            "Attempt 2 did not get through",
-            "Attempt 3 was the last",
+        assert [line.partition(":")[0] for line in values["attempt"]] == [
+            "Attempt 1 failed",
+            "Attempt 2 failed",
+            "Attempt 3 failed, and no other follows",
         ]
-        assert said["ended"][0] == "Failed: three attempts did not get through."
-        assert said["ended"][1].startswith("The last error: ")
-        assert said["ended"][2].startswith("An emergency did not get through")
+        assert values["ended"][0] == "Failed: all three attempts failed."
+        assert values["ended"][1].startswith("Last error: ")
+        assert values["ended"][2].startswith("The emergency was not delivered in time")
 
 
-class TestWhy:
-    async def test_it_was_sent(self, desk: Office, there: Discord) -> None:
-        request = await desk.ask()
-        await desk.dispatch()
+class TestSentOrPending:
+    async def test_it_was_sent(self, notifier: NotificationHub, discord: FakeDiscord) -> None:
+        request = await notifier.request()
+        await notifier.dispatch()
 
-        said = await parts(desk, request)
+        values = await parts(notifier, request)
 
-        [message] = there.messages
-        assert said["again"] == ["It was looked at again as it was about to be sent, and nothing stood in the way."]
-        assert said["attempt"] == [f"Attempt 1: it was taken. On Discord it is the message {message.id}."]
-        assert said["ended"] == ["It was sent at <datetime>."]
-        assert "next" not in said
+        [message] = discord.messages
+        assert values["again"] == ["Checked again before sending; nothing had changed."]
+        assert values["attempt"] == [f"Attempt 1: delivered. Discord message ID: {message.id}."]
+        assert values["ended"] == ["Sent at <datetime>."]
+        assert "next" not in values
 
-    async def test_a_toast_says_what_its_person_did_with_it(self, desk: Office) -> None:
-        request = await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST)
-        await desk.dispatch()
-        said = [(await parts(desk, request))["ended"][1]]
+    async def test_a_toast_with_what_its_person_did(self, notifier: NotificationHub) -> None:
+        request = await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST)
+        await notifier.dispatch()
+        values = [(await parts(notifier, request))["ended"][1]]
         for mark in (ToastAction.SEEN, ToastAction.READ, ToastAction.ARCHIVE):
-            async with desk.hub.transaction() as tx:
+            async with notifier.hub.transaction() as tx:
                 await mark_toast(tx, "100", request, mark)
-            said.append((await parts(desk, request))["ended"][1])
-        await desk.owner.execute("delete from notification.toasts")
-        said.append((await parts(desk, request))["ended"][1])
+            values.append((await parts(notifier, request))["ended"][1])
+        await notifier.owner.execute("delete from notification.toasts")
+        values.append((await parts(notifier, request))["ended"][1])
 
-        assert said == [
-            "It is in the dashboard, and was not on a screen yet.",
-            "It was on a screen, but not read yet.",
-            "It was read at <datetime>.",
-            "It was put away at <datetime>.",
-            "It is no longer in the dashboard.",
+        assert values == [
+            "In the dashboard, not seen yet.",
+            "Seen in the dashboard, not read yet.",
+            "Read at <datetime>.",
+            "Archived at <datetime>.",
+            "No longer in the dashboard.",
         ]
 
-    async def test_it_waits_for_the_morning_for_its_turn_or_is_in_somebodys_hands(self, desk: Office) -> None:
-        await at(desk, 22, 0)
-        news = await desk.ask("marketing.news")
-        due = await desk.ask(recipient="101")
-        before = (await parts(desk, due))["ended"]
-        async with desk.hub.autocommit() as tx:
+    async def test_delayed_due_and_claimed(self, notifier: NotificationHub) -> None:
+        await travel_to_hour(notifier, 22, 0)
+        news = await notifier.request("marketing.news")
+        due = await notifier.request(recipient="101")
+        before = (await parts(notifier, due))["ended"]
+        async with notifier.hub.autocommit() as tx:
             await LANE.claim(tx, 1, MINUTE, "w1")
 
-        assert (await parts(desk, news))["decided"][-1].startswith("It is night in Korea")
-        assert (await parts(desk, news))["ended"] == ["It waits until <datetime>."]
-        assert before == ["It is due, and waits for a worker."]
-        assert (await parts(desk, due))["ended"] == ["w1 is sending it this moment."]
+        assert (await parts(notifier, news))["decided"][-1].startswith("It is night in Korea")
+        assert (await parts(notifier, news))["ended"] == ["Scheduled for <datetime>."]
+        assert before == ["Due now, waiting for a worker."]
+        assert (await parts(notifier, due))["ended"] == ["w1 is sending it now."]

@@ -1,4 +1,4 @@
-"""People: their links and cookies open what is theirs and nothing else; they are taken along and erased whole."""
+"""Person tokens give access to one person's data; a person can be exported and erased."""
 
 import asyncio
 import hashlib
@@ -38,8 +38,8 @@ SAID = "아무에게도 말하지 마"
 USER = "0192f0c1-0000-7000-8000-000000000001"
 
 
-async def opens(hub: Hub, token: str, kind: PersonTokenKind) -> str | None:
-    """Whom a token lets in, if anybody."""
+async def token_owner(hub: Hub, token: str, kind: PersonTokenKind) -> str | None:
+    """Return the owner of a token, or None."""
     async with hub.autocommit() as tx:
         try:
             return (await find_person_by_token(tx, token, kind)).id
@@ -47,66 +47,62 @@ async def opens(hub: Hub, token: str, kind: PersonTokenKind) -> str | None:
             return None
 
 
-async def swapped(hub: Hub, token: str) -> str | None:
+async def exchange(hub: Hub, token: str) -> str | None:
     async with hub.transaction() as tx:
         return await exchange_person_link(tx, token)
 
 
-async def test_a_link_is_good_for_a_quarter_of_an_hour(inbox: Inbox, hub: Hub, travel: Travel) -> None:
+async def test_a_link_is_valid_for_15_minutes(inbox: Inbox, hub: Hub, travel: Travel) -> None:
     link = await inbox.token(MINA)
-    assert await opens(hub, link, "link") == MINA
+    assert await token_owner(hub, link, "link") == MINA
 
     await travel(PERSON_LINK_LIFETIME - MOMENT)
-    assert await opens(hub, link, "link") == MINA
+    assert await token_owner(hub, link, "link") == MINA
     await travel(MOMENT)
-    assert await opens(hub, link, "link") is None
-    assert await swapped(hub, link) is None
+    assert await token_owner(hub, link, "link") is None
+    assert await exchange(hub, link) is None
 
 
-async def test_a_link_is_swapped_once_and_opens_nothing_then(inbox: Inbox, hub: Hub) -> None:
+async def test_a_link_is_exchanged_once(inbox: Inbox, hub: Hub) -> None:
     link = await inbox.token(MINA)
 
-    cookie = await swapped(hub, link)
+    cookie = await exchange(hub, link)
 
     assert cookie
-    assert await opens(hub, cookie, "cookie") == MINA
-    assert await opens(hub, link, "link") is None
-    assert await swapped(hub, link) is None
-    assert await swapped(hub, cookie) is None
+    assert await token_owner(hub, cookie, "cookie") == MINA
+    assert await token_owner(hub, link, "link") is None
+    assert await exchange(hub, link) is None
+    assert await exchange(hub, cookie) is None
 
 
-async def test_of_twenty_who_bring_the_same_link_one_gets_a_cookie(inbox: Inbox, hub: Hub) -> None:
+async def test_twenty_concurrent_exchanges_give_one_cookie(inbox: Inbox, hub: Hub) -> None:
     link = await inbox.token()
 
-    cookies = await asyncio.gather(*(swapped(hub, link) for _ in range(20)))
+    cookies = await asyncio.gather(*(exchange(hub, link) for _ in range(20)))
 
     assert len([cookie for cookie in cookies if cookie]) == 1
     assert await inbox.db.fetchval("select count(*) from notification.person_tokens where kind = 'cookie'") == 1
 
 
-async def test_a_cookie_lasts_a_week_and_is_no_bearer_token_nor_a_link_a_cookie(
-    inbox: Inbox, hub: Hub, travel: Travel
-) -> None:
+async def test_a_cookie_lasts_a_week_and_kinds_are_not_interchangeable(inbox: Inbox, hub: Hub, travel: Travel) -> None:
     link, cookie = await inbox.token(), await inbox.cookie()
 
-    assert [await opens(hub, link, "cookie"), await opens(hub, cookie, "link")] == [None, None]
+    assert [await token_owner(hub, link, "cookie"), await token_owner(hub, cookie, "link")] == [None, None]
     await travel(PERSON_COOKIE_LIFETIME - MOMENT)
-    assert await opens(hub, cookie, "cookie") == MINA
+    assert await token_owner(hub, cookie, "cookie") == MINA
     await travel(MOMENT)
-    assert await opens(hub, cookie, "cookie") is None
+    assert await token_owner(hub, cookie, "cookie") is None
 
 
-async def test_whoever_leaves_cannot_come_back_with_the_same_cookie(inbox: Inbox, hub: Hub) -> None:
+async def test_a_revoked_cookie_is_invalid(inbox: Inbox, hub: Hub) -> None:
     mine, other = await inbox.cookie(), await inbox.cookie()
     async with hub.transaction() as tx:
         await revoke_person_token(tx, await find_person_by_token(tx, mine, "cookie"))
 
-    assert [await opens(hub, mine, "cookie"), await opens(hub, other, "cookie")] == [None, MINA]
+    assert [await token_owner(hub, mine, "cookie"), await token_owner(hub, other, "cookie")] == [None, MINA]
 
 
-async def test_nothing_of_a_token_is_kept_that_would_open_anything(
-    inbox: Inbox, hub: Hub, database_urls: DatabaseUrls
-) -> None:
+async def test_only_the_hash_of_a_token_is_stored(inbox: Inbox, hub: Hub, database_urls: DatabaseUrls) -> None:
     tokens = [await inbox.token(), await inbox.cookie()]
 
     dump = await dumped(database_urls)
@@ -118,7 +114,7 @@ async def test_nothing_of_a_token_is_kept_that_would_open_anything(
         assert tokens[0] not in repr(await issue_person_link(tx, MINA, SHOP))
 
 
-async def test_expired_tokens_are_swept_and_no_others(inbox: Inbox, hub: Hub, travel: Travel) -> None:
+async def test_only_expired_tokens_are_purged(inbox: Inbox, hub: Hub, travel: Travel) -> None:
     await inbox.token()
     cookie = await inbox.cookie()
     await travel(PERSON_LINK_LIFETIME)
@@ -126,10 +122,10 @@ async def test_expired_tokens_are_swept_and_no_others(inbox: Inbox, hub: Hub, tr
     async with hub.autocommit() as tx:
         assert [await purge_person_tokens(tx, 1) for _ in range(3)] == [1, 1, 0]
 
-    assert [await opens(hub, fresh, "link"), await opens(hub, cookie, "cookie")] == [MINA, MINA]
+    assert [await token_owner(hub, fresh, "link"), await token_owner(hub, cookie, "cookie")] == [MINA, MINA]
 
 
-async def test_who_asked_for_a_link_is_written_down_without_saying_for_whom(inbox: Inbox) -> None:
+async def test_issuing_a_link_is_audited_under_a_pseudonym(inbox: Inbox) -> None:
     await inbox.token(MINA)
 
     row = await inbox.db.fetchrow("select actor, action, subject from pabal.audit_log")
@@ -186,9 +182,7 @@ async def erased(hub: Hub, person: str) -> PersonDataCounts:
         return await erase_person(tx, person, OPERATOR)
 
 
-async def test_nothing_of_an_erased_person_is_left_anywhere(
-    inbox: Inbox, hub: Hub, database_urls: DatabaseUrls
-) -> None:
+async def test_nothing_of_an_erased_person_remains(inbox: Inbox, hub: Hub, database_urls: DatabaseUrls) -> None:
     await live(inbox, MINA, USER)
     before = await dumped(database_urls)
     assert before.count(MINA.encode()) > 10
@@ -203,24 +197,24 @@ async def test_nothing_of_an_erased_person_is_left_anywhere(
     assert await inbox.db.fetchval("select count(*) from identity.users") == 1
 
 
-async def test_everybody_else_keeps_what_they_have(inbox: Inbox, hub: Hub) -> None:
+async def test_an_erasure_keeps_the_data_of_others(inbox: Inbox, hub: Hub) -> None:
     await live(inbox, JUN, USER)
     await live(inbox, JUN[:-1], "0192f0c1-0000-7000-8000-000000000002")  # an id that another's begins with
-    before = await belongings(hub, JUN)
+    before = await person_rows(hub, JUN)
 
     await erased(hub, JUN[:-1])
 
-    assert await belongings(hub, JUN) == before
+    assert await person_rows(hub, JUN) == before
     assert await inbox.db.fetchval("select count(*) from pabal.limits") == 2
 
 
-async def belongings(hub: Hub, person: str) -> dict[str, Any]:
+async def person_rows(hub: Hub, person: str) -> dict[str, Any]:
     async with hub.autocommit() as tx:
         document = await export_person(tx, person, OPERATOR)
     return {name: value for name, value in document.items() if name not in {"exported_at", "deeds"}}
 
 
-async def test_what_was_done_to_them_is_found_by_whoever_knows_them(inbox: Inbox, hub: Hub) -> None:
+async def test_audit_entries_are_found_by_the_pseudonym(inbox: Inbox, hub: Hub) -> None:
     await inbox.arrive(MINA)
     await erased(hub, MINA)
 
@@ -231,7 +225,7 @@ async def test_what_was_done_to_them_is_found_by_whoever_knows_them(inbox: Inbox
     assert '"requests": 1' in rows[0]["details"]
 
 
-async def test_their_open_streams_end(inbox: Inbox, hub: Hub) -> None:
+async def test_an_erasure_ends_open_streams(inbox: Inbox, hub: Hub) -> None:
     stream, _ = await hub.toast_streams.open(await inbox.person(MINA), None)
 
     await erased(hub, MINA)
@@ -240,7 +234,7 @@ async def test_their_open_streams_end(inbox: Inbox, hub: Hub) -> None:
         assert [change async for change in stream.changes(timedelta(seconds=20))] == []
 
 
-async def test_they_take_everything_along_and_nothing_that_lets_anybody_in(inbox: Inbox, hub: Hub) -> None:
+async def test_an_export_is_complete_and_has_no_credentials(inbox: Inbox, hub: Hub) -> None:
     await live(inbox, MINA, USER)
     token = await inbox.token(MINA)
 
@@ -253,13 +247,13 @@ async def test_they_take_everything_along_and_nothing_that_lets_anybody_in(inbox
     assert [len(document[name]) for name in ("requests", "toasts", "addresses", "tokens")] == [4, 2, 1, 4]
     assert {request["payload"].get("text") for request in document["requests"]} == {None, SAID}
     assert {toast["body"] for toast in document["toasts"]} == {SAID}
-    assert [deed["action"] for deed in document["deeds"]].count("person_token.issued") == 3
+    assert [audit_query["action"] for audit_query in document["deeds"]].count("person_token.issued") == 3
     assert hashlib.sha256(token.encode()).hexdigest() not in str(document)
 
 
-async def test_a_person_nobody_knows_is_not_there(inbox: Inbox, hub: Hub) -> None:
+async def test_an_unknown_person_is_not_found(inbox: Inbox, hub: Hub) -> None:
     await inbox.arrive(MINA)
     for verb in (erase_person, export_person):
-        with pytest.raises(NotFound, match="there is no such person"):
+        with pytest.raises(NotFound, match="No such person"):
             async with hub.transaction() as tx:
                 await verb(tx, JUN, OPERATOR)

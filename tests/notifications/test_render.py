@@ -1,4 +1,4 @@
-"""Rendering: a value is a value, whatever is written in it, and a text fits its channel."""
+"""Rendering: values are inserted as plain text, and a text fits its channel."""
 
 import re
 import time
@@ -25,7 +25,7 @@ from pabal.notifications.templates.render import (
 )
 from pabal.notifications.templates.template import TEMPLATE_LOCALES, Template, TemplateText, VariableType
 
-PATIENTLY = trying(deadline=None)  # the machine may work for others meanwhile
+NO_DEADLINE = trying(deadline=None)  # the machine may work for others meanwhile
 SAMPLES: dict[VariableType, Any] = {
     VariableType.TEXT: "Minu",
     VariableType.INTEGER: 12900,
@@ -44,7 +44,7 @@ def template(body: str, title: str | None = None, **variables: VariableType) -> 
     return Template("shop.sold", NotificationCategory.PAYMENT, Criticality.NORMAL, variables, texts, "")
 
 
-def said(
+def values(
     value: Any,
     channel: NotificationChannel = NotificationChannel.USER_DM,
     kind: VariableType = VariableType.TEXT,
@@ -54,7 +54,7 @@ def said(
 
 
 @pytest.mark.parametrize("each", load_templates().all(), ids=lambda each: each.key)
-def test_every_template_speaks_both_languages_in_every_channel_it_has(each: Template) -> None:
+def test_every_template_has_both_languages_for_each_channel(each: Template) -> None:
     payload = {name: SAMPLES[kind] for name, kind in each.variables.items()}
 
     for channel in each.texts:
@@ -79,7 +79,7 @@ def test_every_template_speaks_both_languages_in_every_channel_it_has(each: Temp
 )
 @pytest.mark.parametrize("channel", [*NotificationChannel])
 def test_a_value_is_never_read_as_a_template(channel: NotificationChannel, value: str) -> None:
-    shown = said(value, channel)
+    shown = values(value, channel)
 
     assert ESCAPED.sub(lambda pair: pair[0][1], shown).replace("@\u200b", "@") == value
 
@@ -100,32 +100,32 @@ def test_a_value_is_never_read_as_a_template(channel: NotificationChannel, value
     ],
 )
 @pytest.mark.parametrize("channel", DISCORD)
-def test_discord_finds_nothing_in_a_value(channel: NotificationChannel, value: str, shown: str) -> None:
-    assert said(value, channel) == shown
+def test_values_are_escaped_for_discord(channel: NotificationChannel, value: str, shown: str) -> None:
+    assert values(value, channel) == shown
 
 
-def test_a_toast_has_the_value_as_it_is() -> None:
-    assert said("<b>@everyone</b> [x](y)", NotificationChannel.DASHBOARD_TOAST) == "<b>@everyone</b> [x](y)"
+def test_values_are_not_escaped_in_a_toast() -> None:
+    assert values("<b>@everyone</b> [x](y)", NotificationChannel.DASHBOARD_TOAST) == "<b>@everyone</b> [x](y)"
 
 
-@PATIENTLY
+@NO_DEADLINE
 @given(st.text(max_size=200))
 @example(":0.")
 @example("*- ")
-def test_whatever_the_value_no_mark_of_discord_is_left_bare(value: str) -> None:
+def test_no_markdown_character_of_a_value_stays_unescaped(value: str) -> None:
     bare = ESCAPED.sub("x", escape_for_discord(value))  # in its place: what follows it begins no line
 
     assert not re.search(r"[\\`*_~|<>\[\]()#]|@(?!\u200b)|://", bare)
     assert not re.search(r"^\s*([-+]|\d+\.)", bare, re.MULTILINE)
 
 
-@PATIENTLY
+@NO_DEADLINE
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Zl", "Zp"]), max_size=200))
 def test_escaping_loses_nothing(value: str) -> None:
     assert ESCAPED.sub(lambda pair: pair[0][1], escape_for_discord(value)).replace("@\u200b", "@") == value
 
 
-def test_empty_lines_are_looked_at_once() -> None:
+def test_many_empty_lines_are_escaped_in_linear_time() -> None:
     began = time.process_time()
 
     assert LINE_START_MARKERS.sub(r"\1x", "\n" * 20_000 + "- a") == "\n" * 20_000 + "x a"
@@ -133,24 +133,24 @@ def test_empty_lines_are_looked_at_once() -> None:
     assert time.process_time() - began < 1
 
 
-def test_what_nobody_sees_is_left_out() -> None:
-    assert said("a\x00b\u202ec\u2066d\x1b[0m\r\ne", NotificationChannel.DASHBOARD_TOAST) == "abcd[0m\ne"
+def test_invisible_characters_are_removed() -> None:
+    assert values("a\x00b\u202ec\u2066d\x1b[0m\r\ne", NotificationChannel.DASHBOARD_TOAST) == "abcd[0m\ne"
 
 
-def test_the_words_of_a_template_keep_their_marks() -> None:
-    assert said("*x*", body="**{{ it }}**") == r"**\*x\***"
+def test_markdown_of_the_template_is_kept() -> None:
+    assert values("*x*", body="**{{ it }}**") == r"**\*x\***"
 
 
-def test_a_long_value_does_not_crowd_out_the_words_around_it() -> None:
-    shown = said("x" * 100_000, body="{{ it }} is done")
+def test_a_long_value_does_not_push_out_the_text_around_it() -> None:
+    shown = values("x" * 100_000, body="{{ it }} is done")
 
     assert shown == "x" * (MAX_VALUE_LENGTH - 1) + ELLIPSIS + " is done"
 
 
 @pytest.mark.parametrize("channel", [*NotificationChannel])
-@PATIENTLY
+@NO_DEADLINE
 @given(st.text(st.sampled_from("x가😀\\*\n "), min_size=0, max_size=1000))
-def test_whatever_the_values_the_text_fits_its_channel(channel: NotificationChannel, value: str) -> None:
+def test_a_text_fits_its_channel_for_any_values(channel: NotificationChannel, value: str) -> None:
     many = template(
         "{{ a }}{{ b }}{{ c }}{{ d }}{{ e }}", "{{ a }}{{ b }}", **dict.fromkeys("abcde", VariableType.TEXT)
     )
@@ -162,19 +162,19 @@ def test_whatever_the_values_the_text_fits_its_channel(channel: NotificationChan
     assert "\n" not in (shown.title or "")
 
 
-@PATIENTLY
+@NO_DEADLINE
 @given(st.text(max_size=50), st.integers(2, 40))
-def test_a_cut_shows(text: str, limit: int) -> None:
-    kept = truncate_utf16(text, limit)
+def test_a_truncated_text_ends_in_an_ellipsis(text: str, limit: int) -> None:
+    stored = truncate_utf16(text, limit)
 
-    assert len(kept.encode("utf-16-le", "surrogatepass")) // 2 <= limit
-    assert kept == text or (kept.endswith(ELLIPSIS) and text.startswith(kept[:-1]))
+    assert len(stored.encode("utf-16-le", "surrogatepass")) // 2 <= limit
+    assert stored == text or (stored.endswith(ELLIPSIS) and text.startswith(stored[:-1]))
 
 
 @pytest.mark.parametrize(
     ("locale", "language"), [("ko", "ko"), ("ko-KR", "ko"), ("en-US", "en"), ("fr", "en"), ("", "en")]
 )
-def test_a_language_nobody_wrote_in_is_english(locale: str, language: str) -> None:
+def test_an_unsupported_language_falls_back_to_english(locale: str, language: str) -> None:
     news = load_templates().get("marketing.news")
 
     title = render_notification(
@@ -184,14 +184,14 @@ def test_a_language_nobody_wrote_in_is_english(locale: str, language: str) -> No
     assert title == {"ko": "(광고) Spring", "en": "(Ad) Spring"}[language]
 
 
-def test_amounts_are_grouped_and_a_choice_is_made() -> None:
+def test_filters_and_conditions_are_rendered() -> None:
     done = load_templates().get("restore.completed")
     payload = {"guild": "Minu", "restored": 12900, "failed": 0}
 
     clean = render_notification(done, NotificationChannel.USER_DM, "en", payload)
     broken = render_notification(done, NotificationChannel.USER_DM, "en", payload | {"failed": 1234})
 
-    assert clean == RenderedText("Restore finished", "**Minu**: 12,900 restored.")
+    assert clean == RenderedText("Restore finished", "Restored 12,900 items in **Minu**.")
     assert broken.body.endswith("1,234 could not be restored.")
 
 
@@ -209,9 +209,9 @@ def test_amounts_are_grouped_and_a_choice_is_made() -> None:
         (VariableType.BOOLEAN, 1),
     ],
 )
-def test_a_value_of_another_kind_is_not_rendered(kind: VariableType, value: Any) -> None:
+def test_a_value_of_another_type_is_not_rendered(kind: VariableType, value: Any) -> None:
     with pytest.raises(Unrenderable, match="it"):
-        said(value, kind=kind)
+        values(value, kind=kind)
 
 
 @pytest.mark.parametrize(
@@ -223,11 +223,11 @@ def test_a_value_of_another_kind_is_not_rendered(kind: VariableType, value: Any)
         (VariableType.NUMBER, 0.5),
     ],
 )
-def test_numbers_are_taken_as_json_has_them(kind: VariableType, value: Any) -> None:
+def test_numbers_are_accepted_as_in_json(kind: VariableType, value: Any) -> None:
     assert kind.accepts(value)
 
 
-def test_what_no_longer_fits_is_unrenderable() -> None:
+def test_a_mismatched_payload_is_unrenderable() -> None:
     with pytest.raises(Unrenderable, match=r"payload\.it"):
         render_notification(template("{{ it }}", it=VariableType.TEXT), NotificationChannel.USER_DM, "en", {})
     with pytest.raises(Unrenderable, match="no text for guild_audit_channel"):
@@ -238,10 +238,10 @@ def test_what_no_longer_fits_is_unrenderable() -> None:
             {"headline": "", "story": ""},
         )
     with pytest.raises(Unrenderable, match=r"shop\.sold"):
-        said("x", body="{{ it | grouped }}")
+        values("x", body="{{ it | grouped }}")
     with pytest.raises(Unrenderable, match=r"shop\.sold"):
-        said(10**5000, kind=VariableType.INTEGER)
+        values(10**5000, kind=VariableType.INTEGER)
 
 
-def test_a_notice_is_never_empty() -> None:
-    assert said("  ", NotificationChannel.DASHBOARD_TOAST) == ELLIPSIS
+def test_a_rendered_body_is_never_empty() -> None:
+    assert values("  ", NotificationChannel.DASHBOARD_TOAST) == ELLIPSIS

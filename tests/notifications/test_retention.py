@@ -1,4 +1,4 @@
-"""What ended is kept for ninety days and goes with all that belongs to it; what has not ended is never deleted."""
+"""Notifications are purged 90 days after they ended, never before they end."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -7,8 +7,8 @@ import pytest
 
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.settings import Settings
-from support.dispatch import Office, chore, now
-from support.fake_discord import Discord
+from support.dispatch import NotificationHub, database_time, run_chores
+from support.fake_discord import FakeDiscord
 
 pytestmark = pytest.mark.anyio
 
@@ -16,28 +16,30 @@ DAY = timedelta(days=1)
 PURGE = "purge notifications"
 
 
-async def left(desk: Office) -> set[UUID]:
-    return {row["id"] for row in await desk.owner.fetch("select id from notification.requests")}
+async def left(notifier: NotificationHub) -> set[UUID]:
+    return {row["id"] for row in await notifier.owner.fetch("select id from notification.requests")}
 
 
-async def test_ninety_days_after_the_end_it_goes(desk: Office, there: Discord) -> None:
+async def test_notifications_are_purged_ninety_days_after_they_ended(
+    notifier: NotificationHub, discord: FakeDiscord
+) -> None:
     assert Settings.model_fields["keep_notifications"].default == 90 * DAY
-    there.closed.add("101")
-    sent, failed = await desk.ask(), await desk.ask(recipient="101")
-    toast = await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST)
-    planned = await desk.ask(scheduled_at=await now(desk) + 365 * DAY)
-    await desk.dispatch()
-    await desk.owner.execute("update notification.requests set scheduled_at = 'infinity' where id = $1", planned)
-    old = await desk.ask(recipient="102", scheduled_at=await now(desk) + 60 * DAY)
+    discord.closed_dms.add("101")
+    sent, failed = await notifier.request(), await notifier.request(recipient="101")
+    toast = await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST)
+    planned = await notifier.request(scheduled_at=await database_time(notifier) + 365 * DAY)
+    await notifier.dispatch()
+    await notifier.owner.execute("update notification.requests set scheduled_at = 'infinity' where id = $1", planned)
+    old = await notifier.request(recipient="102", scheduled_at=await database_time(notifier) + 60 * DAY)
 
-    await desk.travel(89 * DAY + 23 * timedelta(hours=1))
-    await chore(desk, PURGE)
-    assert await left(desk) == {sent, failed, toast, planned, old}
-    await desk.dispatch()
+    await notifier.travel(89 * DAY + 23 * timedelta(hours=1))
+    await run_chores(notifier, PURGE)
+    assert await left(notifier) == {sent, failed, toast, planned, old}
+    await notifier.dispatch()
 
-    await desk.travel(timedelta(hours=2))
-    await chore(desk, PURGE)
-    assert await left(desk) == {planned, old}, "asked for as long ago, and ended since or not at all"
-    assert await desk.owner.fetchval("select count(*) from notification.toasts") == 0
-    assert await desk.attempts(old) == [("done", 1)]
-    assert await desk.owner.fetchval("select count(*) from notification.attempts") == 1
+    await notifier.travel(timedelta(hours=2))
+    await run_chores(notifier, PURGE)
+    assert await left(notifier) == {planned, old}, "asked for as long ago, and ended since or not at all"
+    assert await notifier.owner.fetchval("select count(*) from notification.toasts") == 0
+    assert await notifier.attempts(old) == [("done", 1)]
+    assert await notifier.owner.fetchval("select count(*) from notification.attempts") == 1

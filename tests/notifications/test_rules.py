@@ -1,341 +1,152 @@
-"""Rules: an event makes its notices in the transaction that settles it, once, or says what it lacks."""
+"""Rules are added, changed, turned off and removed; the hub's subscriptions follow."""
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
-from itertools import count
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from pabal.core.actor import HUB_ACTOR
-from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent
-from pabal.events.publish import EventDraft, PublishResult, publish_events
-from pabal.events.transactional import TransactionalHandler
-from pabal.hub import DatabaseUrls, Hub, build_rules_handler
-from pabal.notifications.rules.apply_rules import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
-from pabal.notifications.rules.payload_paths import PayloadPathError
-from pabal.notifications.rules.rules import list_rules, update_rule
+from pabal.core.errors import Conflict, Invalid, NotFound
+from pabal.events.subscriptions import remove_subscription
+from pabal.hub import DatabaseUrls, Hub
+from pabal.notifications.rules.rules import find_rule, list_rules, remove_rule, update_rule
 from pabal.notifications.templates.catalogue import TemplateCatalogue
-from pabal.queue.outcome import Outcome
-from support.failed_events import replayed
-from support.notifications import TESTER, every, notice, registered, sql
-from support.rules import BUYER, MINUTE, add, delivery, publish_and_settle, rules_worker, ruling
-from support.subscriptions import ends, event, say
-from support.wait import until
+from support.notifications import TESTER, list_all_notifications, register_builtin_templates, sql
+from support.rules import BUYER, add_test_rule, publish_and_settle
+from support.subscriptions import EVERYBODY, say
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def hub(hub: Hub) -> Hub:
-    return await registered(hub)
+    return await register_builtin_templates(hub)
 
 
-async def test_an_event_makes_a_notice(hub: Hub, database_urls: DatabaseUrls) -> None:
-    rule = await add(hub)
-
-    published, owed = await publish_and_settle(hub, database_urls)
-
-    [made] = await every(hub)
-    assert (made.recipient_type, made.recipient_id, made.template_key) == ("user_dm", "100", "payment.succeeded")
-    assert made.payload == {"item": "Nitro", "amount": 12900, "currency": "KRW"}
-    assert (made.event_id, made.rule_id, made.source_service) == (published, rule.id, "minu_find")
-    assert (made.requested_by, made.correlation_id) == ("rule", str(published))
-    assert (await event(hub, owed)).status == "completed"
-    assert (await event(hub, published)).status == "pending"  # its target has it still to come
-
-
-async def test_a_broadcast_makes_a_notice_as_well(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add(hub)
-
-    published, _ = await publish_and_settle(hub, database_urls, target=None)
-
-    assert [made.event_id for made in await every(hub)] == [published]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "event_type", "wanted"),
-    [
-        ("order.paid", "order.paid", True),
-        ("order.paid", "order.paid.late", False),
-        ("order.*", "order.paid", True),
-        ("order.*", "order.paid.late", True),
-        ("order.*", "order", False),
-        ("order.*", "orders.paid", False),
-        ("*.paid", "order.paid", True),
-        ("*.paid", "shop.order.paid", False),
-        ("order.*.late", "order.paid.late", True),
-        ("order.*.late", "order.late", False),
-        ("*", "order.paid", True),
-        ("a_b.*", "aXb.c", False),
-    ],
-)
-async def test_a_pattern_is_for_its_types(hub: Hub, pattern: str, event_type: str, wanted: bool) -> None:
-    assert (await add(hub, event_pattern=pattern)).matches(event_type) is wanted
-
-
-async def test_what_matches_no_rule_after_all_is_done_with(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add(hub, event_pattern="*.paid")  # LIKE takes more than the rule means
-    published = await say(hub, "shop.order.paid", payload=BUYER)
-
-    async with ruling(hub):
-        await ends(hub, await delivery(database_urls, published), "completed")
-
-    assert await every(hub) == []
-
-
-# Once
-
-
-async def settle(hub: Hub, events: Sequence[ClaimedEvent]) -> set[UUID]:
-    return await build_rules_handler(hub).handle_events(events)
-
-
-async def claim(hub: Hub) -> list[ClaimedEvent]:
-    async with hub.autocommit() as tx:
-        return await LANE.claim(tx, 10, MINUTE, "w1", service="hub")
-
-
-async def test_two_workers_on_one_event_make_one_notice(hub: Hub, database_urls: DatabaseUrls, travel: Any) -> None:
-    await add(hub)
-    await say(hub, "order.paid", payload=BUYER)
-    [slow] = await claim(hub)
-    await travel(2 * MINUTE)
-    [quick] = await claim(hub)
-
-    assert quick.id == slow.id
-    settled = await asyncio.gather(settle(hub, [slow]), settle(hub, [quick]))
-
-    assert settled == [set(), {quick.id}]
-    assert len(await every(hub)) == 1
-
-
-async def test_many_workers_make_each_notice_once(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add(hub)
-    for number in range(60):
-        await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
-
-    async def all_done() -> bool:
-        return await sql(
-            database_urls,
-            "select count(*) = 60 from public.event_queue where target_service = 'hub' and status = 'completed'",
-        )
-
-    async with ruling(hub, *(rules_worker(hub) for _ in range(4))):
-        await until(all_done)
-
-    assert sorted(int(made.recipient_id) for made in await every(hub)) == [*range(60)]
-
-
-async def test_notice_and_settling_happen_together_or_not_at_all(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add(hub)
-    await say(hub, "order.paid", payload=BUYER)
-    [held] = await claim(hub)
-
-    async def asks_and_breaks(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
-        await apply_rules(tx, events, hub.templates)
-        raise ZeroDivisionError
-
-    await TransactionalHandler(hub.db, asks_and_breaks).handle_events([held])
-    assert await every(hub) == []
-    failed = await event(hub, held.id)
-    assert (failed.status, failed.error_code) == ("pending", "ZeroDivisionError")
-
-    async with ruling(hub):
-        await ends(hub, held.id, "completed")
-    assert len(await every(hub)) == 1
-
-
-async def test_an_event_that_was_called_off_makes_nothing(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add(hub)
-    await say(hub, "order.paid", payload=BUYER)
-    [held] = await claim(hub)
-    await sql(database_urls, "update public.event_queue set status = 'cancelled' where id = $1", held.id)
-
-    assert await settle(hub, [held]) == set()
-
-    assert await every(hub) == []
-
-
-async def test_a_worker_that_stops_gives_back_what_it_did_not_do(hub: Hub) -> None:
-    await add(hub)
-    await say(hub, "order.paid", payload=BUYER)
-    [held] = await claim(hub)
-
-    async with hub.transaction() as tx:
-        assert await LANE.release(tx, [held]) == {held.id}
-
-    assert await every(hub) == []
-    assert [each.id for each in await claim(hub)] == [held.id]
-
-
-# What an event lacks
-
-
-@pytest.mark.parametrize(
-    ("payload", "why"),
-    [
-        ({"item": "Nitro"}, "rule paid: there is no user"),
-        (BUYER | {"user": {}}, "rule paid: there is no user.discord_id"),
-        (BUYER | {"user": {"discord_id": None}}, "rule paid: user.discord_id is null"),
-        (BUYER | {"user": {"discord_id": True}}, "rule paid: user.discord_id is no id"),
-        (BUYER | {"user": {"discord_id": "../x"}}, "rule paid: recipient_id: is not an id"),
-        (BUYER | {"user": "100"}, "rule paid: there is no user.discord_id"),
-        ({"user": {"discord_id": "100"}}, "rule paid: there is no item"),
-        (BUYER | {"amount": "much"}, "rule paid: payload.amount: must be of type integer"),
-        (BUYER | {"item": ["a", "b"]}, "rule paid: item is 2 values, not one"),
-        (BUYER | {"user": {"discord_id": [["1"], ["2"]]}}, "rule paid: user.discord_id is a list of lists"),
-    ],
-)
-async def test_an_event_that_lacks_what_a_rule_needs_dies_and_says_what(
-    hub: Hub, database_urls: DatabaseUrls, payload: dict[str, Any], why: str
-) -> None:
-    await add(hub)
-
-    _, owed = await publish_and_settle(hub, database_urls, payload)
-
-    dead = await event(hub, owed)
-    assert (dead.status, dead.error_code) == ("failed", "rule_unmet")
-    assert (dead.last_error or "").startswith(why)
-    assert await every(hub) == []
-    letter = "select error_message from public.dead_letter_queue where original_event_id = $1"
-    assert (await sql(database_urls, letter, owed)).startswith(why)
-
-
-async def test_what_other_rules_made_of_a_dead_event_is_made_and_a_replay_makes_the_rest(
-    hub: Hub, database_urls: DatabaseUrls
-) -> None:
-    await add(hub)
-    broken = await add(hub, name="broken", recipients=["buyer"])
-    _, owed = await publish_and_settle(hub, database_urls)
-    assert [made.rule_id for made in await every(hub)] != [broken.id]
-    assert len(await every(hub)) == 1
-
-    async with hub.transaction() as tx:
-        await update_rule(tx, hub.templates, broken.id, {"recipients": ["user.discord_id"]}, TESTER)
-    await replayed(
-        hub, await sql(database_urls, "select id from public.dead_letter_queue where original_event_id = $1", owed)
-    )
-    async with ruling(hub):
-        await ends(hub, owed, "completed")
-
-    made = await every(hub)
-    assert len(made) == 2
-    assert broken.id in {each.rule_id for each in made}
-
-
-async def test_a_template_this_process_does_not_know_is_tried_again(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add(hub)
+async def delivery_id(hub: Hub, database_urls: DatabaseUrls) -> bool:
     published = await say(hub, "order.paid", payload=BUYER)
-    [held] = await claim(hub)
-
-    await build_rules_handler(replace(hub, templates=TemplateCatalogue({}))).handle_events([held])
-
-    waiting = await event(hub, await delivery(database_urls, published))
-    assert (waiting.status, waiting.error_code) == ("pending", "template_unknown")
+    return await sql(database_urls, "select exists (select from public.event_queue where parent_id = $1)", published)
 
 
-# Whom
-
-
-async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(
-    hub: Hub, database_urls: DatabaseUrls
-) -> None:
-    await add(
-        hub,
-        recipients=["buyers.discord_id", "seller"],
-        channels=["user_dm", "dashboard_toast"],
-        variables={"item": "cart.0.name", "amount": "buyers.share"},
-    )
-    buyers = [{"discord_id": 1, "share": 100}, {"discord_id": "2", "share": 200}]
-
-    _, owed = await publish_and_settle(
-        hub, database_urls, {"buyers": buyers, "seller": "3", "cart": [{"name": "Nitro"}], "currency": "KRW"}
-    )
-
-    assert (await event(hub, owed)).last_error == "rule paid: buyers.share is 2 values, not one"
+async def test_the_hub_is_subscribed_only_to_active_rules(hub: Hub, database_urls: DatabaseUrls) -> None:
+    assert not await delivery_id(hub, database_urls)
+    rule = await add_test_rule(hub)
+    assert await delivery_id(hub, database_urls)
 
     async with hub.transaction() as tx:
-        [rule] = await list_rules(tx)
-        await update_rule(tx, hub.templates, rule.id, {"recipients": ["buyers.discord_id"]}, TESTER)
-    await publish_and_settle(hub, database_urls, {"buyers": buyers, "cart": [{"name": "Nitro"}], "currency": "KRW"})
+        await update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
+    assert not await delivery_id(hub, database_urls)
 
-    made = await every(hub)
-    assert {(each.recipient_id, each.recipient_type, each.payload["amount"]) for each in made} == {
-        ("1", "user_dm", 100),
-        ("1", "dashboard_toast", 100),
-        ("2", "user_dm", 200),
-        ("2", "dashboard_toast", 200),
-    }
-    assert {each.payload["item"] for each in made} == {"Nitro"}
-
-
-async def test_somebody_who_stands_in_a_list_twice_is_told_once_and_an_empty_list_is_nobody(
-    hub: Hub, database_urls: DatabaseUrls
-) -> None:
-    await add(hub, recipients=["users"])
-
-    await publish_and_settle(hub, database_urls, BUYER | {"users": ["1", "2", "1"]})
-    _, owed = await publish_and_settle(hub, database_urls, BUYER | {"users": []})
-
-    assert sorted(made.recipient_id for made in await every(hub)) == ["1", "2"]
-    assert (await event(hub, owed)).status == "completed"
-
-
-async def test_more_people_than_a_rule_may_tell_are_refused_whole(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add(hub, recipients=["users"])
-
-    _, owed = await publish_and_settle(hub, database_urls, BUYER | {"users": [*range(10_001)]})
-
-    assert (await event(hub, owed)).last_error == "rule paid: the notices of one event are more than 10000"
-    assert await every(hub) == []
-
-
-async def test_of_far_too_many_no_more_are_made_than_show_it(hub: Hub) -> None:
-    made, draft = count(), notice(hub)
-
-    with pytest.raises(PayloadPathError):
-        collect_valid_drafts(draft for _ in made)
-
-    assert next(made) == MAX_NOTIFICATIONS_PER_RULE + 1
-
-
-async def test_guild_incident_and_life_come_from_the_event(hub: Hub, database_urls: DatabaseUrls) -> None:
-    guild = await sql(database_urls, "insert into guild.guilds default values returning id")
-    await add(hub, guild_path="guild", incident_path="attack", expires_after=timedelta(hours=1))
-
-    for each in (str(guild), "00000000-0000-0000-0000-000000000007", "not one"):
-        await publish_and_settle(hub, database_urls, BUYER | {"guild": each, "attack": 9})
-
-    made = sorted(await every(hub), key=lambda each: each.created_at)
-    assert [each.guild_id for each in made] == [guild, None, None]
-    assert {each.incident for each in made} == {"9"}
-    assert all(each.expires_at and MINUTE * 59 < each.expires_at - each.created_at <= MINUTE * 60 for each in made)
-
-
-# Loops
-
-
-async def as_hub(hub: Hub, event_type: str) -> UUID:
     async with hub.transaction() as tx:
-        [made] = await publish_events(
-            tx, [EventDraft(HUB_ACTOR.name, event_type, b'{"user": {"discord_id": "1"}}', "minu_build")]
-        )
-    assert isinstance(made, PublishResult)
-    return made.id
+        await update_rule(tx, hub.templates, rule.id, {"is_active": True, "event_pattern": "order.*"}, TESTER)
+    assert await delivery_id(hub, database_urls)
+
+    async with hub.transaction() as tx:
+        await remove_rule(tx, rule.id, TESTER)
+    assert not await delivery_id(hub, database_urls)
+    assert await sql(database_urls, "select count(*) from pabal.subscriptions") == 0
 
 
-async def test_what_notices_cause_makes_no_notices(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add(hub, event_pattern="*")
-    own = await delivery(database_urls, await as_hub(hub, "notification.failed"))
-    other = await delivery(database_urls, await as_hub(hub, "token.reused"))
+async def test_a_rule_inserted_with_sql_works(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await sql(
+        database_urls,
+        "insert into notification.rules (name, event_pattern, template_key, recipients, channels) "
+        "values ('r', 'order.*', 'payment.succeeded', '[\"user.discord_id\"]', '{dashboard_toast}')",
+    )
 
-    async with ruling(hub):
-        await ends(hub, own, "completed")
-        await ends(hub, other, "failed")  # a rule looked at it: it lacks the item
+    await publish_and_settle(hub, database_urls)
 
-    assert await every(hub) == []
+    assert [created.recipient_type for created in await list_all_notifications(hub)] == ["dashboard_toast"]
+
+
+async def test_a_rules_subscription_is_removed_only_with_the_rule(hub: Hub) -> None:
+    rule = await add_test_rule(hub)
+
+    with pytest.raises(Conflict, match="belongs to a notification rule"):
+        async with hub.transaction() as tx:
+            await remove_subscription(tx, rule.id, EVERYBODY, TESTER)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "x" * 101}, "name"),
+        ({"event_pattern": "Order Paid"}, "event_pattern"),
+        ({"event_pattern": "a*.b"}, "event_pattern"),
+        ({"event_pattern": "a" * 129}, "event_pattern"),
+        ({"template_key": "shop.gone"}, "template_key"),
+        ({"recipients": []}, "recipients"),
+        ({"recipients": ["user..id"]}, "recipients[0]"),
+        ({"channels": []}, "channels"),
+        ({"channels": ["user_dm", "user_dm"]}, "channels"),
+        ({"channels": ["guild_audit_channel"]}, "channels"),
+        ({"channels": ["user_dm", "guild_audit_channel"], "template_key": "antinuke.detected"}, "channels"),
+        ({"variables": {"item": "$.x"}}, "variables.item"),
+        ({"variables": {"shop": "shop"}}, "variables.shop"),
+        ({"guild_path": "a b"}, "guild_path"),
+        ({"incident_path": ""}, "incident_path"),
+        ({"expires_after": timedelta()}, "expires_after"),
+        ({"expires_after": timedelta(days=366)}, "expires_after"),
+        ({"expires_after": timedelta.max}, "expires_after"),
+    ],
+)
+async def test_invalid_rule_fields_are_reported(hub: Hub, values: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        await add_test_rule(hub, **values)
+
+    assert [mistake.field for mistake in refused.value.errors] == [field]
+    async with hub.autocommit() as tx:
+        assert await list_rules(tx) == []
+
+
+async def test_a_change_must_leave_a_valid_rule(hub: Hub) -> None:
+    rule = await add_test_rule(hub, variables={"item": "thing"})
+
+    with pytest.raises(Invalid, match=r"variables\.item: is not a variable of marketing\.news"):
+        async with hub.transaction() as tx:
+            await update_rule(tx, hub.templates, rule.id, {"template_key": "marketing.news"}, TESTER)
+    async with hub.transaction() as tx:
+        both = {"template_key": "marketing.news", "variables": {}}
+        changed = await update_rule(tx, hub.templates, rule.id, both, TESTER)
+
+    assert (changed.template_key, changed.variables, changed.created_by) == ("marketing.news", {}, "tester")
+
+
+async def test_a_rule_without_its_template_can_only_be_turned_off(hub: Hub) -> None:
+    rule = await add_test_rule(hub)
+    without = TemplateCatalogue({item.key: item for item in hub.templates.all() if item.key != rule.template_key})
+
+    for to in ({"is_active": True}, {"name": "other"}, {"is_active": False, "name": "other"}):
+        with pytest.raises(Invalid, match="template_key: no such template"):
+            async with hub.transaction() as tx:
+                await update_rule(tx, without, rule.id, to, TESTER)
+    async with hub.transaction() as tx:
+        changed = await update_rule(tx, without, rule.id, {"is_active": False}, TESTER)
+
+    assert not changed.is_active
+
+
+async def test_rule_names_are_unique(hub: Hub) -> None:
+    await add_test_rule(hub)
+    other = await add_test_rule(hub, name="other")
+
+    with pytest.raises(Conflict, match="paid"):
+        await add_test_rule(hub)
+    with pytest.raises(Conflict, match="paid"):
+        async with hub.transaction() as tx:
+            await update_rule(tx, hub.templates, other.id, {"name": "paid"}, TESTER)
+
+
+async def test_rule_changes_are_audited(hub: Hub, database_urls: DatabaseUrls) -> None:
+    rule = await add_test_rule(hub)
+    async with hub.transaction() as tx:
+        await update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
+        await remove_rule(tx, rule.id, TESTER)
+
+    audit_log = await sql(
+        database_urls, "select array_agg(action order by id) from pabal.audit_log where subject = $1", str(rule.id)
+    )
+    assert audit_log == ["rule.added", "rule.changed", "rule.removed"]
+    async with hub.autocommit() as tx:
+        with pytest.raises(NotFound):
+            await find_rule(tx, rule.id)

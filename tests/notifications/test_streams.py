@@ -1,4 +1,4 @@
-"""Streams of toasts: every change once, in order, to whoever it concerns; who comes back misses nothing."""
+"""Toast streams: every change once, in order, to its person, also after a reconnect."""
 
 import asyncio
 import random
@@ -26,27 +26,27 @@ from support.wait import until
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-DELIVERY = Path(__file__).with_name("delivery.py")
+TOAST_PROCESS = Path(__file__).with_name("toast_process.py")
 HELLO = RenderedText("Hello", "there")
 PULSE = timedelta(seconds=20)
 [REST] = parse_queries("-- name: rest\nselect pg_sleep(:seconds)")
 
 
-async def taken(stream: ToastStream, count: int) -> list[ToastChange]:
+async def collect_changes(stream: ToastStream, count: int) -> list[ToastChange]:
     """The next changes a stream brings."""
-    found: list[ToastChange] = []
+    rows: list[ToastChange] = []
     async with asyncio.timeout(10):
         changes = stream.changes(PULSE)
         async for change in changes:
             assert change is not None
-            found.append(change)
-            if len(found) == count:
+            rows.append(change)
+            if len(rows) == count:
                 await changes.aclose()
                 break
-    return found
+    return rows
 
 
-async def test_a_stream_brings_what_came_after_its_number_and_then_what_comes(inbox: Inbox, hub: Hub) -> None:
+async def test_a_stream_sends_changes_after_its_number_and_then_new_ones(inbox: Inbox, hub: Hub) -> None:
     person = await inbox.person()
     old, missed = await inbox.arrive(), await inbox.arrive()
     [first, _] = await inbox.changes()
@@ -55,14 +55,14 @@ async def test_a_stream_brings_what_came_after_its_number_and_then_what_comes(in
     live = await inbox.arrive()
     await inbox.mark(old, ToastAction.READ)
 
-    found = await taken(stream, 3)
+    rows = await collect_changes(stream, 3)
     hub.toast_streams.close(stream)
 
-    assert [(change.id, change.state) for change in found] == [(missed, "unseen"), (live, "unseen"), (old, "read")]
-    assert found[-1].unread == 2
+    assert [(change.id, change.state) for change in rows] == [(missed, "unseen"), (live, "unseen"), (old, "read")]
+    assert rows[-1].unread == 2
 
 
-async def test_a_stream_without_a_number_begins_now_and_one_with_a_strange_number_at_the_beginning(
+async def test_a_stream_without_a_number_starts_now_and_with_an_unknown_number_at_the_beginning(
     inbox: Inbox, hub: Hub
 ) -> None:
     person, old = await inbox.person(), await inbox.arrive()
@@ -70,38 +70,38 @@ async def test_a_stream_without_a_number_begins_now_and_one_with_a_strange_numbe
     strange, _ = await hub.toast_streams.open(person, 10**9)
     new = await inbox.arrive()
 
-    assert [change.id for change in await taken(now, 1)] == [new]
-    assert [change.id for change in await taken(strange, 2)] == [old, new]
+    assert [change.id for change in await collect_changes(now, 1)] == [new]
+    assert [change.id for change in await collect_changes(strange, 2)] == [old, new]
     for stream in (now, strange):
         hub.toast_streams.close(stream)
 
 
-async def test_what_changes_in_one_process_is_told_in_another(
+async def test_a_change_in_one_process_reaches_streams_of_another(
     inbox: Inbox, hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     async with open_hub(hub.settings, database_urls) as elsewhere:
         await until(lambda: elsewhere.doorbell.listening)
         stream, _ = await elsewhere.toast_streams.open(await inbox.person(), None)
         toast = await inbox.arrive()
-        [change] = await taken(stream, 1)
+        [change] = await collect_changes(stream, 1)
         elsewhere.toast_streams.close(stream)
 
     assert change.id == toast
 
 
-async def test_nobody_is_told_of_anothers_changes(inbox: Inbox, hub: Hub) -> None:
+async def test_a_stream_has_no_changes_of_other_people(inbox: Inbox, hub: Hub) -> None:
     mine, _ = await hub.toast_streams.open(await inbox.person(MINA), None)
     theirs, _ = await hub.toast_streams.open(await inbox.person(JUN), None)
     toast = await inbox.arrive(MINA)
     other = await inbox.arrive(JUN)
 
-    assert [change.id for change in await taken(mine, 1)] == [toast]
-    assert [change.id for change in await taken(theirs, 1)] == [other]
+    assert [change.id for change in await collect_changes(mine, 1)] == [toast]
+    assert [change.id for change in await collect_changes(theirs, 1)] == [other]
     for stream in (mine, theirs):
         hub.toast_streams.close(stream)
 
 
-async def test_a_client_that_takes_nothing_is_not_buried_and_gets_it_all_in_the_end(inbox: Inbox, hub: Hub) -> None:
+async def test_a_slow_client_has_a_bounded_buffer_and_gets_everything_in_the_end(inbox: Inbox, hub: Hub) -> None:
     person = await inbox.person()
     lazy, _ = await hub.toast_streams.open(person, None)
     eager, _ = await hub.toast_streams.open(person, None)
@@ -117,11 +117,11 @@ async def test_a_client_that_takes_nothing_is_not_buried_and_gets_it_all_in_the_
         count,
     )
 
-    assert len(await taken(eager, count)) == count
+    assert len(await collect_changes(eager, count)) == count
     assert len(lazy._pending) == MAX_PENDING_CHANGES
-    found = await taken(lazy, count)
+    rows = await collect_changes(lazy, count)
 
-    assert [change.seq for change in found] == sorted({change.seq for change in found})
+    assert [change.seq for change in rows] == sorted({change.seq for change in rows})
     for stream in (lazy, eager):
         hub.toast_streams.close(stream)
 
@@ -143,7 +143,7 @@ async def test_a_stream_ends_with_its_token(inbox: Inbox, hub: Hub, travel: Trav
     assert len(hub.toast_streams) == 0
 
 
-async def test_a_person_has_so_many_streams_and_no_more(inbox: Inbox, hub: Hub) -> None:
+async def test_the_number_of_streams_per_person_is_limited(inbox: Inbox, hub: Hub) -> None:
     person = await inbox.person()
     streams = [(await hub.toast_streams.open(person, None))[0] for _ in range(toast_streams.MAX_STREAMS_PER_PERSON)]
 
@@ -156,23 +156,21 @@ async def test_a_person_has_so_many_streams_and_no_more(inbox: Inbox, hub: Hub) 
     assert len(hub.toast_streams) == 0
 
 
-async def test_many_streams_wait_without_a_connection_and_with_one_look(inbox: Inbox, hub: Hub) -> None:
+async def test_idle_streams_hold_no_connection_and_share_one_query(inbox: Inbox, hub: Hub) -> None:
     streams = [(await hub.toast_streams.open(await inbox.person(str(number)), None))[0] for number in range(30)]
 
     await until(lambda: hub.db.connections_in_use() == 0)
     toast = await inbox.arrive("7")
-    assert [change.id for change in await taken(streams[7], 1)] == [toast]
+    assert [change.id for change in await collect_changes(streams[7], 1)] == [toast]
     for stream in streams:
         hub.toast_streams.close(stream)
 
 
-async def test_streams_that_come_and_go_under_many_writers_miss_nothing_and_hear_nothing_twice(
-    inbox: Inbox, hub: Hub
-) -> None:
+async def test_reconnecting_streams_get_every_change_once_under_many_writers(inbox: Inbox, hub: Hub) -> None:
     """Writers that draw their number early and commit late are what a number alone cannot show."""
     dice = random.Random(7)  # the same storm every time
-    people_, each, writers = (MINA, JUN), 40, 8
-    held = [await inbox.request(person) for person in people_ for _ in range(each)]
+    people_, item, writers = (MINA, JUN), 40, 8
+    held = [await inbox.request(person) for person in people_ for _ in range(item)]
     dice.shuffle(held)
 
     async def write(share: list[ClaimedNotification]) -> None:
@@ -182,17 +180,17 @@ async def test_streams_that_come_and_go_under_many_writers_miss_nothing_and_hear
                 await tx.value(REST, seconds=dice.choice((0, 0, 0.002, 0.02)))
 
     async def follow(person: str) -> list[ToastChange]:
-        somebody, last, found = await inbox.person(person), 0, list[ToastChange]()
-        while len(found) < each:
-            stream, _ = await hub.toast_streams.open(somebody, last)
+        reader, last, rows = await inbox.person(person), 0, list[ToastChange]()
+        while len(rows) < item:
+            stream, _ = await hub.toast_streams.open(reader, last)
             with suppress(TimeoutError):
                 async with asyncio.timeout(dice.uniform(0.01, 0.2)):
                     async for change in stream.changes(PULSE):
                         assert change is not None
-                        found.append(change)
+                        rows.append(change)
                         last = change.seq
             hub.toast_streams.close(stream)
-        return found
+        return rows
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as storm:
         for number in range(writers):

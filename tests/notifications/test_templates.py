@@ -1,4 +1,4 @@
-"""Templates: files, code and database name the same, and whoever breaks that is told where."""
+"""Templates: files, code and database use the same keys, and errors name their place."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from pabal.notifications.templates import catalogue as templates
 from pabal.notifications.templates.catalogue import TemplateCatalogue, load_templates, register_templates
 from pabal.notifications.templates.template import VariableType
 from pabal.notifications.templates.unknown_keys import find_unknown_keys_in_code, find_unknown_keys_in_database
-from support.notifications import asked, notice, registered, sql
+from support.notifications import draft_notification, register_builtin_templates, request_drafts, sql
 
 CODE = Path(pabal.__file__).parent
 
@@ -52,7 +52,7 @@ def write(folder: Path, text: str = GOOD, key: str = "shop.sold") -> Path:
     return path
 
 
-def test_what_the_hub_ships_is_whole() -> None:
+def test_builtin_templates_are_valid() -> None:
     shipped = load_templates()
 
     assert {template.key for template in shipped.all()} >= WANTED
@@ -62,7 +62,7 @@ def test_what_the_hub_ships_is_whole() -> None:
     assert {*triggered.texts} == {*NotificationChannel}
 
 
-def test_the_code_names_no_template_that_is_not_defined() -> None:
+def test_the_code_uses_only_defined_templates() -> None:
     assert find_unknown_keys_in_code(CODE, load_templates()) == []
 
 
@@ -76,7 +76,7 @@ def test_the_code_names_no_template_that_is_not_defined() -> None:
         'KEY = "system.gone"',
     ],
 )
-def test_code_that_names_an_undefined_template_is_found(tmp_path: Path, source: str) -> None:
+def test_an_undefined_template_in_code_is_found(tmp_path: Path, source: str) -> None:
     (tmp_path / "shop.py").write_text(f"# a shop\n{source}\n")
 
     [mistake] = find_unknown_keys_in_code(tmp_path, load_templates())
@@ -85,7 +85,7 @@ def test_code_that_names_an_undefined_template_is_found(tmp_path: Path, source: 
     assert ".gone" in mistake.why
 
 
-def test_code_may_name_what_is_defined_and_everything_that_is_no_template(tmp_path: Path) -> None:
+def test_defined_templates_and_other_strings_in_code_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(
         'hub.catalogue.get("payment.failed")\nKEY = "system.storm_summary"\nheaders.get("shop.x")\nsay("shop.x")\n'
     )
@@ -128,7 +128,7 @@ LOOP = "{% for i in item %}x{% endfor %}"
         ("category", "= category", "Invalid statement"),
     ],
 )
-def test_a_template_that_is_not_whole_is_named_with_its_fault(tmp_path: Path, old: str, new: str, why: str) -> None:
+def test_an_invalid_template_is_reported_with_its_error(tmp_path: Path, old: str, new: str, why: str) -> None:
     assert old in GOOD
     write(tmp_path, GOOD.replace(old, new))
 
@@ -139,7 +139,7 @@ def test_a_template_that_is_not_whole_is_named_with_its_fault(tmp_path: Path, ol
     assert any(why in mistake.why for mistake in refused.value.errors), refused.value.errors
 
 
-def test_a_template_without_any_text_and_one_of_a_wrong_name_are_refused_together(tmp_path: Path) -> None:
+def test_all_invalid_templates_are_reported_together(tmp_path: Path) -> None:
     write(tmp_path, 'category = "payment"\n')
     write(tmp_path, key="Shop Sold")
 
@@ -149,7 +149,7 @@ def test_a_template_without_any_text_and_one_of_a_wrong_name_are_refused_togethe
     assert {mistake.field for mistake in refused.value.errors} == {"shop.sold.toml", "Shop Sold.toml"}
 
 
-def test_an_operator_adds_templates_and_says_ours_in_other_words(tmp_path: Path) -> None:
+def test_an_operator_adds_and_replaces_templates(tmp_path: Path) -> None:
     write(tmp_path)
     ours = (templates.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
     write(tmp_path, ours.replace("(Ad)", "(Advertising)"), "marketing.news")
@@ -161,19 +161,19 @@ def test_an_operator_adds_templates_and_says_ours_in_other_words(tmp_path: Path)
     assert "shop.sold" not in load_templates()
 
 
-def test_an_operators_words_cannot_ask_for_what_our_code_does_not_tell(tmp_path: Path) -> None:
+def test_a_replaced_template_must_keep_its_variables(tmp_path: Path) -> None:
     write(tmp_path, key="system.storm_summary")
 
     with pytest.raises(InvalidSettings, match=r"system\.storm_summary\.toml: must declare the same variables"):
         load_templates(tmp_path)
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="PABAL_TEMPLATES"):
         load_templates(tmp_path / "nowhere")
 
 
-def test_a_template_nobody_defined_is_a_mistake_of_the_one_who_asks() -> None:
+def test_an_unknown_template_key_is_invalid() -> None:
     with pytest.raises(Invalid, match=r"template_key: no such template: shop\.gone"):
         load_templates().get("shop.gone")
 
@@ -187,21 +187,21 @@ def only(*keys: str) -> TemplateCatalogue:
 
 
 async def state(database_urls: DatabaseUrls, key: str) -> tuple[int, bool]:
-    said = await sql(
+    values = await sql(
         database_urls,
         "select array[version, (retired_at is not null)::int] from notification.templates where key = $1",
         key,
     )
-    return said[0], bool(said[1])
+    return values[0], bool(values[1])
 
 
 @pytest.mark.anyio
-async def test_registering_again_changes_nothing_and_another_text_is_another_version(
+async def test_registering_again_writes_only_changed_templates(
     hub: Hub, database_urls: DatabaseUrls, tmp_path: Path
 ) -> None:
-    await registered(hub)
+    await register_builtin_templates(hub)
     first = await sql(database_urls, "select max(xmin::text) from notification.templates")
-    await registered(hub)
+    await register_builtin_templates(hub)
     assert await sql(database_urls, "select max(xmin::text) from notification.templates where version = 1") == first
 
     ours = (templates.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
@@ -216,19 +216,19 @@ async def test_registering_again_changes_nothing_and_another_text_is_another_ver
 
 
 @pytest.mark.anyio
-async def test_a_template_that_goes_is_retired_and_comes_back(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await registered(hub)
+async def test_a_removed_template_is_retired_and_can_return(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await register_builtin_templates(hub)
     async with hub.transaction() as tx:
         await register_templates(tx, only("payment.succeeded"))
     assert await state(database_urls, "payment.failed") == (1, True)
 
-    await registered(hub)
+    await register_builtin_templates(hub)
     assert await state(database_urls, "payment.failed") == (2, False)
 
 
 @pytest.mark.anyio
-async def test_two_that_start_at_once_register_the_same(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await asyncio.gather(*(registered(hub) for _ in range(8)))
+async def test_concurrent_registration_is_idempotent(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await asyncio.gather(*(register_builtin_templates(hub) for _ in range(8)))
 
     assert await sql(database_urls, "select count(*) from notification.templates where version = 1") == len(
         hub.templates.all()
@@ -236,9 +236,9 @@ async def test_two_that_start_at_once_register_the_same(hub: Hub, database_urls:
 
 
 @pytest.mark.anyio
-async def test_what_waits_for_an_unknown_template_is_found(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await registered(hub)
-    await asked(hub, notice(hub))
+async def test_unknown_templates_in_use_are_found(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await register_builtin_templates(hub)
+    await request_drafts(hub, draft_notification(hub))
     await sql(
         database_urls,
         "insert into notification.rules (name, event_pattern, template_key, recipients, channels) "
@@ -246,10 +246,10 @@ async def test_what_waits_for_an_unknown_template_is_found(hub: Hub, database_ur
     )
     async with hub.autocommit() as tx:
         assert await find_unknown_keys_in_database(tx, hub.templates) == []
-        found = await find_unknown_keys_in_database(tx, only("payment.failed"))
-    assert [mistake.why.partition(" ")[0] for mistake in found] == ["marketing.news", "payment.succeeded"]
+        rows = await find_unknown_keys_in_database(tx, only("payment.failed"))
+    assert [mistake.why.partition(" ")[0] for mistake in rows] == ["marketing.news", "payment.succeeded"]
 
     await sql(database_urls, "update notification.requests set state = 'suppressed', reason = 'cancelled'")
     async with hub.autocommit() as tx:
-        found = await find_unknown_keys_in_database(tx, only("payment.failed"))
-    assert [mistake.why.partition(" ")[0] for mistake in found] == ["marketing.news"]
+        rows = await find_unknown_keys_in_database(tx, only("payment.failed"))
+    assert [mistake.why.partition(" ")[0] for mistake in rows] == ["marketing.news"]

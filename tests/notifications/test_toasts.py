@@ -1,4 +1,4 @@
-"""Toasts: each arrives once, is seen, read and put away by its person, and is numbered as it becomes visible."""
+"""Toasts are inserted once, marked by their person, and numbered in commit order."""
 
 import asyncio
 import sys
@@ -32,7 +32,7 @@ from support.wait import until
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-DELIVERY = Path(__file__).with_name("delivery.py")
+TOAST_PROCESS = Path(__file__).with_name("toast_process.py")
 HELLO = RenderedText("Hello", "there")
 PULSE = timedelta(seconds=20)
 [REST] = parse_queries("-- name: rest\nselect pg_sleep(:seconds)")
@@ -41,18 +41,18 @@ PULSE = timedelta(seconds=20)
 # Arriving
 
 
-async def test_a_toast_arrives_with_what_its_template_says_it_is(inbox: Inbox) -> None:
+async def test_a_toast_has_the_category_and_criticality_of_its_template(inbox: Inbox) -> None:
     await inbox.db.execute("insert into notification.people (discord_id, locale) values ($1, 'en')", MINA)
-    plain, told = await inbox.arrive(category="antinuke"), await inbox.arrive(JUN, title=None, locale="en-US")
+    plain, result = await inbox.arrive(category="antinuke"), await inbox.arrive(JUN, title=None, locale="en-US")
 
     [toast] = await inbox.listed()
     assert (toast.id, toast.category, toast.criticality, toast.locale) == (plain, "antinuke", "emergency", "en")
     assert (toast.title, toast.body, toast.state) == ("Paid", "Thank you.", "unseen")
     [other] = await inbox.listed(JUN)
-    assert (other.id, other.title, other.locale) == (told, None, "en-US")
+    assert (other.id, other.title, other.locale) == (result, None, "en-US")
 
 
-async def test_it_arrives_once_however_often_it_is_sent(inbox: Inbox, hub: Hub) -> None:
+async def test_a_toast_is_inserted_once(inbox: Inbox, hub: Hub) -> None:
     held = await inbox.request()
     came: list[bool] = []
     for words in ("first", "second"):
@@ -63,7 +63,7 @@ async def test_it_arrives_once_however_often_it_is_sent(inbox: Inbox, hub: Hub) 
     assert [toast.body for toast in await inbox.listed()] == ["first"]
 
 
-async def test_only_a_request_for_the_dashboard_becomes_a_toast(inbox: Inbox, hub: Hub) -> None:
+async def test_only_a_dashboard_notification_becomes_a_toast(inbox: Inbox, hub: Hub) -> None:
     held = await inbox.request()
     await inbox.db.execute("update notification.requests set recipient_type = 'user_dm'")
 
@@ -73,7 +73,7 @@ async def test_only_a_request_for_the_dashboard_becomes_a_toast(inbox: Inbox, hu
     assert await inbox.listed() == []
 
 
-async def test_of_two_workers_that_deliver_the_same_request_one_toast_is_seen(inbox: Inbox, hub: Hub) -> None:
+async def test_two_workers_that_deliver_one_notification_insert_one_toast(inbox: Inbox, hub: Hub) -> None:
     """The first lost its lease and came back: what it does ends nothing twice."""
     first = await inbox.request()
     await inbox.db.execute("update notification.requests set leased_until = pabal.now()")
@@ -87,14 +87,14 @@ async def test_of_two_workers_that_deliver_the_same_request_one_toast_is_seen(in
 
 
 async def delivered(hub: Hub, held: ClaimedNotification) -> bool:
-    """Settle and arrive in one transaction, as dispatching does; False for whoever lost the lease."""
+    """Settle and insert the toast in one transaction, as the dispatcher does. Return False if the lease was lost."""
     async with hub.transaction() as tx:
         if not await LANE.settle(tx, [Settlement(held, DONE)]):
             return False
         return await add_toast(tx, held, HELLO)
 
 
-async def test_killed_between_arriving_and_the_commit_it_arrives_by_another_once(
+async def test_a_worker_killed_before_the_commit_leaves_the_toast_to_another(
     inbox: Inbox, hub: Hub, database_urls: DatabaseUrls, tmp_path: Path
 ) -> None:
     await inbox.db.execute(
@@ -104,7 +104,7 @@ async def test_killed_between_arriving_and_the_commit_it_arrives_by_another_once
     )
     victim = await asyncio.create_subprocess_exec(
         sys.executable,
-        DELIVERY,
+        TOAST_PROCESS,
         database_urls.main,
         str(database_urls.direct),
         tmp_path,
@@ -116,7 +116,7 @@ async def test_killed_between_arriving_and_the_commit_it_arrives_by_another_once
     finally:
         victim.kill()
         await victim.communicate()
-    await until(lambda: nobody_holds(inbox))
+    await until(lambda: is_released(inbox))
     assert await inbox.listed() == []
 
     await inbox.db.execute("update notification.requests set leased_until = pabal.now()")
@@ -128,14 +128,14 @@ async def test_killed_between_arriving_and_the_commit_it_arrives_by_another_once
     assert [toast.id for toast in await inbox.listed()] == [again.id]
 
 
-async def nobody_holds(inbox: Inbox) -> bool:
+async def is_released(inbox: Inbox) -> bool:
     """Whether the server has noticed that the killed one is gone."""
     here = "(select oid from pg_database where datname = current_database())"
     query = f"select count(*) from pg_locks where locktype = 'advisory' and database = {here}"
     return await inbox.db.fetchval(query) == 0
 
 
-async def test_two_batches_that_fill_the_same_inboxes_do_not_wait_in_a_circle(inbox: Inbox, hub: Hub) -> None:
+async def test_two_batches_for_the_same_inboxes_do_not_deadlock(inbox: Inbox, hub: Hub) -> None:
     people_ = [str(number) for number in range(40)]
     for _ in range(5):
         held = [await inbox.request(person) for person in people_ * 2]
@@ -149,32 +149,32 @@ async def test_two_batches_that_fill_the_same_inboxes_do_not_wait_in_a_circle(in
 
 async def filled(hub: Hub, batch: list[ClaimedNotification]) -> None:
     async with hub.transaction() as tx:
-        assert len(await add_toasts(tx, [NewToast(each, HELLO) for each in batch])) == len(batch)
+        assert len(await add_toasts(tx, [NewToast(item, HELLO) for item in batch])) == len(batch)
 
 
 # What a person does
 
 
-async def test_unseen_seen_read_put_away(inbox: Inbox) -> None:
+async def test_a_toast_is_unseen_seen_read_and_archived(inbox: Inbox) -> None:
     toast, other = await inbox.arrive(), await inbox.arrive()
     assert await inbox.unread() == 2
 
-    states = [(await inbox.mark(toast, what)).state for what in (ToastAction.SEEN, ToastAction.READ)]
+    states = [(await inbox.mark(toast, details)).state for details in (ToastAction.SEEN, ToastAction.READ)]
     assert (states, await inbox.unread()) == (["seen", "read"], 1)
     assert (await inbox.mark(toast, ToastAction.SEEN)).state == "read"
 
     assert (await inbox.mark(other, ToastAction.ARCHIVE)).state == "archived"
-    assert ([each.id for each in await inbox.listed()], await inbox.unread()) == ([toast], 0)
-    assert [each.id for each in await inbox.listed(archived=True)] == [other]
+    assert ([item.id for item in await inbox.listed()], await inbox.unread()) == ([toast], 0)
+    assert [item.id for item in await inbox.listed(archived=True)] == [other]
 
 
-async def test_what_is_read_without_being_seen_was_seen(inbox: Inbox) -> None:
+async def test_reading_a_toast_marks_it_as_seen(inbox: Inbox) -> None:
     read = await inbox.mark(await inbox.arrive(), ToastAction.READ)
 
     assert read.seen_at == read.read_at
 
 
-async def test_doing_it_again_changes_nothing(inbox: Inbox, travel: Travel) -> None:
+async def test_repeating_an_action_changes_nothing(inbox: Inbox, travel: Travel) -> None:
     toast = await inbox.arrive()
     before = await inbox.mark(toast, ToastAction.READ)
     await travel(MINUTE)
@@ -184,7 +184,7 @@ async def test_doing_it_again_changes_nothing(inbox: Inbox, travel: Travel) -> N
     assert (again.read_at, again.seq) == (before.read_at, before.seq)
 
 
-async def test_everything_is_read_at_once(inbox: Inbox, hub: Hub) -> None:
+async def test_all_toasts_are_marked_as_read(inbox: Inbox, hub: Hub) -> None:
     for person in (MINA, MINA, JUN):
         await inbox.arrive(person)
     async with hub.transaction() as tx:
@@ -194,50 +194,50 @@ async def test_everything_is_read_at_once(inbox: Inbox, hub: Hub) -> None:
     assert (await inbox.unread(), await inbox.unread(JUN)) == (0, 1)
 
 
-async def test_nobody_touches_anothers_toast(inbox: Inbox) -> None:
+async def test_a_person_cannot_mark_the_toast_of_another(inbox: Inbox) -> None:
     toast = await inbox.arrive(MINA)
     before = await inbox.listed(MINA)
 
-    for what in ToastAction:
+    for details in ToastAction:
         for id_ in (toast, new_id()):
-            with pytest.raises(NotFound, match="there is no such toast"):
-                await inbox.mark(id_, what, JUN)
+            with pytest.raises(NotFound, match="No such toast"):
+                await inbox.mark(id_, details, JUN)
 
-    assert [(each.state, each.seq) for each in await inbox.listed(MINA)] == [("unseen", before[0].seq)]
+    assert [(item.state, item.seq) for item in await inbox.listed(MINA)] == [("unseen", before[0].seq)]
     assert await inbox.listed(JUN) == []
 
 
-async def test_the_newest_arrival_is_on_top_however_long_ago_it_was_asked_for(inbox: Inbox, hub: Hub) -> None:
+async def test_toasts_are_listed_by_arrival_not_by_request_time(inbox: Inbox, hub: Hub) -> None:
     planned = await inbox.request()
     second = await inbox.arrive()
     async with hub.transaction() as tx:
         await add_toast(tx, planned, HELLO)
 
-    assert [each.id for each in await inbox.listed()] == [planned.id, second]
+    assert [item.id for item in await inbox.listed()] == [planned.id, second]
 
 
-async def test_pages_follow_each_other_without_a_gap(inbox: Inbox, hub: Hub) -> None:
+async def test_pages_have_no_gaps(inbox: Inbox, hub: Hub) -> None:
     ids = [await inbox.arrive() for _ in range(7)]
-    found: list[UUID] = []
+    rows: list[UUID] = []
     before = None
     async with hub.autocommit() as tx:
         while page := await list_toasts(tx, MINA, before=before, limit=3):
-            found += [each.id for each in page]
+            rows += [item.id for item in page]
             before = page[-1].created_at, page[-1].id
 
-    assert found == ids[::-1]
+    assert rows == ids[::-1]
 
 
 # Numbers
 
 
-async def test_a_second_change_of_an_inbox_waits_for_the_first_and_gets_a_higher_number(inbox: Inbox, hub: Hub) -> None:
+async def test_concurrent_changes_of_an_inbox_are_numbered_in_commit_order(inbox: Inbox, hub: Hub) -> None:
     first, second, elsewhere = await inbox.request(), await inbox.request(), await inbox.request(JUN)
     async with hub.transaction() as slow:
         await add_toast(slow, first, HELLO)
         behind = asyncio.create_task(arrived(hub, second))
-        await until(lambda: somebody_waits(inbox))
-        await arrived(hub, elsewhere)  # another person's inbox is nobody's concern
+        await until(lambda: is_blocked(inbox))
+        await arrived(hub, elsewhere)  # another inbox is not blocked
         assert not behind.done()
         assert await inbox.changes() == []
     await behind
@@ -250,20 +250,20 @@ async def arrived(hub: Hub, held: ClaimedNotification) -> None:
         await add_toast(tx, held, HELLO)
 
 
-async def somebody_waits(inbox: Inbox) -> bool:
+async def is_blocked(inbox: Inbox) -> bool:
     return await inbox.db.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted") == 1
 
 
-async def test_plain_sql_is_numbered_in_the_same_way(inbox: Inbox, database_urls: DatabaseUrls) -> None:
+async def test_changes_by_plain_sql_are_numbered_as_well(inbox: Inbox, database_urls: DatabaseUrls) -> None:
     toast, other = await inbox.arrive(), await inbox.arrive()
     assert database_urls.direct
-    async with connected(database_urls.direct) as somebody:
-        change = somebody.transaction()
+    async with connected(database_urls.direct) as writer:
+        change = writer.transaction()
         await change.start()
-        await somebody.execute("update notification.toasts set seen_at = pabal.now() where id = $1", toast)
+        await writer.execute("update notification.toasts set seen_at = pabal.now() where id = $1", toast)
         behind = asyncio.create_task(inbox.mark(other, ToastAction.READ))
-        await until(lambda: somebody_waits(inbox))
+        await until(lambda: is_blocked(inbox))
         await change.commit()
         await behind
 
-    assert [each.id for each in await inbox.changes()] == [toast, other]
+    assert [item.id for item in await inbox.changes()] == [toast, other]

@@ -1,4 +1,4 @@
-"""Inboxes under test: requests for the dashboard, and the people they are for."""
+"""Toast inboxes: helpers to add, list and mark toasts, and to authenticate people."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ from pabal.notifications.toasts.inbox import (
 from support.clusters import Connection, connected
 
 MINA, JUN = "80351110224678912", "190320984123768832"
-"""Two people, as Discord calls them."""
+"""Two Discord users."""
 SHOP = Actor("shop")
 MINUTE = timedelta(minutes=1)
 NASTY = (
@@ -35,19 +35,19 @@ NASTY = (
     "{{ 7 * 7 }} javascript:window.hacked=true",
     "</textarea></article><h1>no</h1>",
 )
-"""What somebody might call themselves, hoping that it runs."""
+"""Values that try to inject markup or scripts."""
 CATEGORIES = ("payment", "recovery", "antinuke", "marketing", "system")
 
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """A hub, and a way to look behind it."""
+    """A hub and a connection to its database."""
 
     hub: Hub
     db: Connection
 
     async def request(self, person: str = MINA, category: str = "payment") -> ClaimedNotification:
-        """A request for somebody's dashboard, in a worker's hands."""
+        """Insert and claim a notification for a dashboard."""
         await self.db.execute(
             "insert into notification.requests (id, recipient_type, recipient_id, template_key, payload, state) "
             "values (pabal.uuid7(), 'dashboard_toast', $1, $2, '{}', 'pending')",
@@ -59,11 +59,11 @@ class Inbox:
         return held
 
     async def arrive(
-        self, person: str = MINA, title: str | None = "Paid", body: str = "Thank you.", **what: Any
+        self, person: str = MINA, title: str | None = "Paid", body: str = "Thank you.", **details: Any
     ) -> UUID:
-        held = await self.request(person, what.pop("category", "payment"))
+        held = await self.request(person, details.pop("category", "payment"))
         async with self.hub.transaction() as tx:
-            assert await add_toast(tx, held, RenderedText(title, body), **what)
+            assert await add_toast(tx, held, RenderedText(title, body), **details)
         return held.id
 
     async def listed(self, person: str = MINA, *, archived: bool = False) -> list[Toast]:
@@ -74,9 +74,9 @@ class Inbox:
         async with self.hub.autocommit() as tx:
             return (await load_inbox_state(tx, person)).unread
 
-    async def mark(self, toast: UUID, what: ToastAction, person: str = MINA) -> Toast:
+    async def mark(self, toast: UUID, details: ToastAction, person: str = MINA) -> Toast:
         async with self.hub.transaction() as tx:
-            return await mark_toast(tx, person, toast, what)
+            return await mark_toast(tx, person, toast, details)
 
     async def changes(self, since: int = 0, person: str = MINA) -> list[ToastChange]:
         async with self.hub.autocommit() as tx:

@@ -1,4 +1,4 @@
-"""A service at the doors of notifications, with its token."""
+"""A client of the notifications API, authenticated as a service."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from pabal.hub import Hub
 from support.notifications import PAID
 from support.oauth_client import bearer, enrol
 
-DOOR = "/v1/notifications"
-ONE: dict[str, Any] = {
+PATH = "/v1/notifications"
+REQUEST: dict[str, Any] = {
     "recipient_type": "user_dm",
     "recipient_id": "100",
     "template_key": "payment.succeeded",
@@ -17,26 +17,26 @@ ONE: dict[str, Any] = {
 }
 
 
-class Service:
-    """A service at the doors, with its token."""
+class ApiService:
+    """An HTTP client with the token of a service."""
 
     def __init__(self, web: httpx2.AsyncClient, token: str) -> None:
         self._web = web
         self.header = bearer(token)
 
-    async def ask(self, method: str, path: str = DOOR, status: int = 200, **how: Any) -> Any:
-        answer = await self._web.request(method, path, headers=self.header, **how)
+    async def call(self, method: str, path: str = PATH, status: int = 200, **overrides: Any) -> Any:
+        answer = await self._web.request(method, path, headers=self.header, **overrides)
         assert answer.status_code == status, answer.text
         return answer.json() if answer.content else None
 
-    async def send(self, status: int = 202, **said: Any) -> Any:
-        return await self.ask("POST", status=status, json=ONE | said)
+    async def send(self, status: int = 202, **values: Any) -> Any:
+        return await self.call("POST", status=status, json=REQUEST | values)
 
-    async def mistakes(self, path: str = DOOR, method: str = "POST", **said: Any) -> list[tuple[str, str]]:
-        refused = await self.ask(method, path, 400, json=said)
-        return [(each["field"], each["why"]) for each in refused["mistakes"]]
+    async def field_errors(self, path: str = PATH, method: str = "POST", **values: Any) -> list[tuple[str, str]]:
+        refused = await self.call(method, path, 400, json=values)
+        return [(item["field"], item["why"]) for item in refused["mistakes"]]
 
 
-async def come(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> Service:
+async def register_service(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> ApiService:
     enrolled = await enrol(hub, web, name, *permissions)
-    return Service(web, (await enrolled.tokens())["access_token"])
+    return ApiService(web, (await enrolled.tokens())["access_token"])

@@ -1,4 +1,4 @@
-"""Notices under test: templates registered, drafts to ask with, and the rows that come of it."""
+"""Helpers to register templates, request notifications and read them."""
 
 from typing import Any
 from uuid import UUID
@@ -18,41 +18,45 @@ from pabal.notifications.templates.catalogue import register_templates
 from support.clusters import connected
 
 TESTER = Actor("tester")
-EVERYBODY = NotificationAccess("hub", all_services=True)
+ALL_SERVICES = NotificationAccess("hub", all_services=True)
 PAID: dict[str, Any] = {"item": "Nitro", "amount": 12900, "currency": "KRW"}
 NEWS: dict[str, Any] = {"headline": "Spring", "story": "It is here."}
-NUKED: dict[str, Any] = {"guild": "Minu", "actor": "eve", "action": "ban", "count": 40}
+ATTACK: dict[str, Any] = {"guild": "Minu", "actor": "eve", "action": "ban", "count": 40}
 
 
-async def registered(hub: Hub) -> Hub:
-    """The hub, as it is after its start."""
+async def register_builtin_templates(hub: Hub) -> Hub:
+    """Register the built-in templates, as a hub does at its start."""
     async with hub.transaction() as tx:
         await register_templates(tx, hub.templates)
     return hub
 
 
-def notice(hub: Hub, key: str = "payment.succeeded", **how: Any) -> NotificationDraft:
-    payload = {"payment.succeeded": PAID, "marketing.news": NEWS, "antinuke.triggered": NUKED}[key]
-    said: dict[str, Any] = {"channel": NotificationChannel.USER_DM, "recipient": "100", "payload": payload} | how
-    return NotificationDraft(template=hub.templates.get(key), **said)
+def draft_notification(hub: Hub, key: str = "payment.succeeded", **overrides: Any) -> NotificationDraft:
+    payload = {"payment.succeeded": PAID, "marketing.news": NEWS, "antinuke.triggered": ATTACK}[key]
+    values: dict[str, Any] = {
+        "channel": NotificationChannel.USER_DM,
+        "recipient": "100",
+        "payload": payload,
+    } | overrides
+    return NotificationDraft(template=hub.templates.get(key), **values)
 
 
-async def asked(hub: Hub, *drafts: NotificationDraft) -> list[RequestedNotification]:
+async def request_drafts(hub: Hub, *drafts: NotificationDraft) -> list[RequestedNotification]:
     async with hub.transaction() as tx:
         return await request_notifications(tx, drafts, TESTER)
 
 
-async def seen(hub: Hub, row: UUID) -> Notification:
+async def load_notification(hub: Hub, row: UUID) -> Notification:
     async with hub.autocommit() as tx:
-        return await find_notification(tx, row, EVERYBODY)
+        return await find_notification(tx, row, ALL_SERVICES)
 
 
-async def every(hub: Hub, **chosen: Any) -> list[Notification]:
+async def list_all_notifications(hub: Hub, **chosen: Any) -> list[Notification]:
     async with hub.autocommit() as tx:
-        return (await scan_notifications(tx, EVERYBODY, NotificationFilter(**chosen), limit=100_000)).rows
+        return (await scan_notifications(tx, ALL_SERVICES, NotificationFilter(**chosen), limit=100_000)).rows
 
 
-async def sql(database_urls: DatabaseUrls, statement: str, *given: Any) -> Any:
-    """Run a statement as the database's owner: its first value."""
+async def sql(database_urls: DatabaseUrls, statement: str, *arguments: Any) -> Any:
+    """Run a statement as the owner of the database and return the first value."""
     async with connected(database_urls.direct or database_urls.main) as conn:
-        return await conn.fetchval(statement, *given)
+        return await conn.fetchval(statement, *arguments)

@@ -1,4 +1,4 @@
-"""Rules under test: one to begin with, workers that apply them, and events that they get."""
+"""Helpers to add rules, run the workers that apply them, and publish events."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -20,20 +20,20 @@ BUYER: dict[str, Any] = {"user": {"discord_id": "100"}, "item": "Nitro", "amount
 MINUTE = timedelta(minutes=1)
 
 
-def paid(**how: Any) -> RuleDraft:
-    said: dict[str, Any] = {
+def rule_draft(**overrides: Any) -> RuleDraft:
+    values: dict[str, Any] = {
         "name": "paid",
         "event_pattern": "order.paid",
         "template_key": "payment.succeeded",
         "recipients": ["user.discord_id"],
         "channels": ["user_dm"],
     }
-    return RuleDraft(**(said | how))
+    return RuleDraft(**(values | overrides))
 
 
-async def add(hub: Hub, **how: Any) -> Rule:
+async def add_test_rule(hub: Hub, **overrides: Any) -> Rule:
     async with hub.transaction() as tx:
-        return await add_rule(tx, hub.templates, paid(**how), TESTER)
+        return await add_rule(tx, hub.templates, rule_draft(**overrides), TESTER)
 
 
 def rules_worker(hub: Hub, handler: TransactionalHandler | None = None) -> Worker[ClaimedEvent]:
@@ -49,35 +49,35 @@ def rules_worker(hub: Hub, handler: TransactionalHandler | None = None) -> Worke
 
 
 @asynccontextmanager
-async def ruling(hub: Hub, *workers: Worker[ClaimedEvent]) -> AsyncGenerator[None]:
-    """Workers that apply the rules, for as long as the block lasts."""
-    employed = workers or (rules_worker(hub),)
-    running = [asyncio.create_task(each.run()) for each in employed]
+async def run_rules_workers(hub: Hub, *workers: Worker[ClaimedEvent]) -> AsyncGenerator[None]:
+    """Run workers that apply the rules during the block."""
+    running_workers = workers or (rules_worker(hub),)
+    running = [asyncio.create_task(item.run()) for item in running_workers]
     try:
         yield
     finally:
-        for each in employed:
-            each.stop()
+        for item in running_workers:
+            item.stop()
         await asyncio.gather(*running)
 
 
-async def delivery(database_urls: DatabaseUrls, parent: UUID) -> UUID:
-    """What is owed to the hub of an event."""
+async def hub_delivery(database_urls: DatabaseUrls, parent: UUID) -> UUID:
+    """The id of the hub's delivery of an event."""
     return await sql(
         database_urls, "select id from public.event_queue where parent_id = $1 and target_service = 'hub'", parent
     )
 
 
 async def publish_and_settle(
-    hub: Hub, database_urls: DatabaseUrls, payload: Any = None, **how: Any
+    hub: Hub, database_urls: DatabaseUrls, payload: Any = None, **overrides: Any
 ) -> tuple[UUID, UUID]:
-    """Publish an event and let the rules have it: the event, and the hub's delivery of it when that has ended."""
-    published = await say(hub, "order.paid", payload=payload or BUYER, **how)
-    owed = await delivery(database_urls, published)
+    """Publish an event and apply the rules. Return the ids of the event and of the hub's finished delivery."""
+    published = await say(hub, "order.paid", payload=payload or BUYER, **overrides)
+    delivery_id = await hub_delivery(database_urls, published)
 
     async def ended() -> bool:
-        return (await event(hub, owed)).status in {"completed", "failed"}
+        return (await event(hub, delivery_id)).status in {"completed", "failed"}
 
-    async with ruling(hub):
+    async with run_rules_workers(hub):
         await until(ended)
-    return published, owed
+    return published, delivery_id

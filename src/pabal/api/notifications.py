@@ -1,7 +1,7 @@
-"""Notifications: ask for them, look at them, call them off."""
+"""Notifications: request, list, show and cancel them."""
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -29,6 +29,7 @@ from pabal.notifications.requests import (
     request_notifications,
     try_request_notifications,
 )
+from pabal.notifications.states import AttemptOutcome, NotificationState, RecipientType
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.trace.notifications import trace_notification
@@ -39,20 +40,17 @@ from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
 from pabal.web.route import RequestBody, ResponseBody, Route
 
 MAX_NOTIFICATION_BATCH = 500
-"""Notifications that may be asked for at once."""
 NOTIFICATION_LIMIT_PERIOD = timedelta(minutes=1)
 
-RecipientType = Literal["user_dm", "guild_audit_channel", "dashboard_toast"]
-NotificationState = Literal["pending", "sent", "failed", "suppressed"]
 NotificationText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 NotificationTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class NotificationBody(RequestBody, frozen=True, kw_only=True):
-    """A notice to one recipient through one channel. `payload` brings what the template needs to be told.
+    """A notification to one recipient through one channel. `payload` holds the template's variables.
 
-    `idempotency_key`: asked for again with the same, it is the same notification. `dedupe_key`: whatever else is said,
-    there is one notification of this key. `incident`: emergencies of one incident within a minute are told once.
+    `idempotency_key`: repeating the request with the same key returns the first notification. `dedupe_key`: at most one
+    notification exists per key, with any content. `incident`: emergencies of one incident are sent once a minute.
     """
 
     recipient_type: RecipientType
@@ -70,30 +68,30 @@ class NotificationBody(RequestBody, frozen=True, kw_only=True):
 
 
 class RequestedNotificationView(ResponseBody, frozen=True):
-    """A notification that is recorded: pending, or suppressed at once for a reason."""
+    """A stored notification: pending, or suppressed with a reason."""
 
     id: UUID
-    state: str
+    state: NotificationState
     reason: str | None
     scheduled_at: datetime
     created_at: datetime
 
 
 class NotificationBatchItemView(ResponseBody, frozen=True, omit_defaults=True):
-    """What became of one of many: 202 recorded, 200 recorded before under the same key, or an error."""
+    """The result of one item of a list: 202 accepted, 200 repeated key, or an error."""
 
     status: int
     id: UUID | None = None
-    state: str | None = None
+    state: NotificationState | None = None
     reason: str | None = None
     code: str | None = None
     detail: str | None = None
 
 
 class NotificationView(ResponseBody, frozen=True):
-    """A notification as it stands. `decision` says step by step why it is sent or not, `reason` why it was not.
+    """A notification. `decision` lists why it is sent or not, step by step; `reason` is why it was not sent.
 
-    `again_of` is one that failed, and that an operator had sent again as this.
+    `again_of` is the failed notification that this one resends.
     """
 
     id: UUID
@@ -125,18 +123,18 @@ class NotificationView(ResponseBody, frozen=True):
 
 
 class NotificationAttemptView(ResponseBody, frozen=True):
-    """One try at sending it."""
+    """One attempt to send a notification."""
 
     attempt: int
     worker: str | None
     started_at: datetime
     ended_at: datetime
-    outcome: Literal["done", "retry", "snooze", "dead", "suppressed", "unknown"]
+    outcome: AttemptOutcome
     why: str | None
 
 
 class NotificationDetailView(NotificationView, frozen=True, kw_only=True):
-    """A notification with every attempt at it, and all that happened to it in one line of time."""
+    """A notification with its attempts and its trace."""
 
     attempts: list[NotificationAttemptView]
     trace: list[TraceEntryView]
@@ -148,7 +146,7 @@ class NotificationPage(ResponseBody, frozen=True):
 
 
 class NotificationQuery(PageQuery, frozen=True, kw_only=True):
-    """Which notifications."""
+    """Which notifications to list."""
 
     recipient: str | None = None
     state: NotificationState | None = None
@@ -160,11 +158,11 @@ NOTIFICATION_BATCH_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 async def post_notification(hub: Hub, context: RequestContext, caller: AuthenticatedService) -> Response:
-    """Ask for a notification, or for a list of up to 500.
+    """Request a notification, or a list of up to 500.
 
-    Answered when it is durable: 202, or 200 if the same was asked for under this key before. What its recipient does
-    not want is recorded as suppressed. A list is answered with a list: one that is wrong does not hold up the others.
-    A service that asks for too many in a minute is told when to come back; each of a list counts.
+    Returns after it is durable: 202, or 200 if the key was used before for the same content. A notification that the
+    recipient's preferences exclude is stored as suppressed. A list returns a list of results; an invalid item does not
+    affect the others. Requests are limited per service and minute; every item of a list counts.
     """
     body = await read_body(context.request, hub.settings.body_limit)
     if body.lstrip()[:1] == b"[":
@@ -173,64 +171,64 @@ async def post_notification(hub: Hub, context: RequestContext, caller: Authentic
     draft = decode_notification_draft(hub, caller, body)
     await apply_notification_limit(hub, caller, 1)
     async with hub.transaction() as tx:
-        [asked] = await request_notifications(tx, [draft], context.actor(caller.service))
-    view = RequestedNotificationView(asked.id, asked.state, asked.reason, asked.scheduled_at, asked.created_at)
-    return Response(msgspec.json.encode(view), 200 if asked.repeated else 202, media_type="application/json")
+        [requested] = await request_notifications(tx, [draft], context.actor(caller.service))
+    view = RequestedNotificationView(
+        requested.id, requested.state, requested.reason, requested.scheduled_at, requested.created_at
+    )
+    return Response(msgspec.json.encode(view), 200 if requested.repeated else 202, media_type="application/json")
 
 
 async def request_notification_batch(
     hub: Hub, caller: AuthenticatedService, body: bytes, actor: Actor
 ) -> list[NotificationBatchItemView]:
-    brought: list[msgspec.Raw] = decode_json_body(body, NOTIFICATION_BATCH_DECODER)
-    if not 0 < len(brought) <= MAX_NOTIFICATION_BATCH:
-        raise Invalid.of_field("body", f"is a list of 1 to {MAX_NOTIFICATION_BATCH} notifications")
-    await apply_notification_limit(hub, caller, len(brought))
-    read_ones = [try_decode_notification(hub, caller, bytes(each)) for each in brought]
-    good = [each for each in read_ones if isinstance(each, NotificationDraft)]
+    """Request a list of notifications. Return one result per item, in order."""
+    raw_items: list[msgspec.Raw] = decode_json_body(body, NOTIFICATION_BATCH_DECODER)
+    if not 0 < len(raw_items) <= MAX_NOTIFICATION_BATCH:
+        raise Invalid.of_field("body", f"must be a list of 1 to {MAX_NOTIFICATION_BATCH} notifications")
+    await apply_notification_limit(hub, caller, len(raw_items))
+    items = [try_decode_notification(hub, caller, bytes(raw)) for raw in raw_items]
+    drafts = [item for item in items if isinstance(item, NotificationDraft)]
     async with hub.transaction() as tx:
-        results = iter(await try_request_notifications(tx, good, actor) if good else ())
-    return [
-        notification_batch_item(next(results) if isinstance(each, NotificationDraft) else each) for each in read_ones
-    ]
+        results = iter(await try_request_notifications(tx, drafts, actor) if drafts else ())
+    return [notification_batch_item(next(results) if isinstance(item, NotificationDraft) else item) for item in items]
 
 
-async def apply_notification_limit(hub: Hub, caller: AuthenticatedService, amount: int) -> None:
-    """Count what a service asks for, or turn it away."""
-    if most := hub.settings.notifications_per_service:
+async def apply_notification_limit(hub: Hub, caller: AuthenticatedService, count: int) -> None:
+    """Count notifications against the limit of the service. Raise RateLimited beyond it."""
+    if per_minute := hub.settings.notifications_per_service:
+        limit = RateLimit("notifications of this service", per_minute, NOTIFICATION_LIMIT_PERIOD)
         async with hub.autocommit() as tx:
-            await limits.consume_rate_limit(
-                tx, RateLimit("notifications of this service", most, NOTIFICATION_LIMIT_PERIOD), caller.service, amount
-            )
+            await limits.consume_rate_limit(tx, limit, caller.service, count)
 
 
 async def get_notifications(hub: Hub, caller: AuthenticatedService, query: NotificationQuery) -> NotificationPage:
-    """Those one asked for, or that rules made of one's events, the newest first; with `hub:admin` everybody's.
+    """List the service's notifications, and those that rules made of its events, the newest first.
 
-    A page is looked for among 20,000 at most. Where what is chosen is rare it may hold fewer than asked for, or none,
-    and there may still be more: as long as there is a cursor.
+    With `hub:admin` those of all services. One request scans at most 20,000 notifications, so a page may have fewer
+    items than requested, or none. There are more as long as there is a cursor.
     """
-    chosen = NotificationFilter(query.recipient, query.state, query.template)
+    criteria = NotificationFilter(query.recipient, query.state, query.template)
     async with hub.autocommit() as tx:
-        sight = await scan_notifications(
-            tx, notification_access(caller), chosen, before=decode_cursor(query.cursor), limit=query.limit
+        page = await scan_notifications(
+            tx, notification_access(caller), criteria, before=decode_cursor(query.cursor), limit=query.limit
         )
     return NotificationPage(
-        [NotificationView(**notification_view_fields(row)) for row in sight.rows], encode_cursor(sight.end)
+        [NotificationView(**notification_view_fields(row)) for row in page.rows], encode_cursor(page.end)
     )
 
 
 async def get_notification(hub: Hub, caller: AuthenticatedService, id: UUID) -> NotificationDetailView:
-    """Show a notification with what was decided about it, every attempt at it, and what happened to it when."""
+    """Show a notification with its decision, attempts and trace."""
     async with hub.autocommit() as tx:
         notification = await find_notification(tx, id, notification_access(caller))
-        tries = await list_notification_attempts(tx, id)
-        moments = (await trace_notification(tx, id)).entries
-    seen = [
-        NotificationAttemptView(**{name: getattr(each, name) for name in NotificationAttemptView.__struct_fields__})
-        for each in tries
+        attempts = await list_notification_attempts(tx, id)
+        entries = (await trace_notification(tx, id)).entries
+    attempt_views = [
+        NotificationAttemptView(**{name: getattr(attempt, name) for name in NotificationAttemptView.__struct_fields__})
+        for attempt in attempts
     ]
     return NotificationDetailView(
-        **notification_view_fields(notification), attempts=seen, trace=trace_entry_views(moments)
+        **notification_view_fields(notification), attempts=attempt_views, trace=trace_entry_views(entries)
     )
 
 
@@ -240,13 +238,10 @@ async def post_notification_cancel(
     caller: AuthenticatedService,
     id: UUID,
 ) -> NotificationView:
-    """Call a notification of one's own off. One that has ended, or is being sent this moment, is 409."""
+    """Cancel a notification. Returns 409 if it has ended or is being sent."""
     async with hub.transaction() as tx:
-        return NotificationView(
-            **notification_view_fields(
-                await cancel_notification(tx, id, notification_access(caller), context.actor(caller.service))
-            )
-        )
+        cancelled = await cancel_notification(tx, id, notification_access(caller), context.actor(caller.service))
+    return NotificationView(**notification_view_fields(cancelled))
 
 
 def notification_access(caller: AuthenticatedService) -> NotificationAccess:
@@ -263,21 +258,21 @@ def try_decode_notification(hub: Hub, caller: AuthenticatedService, body: bytes)
 def decode_notification_draft(hub: Hub, caller: AuthenticatedService, body: bytes) -> NotificationDraft:
     if field := find_nul_field(body, "body"):
         raise Invalid.of_field(field, NUL_MESSAGE)
-    brought: NotificationBody = decode_json_body(body, NOTIFICATION_DECODER)
+    fields: NotificationBody = decode_json_body(body, NOTIFICATION_DECODER)
     return NotificationDraft(
-        channel=NotificationChannel(brought.recipient_type),
-        recipient=brought.recipient_id,
-        template=hub.templates.get(brought.template_key),
-        payload=brought.payload,
-        guild=brought.guild_id,
-        locale=brought.locale,
-        scheduled_at=brought.scheduled_at,
-        expires_at=brought.expires_at,
-        idempotency_key=brought.idempotency_key,
-        dedupe_key=brought.dedupe_key,
-        incident=brought.incident,
+        channel=NotificationChannel(fields.recipient_type),
+        recipient=fields.recipient_id,
+        template=hub.templates.get(fields.template_key),
+        payload=fields.payload,
+        guild=fields.guild_id,
+        locale=fields.locale,
+        scheduled_at=fields.scheduled_at,
+        expires_at=fields.expires_at,
+        idempotency_key=fields.idempotency_key,
+        dedupe_key=fields.dedupe_key,
+        incident=fields.incident,
         source=caller.service,
-        correlation_id=brought.correlation_id,
+        correlation_id=fields.correlation_id,
     )
 
 
@@ -301,7 +296,7 @@ ROUTES = (
         body=NotificationBody,
         max_items=MAX_NOTIFICATION_BATCH,
         response=RequestedNotificationView | list[NotificationBatchItemView],
-        other_statuses={200: "the same was asked for under this key before"},
+        other_statuses={200: "The key was used before for the same content."},
         may_raise=(Conflict, RateLimited),
         tag="notifications",
     ),

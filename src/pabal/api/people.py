@@ -1,4 +1,4 @@
-"""People: a token with which one sees their own toasts and preferences; everything of one taken along, or erased."""
+"""People: issue tokens for their own toasts and preferences, export and erase their data."""
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -19,14 +19,14 @@ from pabal.web.request import RequestContext
 from pabal.web.route import ResponseBody, Route
 
 PersonId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:@-]{1,64}$(?!\n)")]
-"""A Discord user id, which is a request's recipient. For Python a line may end before its line break; not for us."""
+"""A Discord user id, as in `recipient_id`. The lookahead rejects a trailing newline, which `$` accepts in Python."""
 
 PERSON_TOKENS_PER_SERVICE = RateLimit("person tokens of this service", 600, timedelta(minutes=1))
 TOKENS_PER_PERSON = RateLimit("tokens for this person", 20, timedelta(minutes=10))
 
 
 class PersonTokenView(ResponseBody, frozen=True):
-    """A person's token, shown this once, and the address that swaps it for a cookie in their browser, once."""
+    """A person's token, shown only once, and a URL that exchanges it once for a cookie in their browser."""
 
     token: str
     url: str
@@ -37,7 +37,7 @@ class PersonTokenView(ResponseBody, frozen=True):
 
 
 class PersonExportView(ResponseBody, frozen=True):
-    """Everything the hub has of a person, rows as they are. `deeds` is what the audit log says of them."""
+    """Everything the hub stores about a person, as whole rows. `deeds` are the entries of the audit log."""
 
     exported_at: str
     person: dict[str, Any] | None
@@ -53,7 +53,7 @@ class PersonExportView(ResponseBody, frozen=True):
 
 
 class PersonErasureView(ResponseBody, frozen=True):
-    """How many rows are gone. `others`: wishes, addresses, tokens."""
+    """How many rows were deleted. `others`: preferences, addresses and tokens."""
 
     requests: int
     toasts: int
@@ -63,9 +63,9 @@ class PersonErasureView(ResponseBody, frozen=True):
 async def post_person_token(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
 ) -> PersonTokenView:
-    """Make a token for a person, for fifteen minutes. Give it to nobody else: whoever has it sees what is theirs.
+    """Issue a token for a person, valid for 15 minutes. It gives access to the person's toasts and preferences.
 
-    A service gets 600 a minute, and twenty for one person in ten minutes.
+    Limited to 600 tokens per service and minute, and 20 per person and ten minutes.
     """
     async with hub.autocommit() as tx:
         await limits.consume_rate_limit(tx, PERSON_TOKENS_PER_SERVICE, caller.service)
@@ -78,7 +78,7 @@ async def post_person_token(
 async def get_person_export(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
 ) -> PersonExportView:
-    """Everything the hub has of a person: one document, for them to take along. That it was taken is audited."""
+    """Export everything the hub stores about a person as one document. The export is recorded in the audit log."""
     async with hub.transaction() as tx:
         return PersonExportView(**await export_person(tx, id, context.actor(caller.service)))
 
@@ -86,9 +86,9 @@ async def get_person_export(
 async def delete_person(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
 ) -> PersonErasureView:
-    """Erase everything the hub has of a person, by their Discord id. What waits for them is not sent.
+    """Erase everything the hub stores about a person, by their Discord id. Pending notifications are not sent.
 
-    The audit log keeps that it was done, under an alias.
+    The audit log records the erasure under a pseudonym.
     """
     async with hub.transaction() as tx:
         return PersonErasureView(**asdict(await erase_person(tx, id, context.actor(caller.service))))

@@ -1,4 +1,4 @@
-"""Preferences: what a person wants to be told, and where. For the person, or for a service that sends."""
+"""Preferences: which notifications a person wants. For the person, or for a service that sends notifications."""
 
 from datetime import datetime
 from typing import Annotated
@@ -31,7 +31,7 @@ Locale = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2}(-[A-Z]{2})?$")]
 
 
 class PreferencesView(ResponseBody, frozen=True):
-    """What a person wants. `night_consent`: marketing at night too. Who never said anything has no `updated_at`."""
+    """A person's preferences. `night_consent` allows marketing at night. `updated_at` is null for the defaults."""
 
     user_id: UUID | None
     discord_id: str | None
@@ -45,13 +45,13 @@ class PreferencesView(ResponseBody, frozen=True):
     updated_at: datetime | None
 
     @classmethod
-    def of(cls, preference: Preferences) -> "PreferencesView":
-        said = {name: getattr(preference, name) for name in cls.__struct_fields__ if name != "night_consent"}
-        return cls(night_consent=preference.night_consent_at is not None, **said)
+    def of(cls, preferences: Preferences) -> "PreferencesView":
+        fields = {name: getattr(preferences, name) for name in cls.__struct_fields__ if name != "night_consent"}
+        return cls(night_consent=preferences.night_consent_at is not None, **fields)
 
 
 class PreferencesBody(RequestBody, frozen=True):
-    """What shall be otherwise; what is left out stays."""
+    """The preferences to change. Omitted fields stay unchanged."""
 
     dm_enabled: OptionalFlag = UNSET
     payment_notifications: OptionalFlag = UNSET
@@ -63,12 +63,12 @@ class PreferencesBody(RequestBody, frozen=True):
 
     @property
     def changes(self) -> PreferencesUpdate:
-        said = {name: getattr(self, name) for name in self.__struct_fields__}
-        return PreferencesUpdate(**{name: value for name, value in said.items() if value is not UNSET})
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return PreferencesUpdate(**{name: value for name, value in fields.items() if value is not UNSET})
 
 
 async def get_preferences(hub: Hub, principal: Person | AuthenticatedService, user_id: PersonId) -> PreferencesView:
-    """What somebody wants to be told: by their Discord id, or as a registered user by theirs. Silence means yes."""
+    """Show a person's preferences, by Discord id or by the id of a registered user. By default everything is on."""
     async with hub.autocommit() as tx:
         return PreferencesView.of(await load_preferences(tx, await resolve_preference_owner(tx, principal, user_id)))
 
@@ -80,29 +80,29 @@ async def put_preferences(
     user_id: PersonId,
     body: PreferencesBody,
 ) -> PreferencesView:
-    """Change what somebody wants to be told. What was asked for already and is not sent yet obeys it too."""
+    """Change a person's preferences. They also apply to notifications that are requested but not sent yet."""
     async with hub.transaction() as tx:
-        kept = await update_preferences(
+        preferences = await update_preferences(
             tx,
             await resolve_preference_owner(tx, principal, user_id),
             body.changes,
             preference_actor(context, principal),
         )
-    return PreferencesView.of(kept)
+    return PreferencesView.of(preferences)
 
 
 async def resolve_preference_owner(tx: Tx, principal: Person | AuthenticatedService, user_id: str) -> PreferencesOwner:
-    """Whose preferences these are. A person has their own; everybody else's are not there."""
-    asked = parse_preference_owner(user_id)
-    if isinstance(principal, AuthenticatedService) or asked == principal.id:
-        return asked
-    if isinstance(asked, UUID) and (await load_preferences(tx, principal.id)).user_id == asked:
-        return asked
-    raise NotFound("there is no such person")
+    """Return the owner of the preferences. For a person, anyone but themselves does not exist."""
+    owner = parse_preference_owner(user_id)
+    if isinstance(principal, AuthenticatedService) or owner == principal.id:
+        return owner
+    if isinstance(owner, UUID) and (await load_preferences(tx, principal.id)).user_id == owner:
+        return owner
+    raise NotFound("No such person")
 
 
 def parse_preference_owner(user_id: str) -> PreferencesOwner:
-    """A registered user's id is a UUID, and a Discord id never is."""
+    """A UUID is the id of a registered user; a Discord id never is one."""
     try:
         return UUID(user_id)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Rules: which events make which notifications."""
+"""Rules: which events cause which notifications."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -7,10 +7,10 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pabal.api.notifications import RecipientType
 from pabal.core.errors import Conflict, NotFound
 from pabal.hub import Hub
 from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule, find_rule, list_rules, remove_rule, update_rule
+from pabal.notifications.states import RecipientType
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.pagination import PageQuery, decode_cursor, next_cursor
@@ -27,10 +27,10 @@ ExpirySeconds = Annotated[int, msgspec.Meta(ge=1, le=31_536_000)]
 
 
 class RuleBody(RequestBody, frozen=True, kw_only=True):
-    """Of events of this pattern (* is one part, or at the end the rest) this template is made, for these recipients.
+    """When an event matches the pattern, send the template to the recipients. `*` matches one part, at the end several.
 
-    `recipients` are paths into the payload, such as `user.discord_id`; of a list each is meant. `variables` says where
-    the template's variables are; one that is not named is taken by its own name.
+    `recipients` are paths into the payload, such as `user.discord_id`; a path through a list means every element.
+    `variables` maps the template's variables to paths; by default the path is the variable's name.
     """
 
     name: RuleName
@@ -46,7 +46,7 @@ class RuleBody(RequestBody, frozen=True, kw_only=True):
 
 
 class RulePatchBody(RequestBody, frozen=True, kw_only=True):
-    """What shall be otherwise; what is left out stays."""
+    """The fields to change. Omitted fields stay unchanged."""
 
     name: RuleName | UnsetType = UNSET
     event_pattern: EventPattern | UnsetType = UNSET
@@ -61,7 +61,7 @@ class RulePatchBody(RequestBody, frozen=True, kw_only=True):
 
 
 class RuleView(ResponseBody, frozen=True):
-    """A rule as it stands."""
+    """A rule."""
 
     id: UUID
     name: str
@@ -85,14 +85,14 @@ class RulePage(ResponseBody, frozen=True):
 
 
 async def get_rules(hub: Hub, query: PageQuery) -> RulePage:
-    """Every rule, the oldest first."""
+    """List the rules, the oldest first."""
     async with hub.autocommit() as tx:
         rows = await list_rules(tx, after=decode_cursor(query.cursor), limit=query.limit)
     return RulePage([rule_view(row) for row in rows], next_cursor(rows, query.limit))
 
 
 async def post_rule(hub: Hub, context: RequestContext, caller: AuthenticatedService, body: RuleBody) -> RuleView:
-    """Add a rule, for what is published from now on."""
+    """Add a rule. It applies to events that are published from now on."""
     async with hub.transaction() as tx:
         return rule_view(
             await add_rule(tx, hub.templates, RuleDraft(**rule_body_fields(body)), context.actor(caller.service))
@@ -108,7 +108,7 @@ async def get_rule(hub: Hub, id: UUID) -> RuleView:
 async def patch_rule(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID, body: RulePatchBody
 ) -> RuleView:
-    """Change a rule, from the next event on."""
+    """Change a rule. The change applies from the next event on."""
     async with hub.transaction() as tx:
         return rule_view(
             await update_rule(tx, hub.templates, id, rule_body_fields(body), context.actor(caller.service))
@@ -116,30 +116,30 @@ async def patch_rule(
 
 
 async def delete_rule(hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID) -> None:
-    """Forget a rule. What it asked for already is sent."""
+    """Delete a rule. Notifications it has requested are still sent."""
     async with hub.transaction() as tx:
         await remove_rule(tx, id, context.actor(caller.service))
 
 
 def rule_body_fields(body: RuleBody | RulePatchBody) -> dict[str, Any]:
-    """What a body names, in the rule's own words."""
-    named = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
-    if "expires_after_seconds" in named:
-        seconds = named.pop("expires_after_seconds")
-        named["expires_after"] = None if seconds is None else timedelta(seconds=seconds)
-    return named
+    """The fields that a body sets, by the names of RuleDraft."""
+    fields = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
+    if "expires_after_seconds" in fields:
+        seconds = fields.pop("expires_after_seconds")
+        fields["expires_after"] = None if seconds is None else timedelta(seconds=seconds)
+    return fields
 
 
 def rule_view(rule: Rule) -> RuleView:
-    seen = {name: getattr(rule, name) for name in RuleView.__struct_fields__ if name != "expires_after_seconds"}
-    lives = rule.expires_after
-    return RuleView(**seen, expires_after_seconds=None if lives is None else round(lives.total_seconds()))
+    fields = {name: getattr(rule, name) for name in RuleView.__struct_fields__ if name != "expires_after_seconds"}
+    seconds = None if rule.expires_after is None else round(rule.expires_after.total_seconds())
+    return RuleView(**fields, expires_after_seconds=seconds)
 
 
 RULE_PATH = "/v1/notification-rules/{id}"
 ROUTES = tuple(
-    Route(method, path, handler, permission=Permission.ADMIN, status=answers, may_raise=may_raise, tag="notifications")
-    for method, path, handler, answers, may_raise in (
+    Route(method, path, handler, permission=Permission.ADMIN, status=status, may_raise=may_raise, tag="notifications")
+    for method, path, handler, status, may_raise in (
         ("GET", "/v1/notification-rules", get_rules, 200, ()),
         ("POST", "/v1/notification-rules", post_rule, 201, (Conflict,)),
         ("GET", RULE_PATH, get_rule, 200, (NotFound,)),

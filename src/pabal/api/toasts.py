@@ -1,4 +1,4 @@
-"""Toasts, for the person they are for: the inbox, what is done with them, and a stream of every change."""
+"""Toasts, for their recipient: list them, mark them, and stream every change."""
 
 from collections.abc import AsyncGenerator
 from datetime import datetime, timedelta
@@ -31,7 +31,7 @@ TOAST_PING_INTERVAL = timedelta(seconds=20)
 
 
 class ToastView(ResponseBody, frozen=True):
-    """A toast: plain text, in the language of `locale`."""
+    """A toast. Title and body are plain text in the language of `locale`."""
 
     id: UUID
     category: str
@@ -51,7 +51,7 @@ class ToastView(ResponseBody, frozen=True):
 
 
 class ToastPage(ResponseBody, frozen=True):
-    """A page of toasts, the newest first. A stream that begins `after` the number `last` misses nothing."""
+    """A page of toasts, the newest first. A stream that starts `after` the number `last` misses nothing."""
 
     items: list[ToastView]
     cursor: str | None
@@ -60,57 +60,57 @@ class ToastPage(ResponseBody, frozen=True):
 
 
 class ToastQuery(PageQuery, frozen=True, kw_only=True):
-    """Which toasts: those in the inbox, or those put away."""
+    """Which toasts to list: those in the inbox, or the archived ones."""
 
     archived: bool = False
 
 
 class ToastStreamQuery(RequestQuery, frozen=True):
-    """Where to begin, for clients that cannot send `Last-Event-ID` the first time: after this number."""
+    """The number to start after, for clients that cannot send `Last-Event-ID` on the first request."""
 
     after: Annotated[int, Meta(ge=0, le=MAX_EVENT_ID)] | None = None
 
 
 async def get_toasts(hub: Hub, person: Person, query: ToastQuery) -> ToastPage:
-    """The person's toasts, and how many of them are unread."""
+    """List the person's toasts, with the number of unread ones."""
     async with hub.autocommit() as tx:
-        now = await load_inbox_state(tx, person.id)
+        inbox = await load_inbox_state(tx, person.id)
         rows = await list_toasts(
             tx, person.id, archived=query.archived, before=decode_cursor(query.cursor), limit=query.limit
         )
-    return ToastPage([*map(ToastView.of, rows)], next_cursor(rows, query.limit), now.unread, now.last_seq)
+    return ToastPage([*map(ToastView.of, rows)], next_cursor(rows, query.limit), inbox.unread, inbox.last_seq)
 
 
 async def post_toast_seen(hub: Hub, person: Person, id: UUID) -> ToastView:
-    """Say that a toast was on a screen."""
+    """Mark a toast as seen: it was shown on a screen."""
     return await mark_own_toast(hub, person, id, ToastAction.SEEN)
 
 
 async def post_toast_read(hub: Hub, person: Person, id: UUID) -> ToastView:
-    """Say that a toast was read."""
+    """Mark a toast as read."""
     return await mark_own_toast(hub, person, id, ToastAction.READ)
 
 
 async def post_toast_archive(hub: Hub, person: Person, id: UUID) -> ToastView:
-    """Put a toast away."""
+    """Archive a toast."""
     return await mark_own_toast(hub, person, id, ToastAction.ARCHIVE)
 
 
-async def mark_own_toast(hub: Hub, person: Person, toast: UUID, mark: ToastAction) -> ToastView:
+async def mark_own_toast(hub: Hub, person: Person, toast_id: UUID, action: ToastAction) -> ToastView:
     async with hub.transaction() as tx:
-        return ToastView.of(await mark_toast(tx, person.id, toast, mark))
+        return ToastView.of(await mark_toast(tx, person.id, toast_id, action))
 
 
 async def get_toast_stream(hub: Hub, context: RequestContext, person: Person, query: ToastStreamQuery) -> Response:
-    """Stay connected and be told every change of the person's toasts, as server-sent events.
+    """Stream every change of the person's toasts as server-sent events.
 
-    The first is `connected`; then comes `toast` for each that arrives, is seen, read or put away, wherever that was
-    done. Both say how many are unread. Whoever comes back with `Last-Event-ID` misses nothing; without it, and without
-    `after`, the stream begins now.
+    The first event is `connected`; a `toast` event follows whenever a toast arrives or is seen, read or archived. Both
+    contain the number of unread toasts. A client that reconnects with `Last-Event-ID` misses nothing. Without it, and
+    without `after`, the stream starts now.
     """
-    said = parse_last_event_id(context.request.headers.get("last-event-id"))
-    stream, now = await hub.toast_streams.open(person, query.after if said is None else said)
-    return EventStreamResponse(stream_toast_events(hub, stream, now), stream.close)
+    last_event_id = parse_last_event_id(context.request.headers.get("last-event-id"))
+    stream, inbox = await hub.toast_streams.open(person, query.after if last_event_id is None else last_event_id)
+    return EventStreamResponse(stream_toast_events(hub, stream, inbox), stream.close)
 
 
 async def stream_toast_events(hub: Hub, stream: ToastStream, inbox: InboxState) -> AsyncGenerator[bytes]:
@@ -120,8 +120,8 @@ async def stream_toast_events(hub: Hub, stream: ToastStream, inbox: InboxState) 
             if change is None:
                 yield PING
             else:
-                told: dict[str, Any] = {"toast": ToastView.of(change), "unread": change.unread}
-                yield format_sse_event("toast", told, change.seq)
+                data: dict[str, Any] = {"toast": ToastView.of(change), "unread": change.unread}
+                yield format_sse_event("toast", data, change.seq)
     finally:
         hub.toast_streams.close(stream)
 
@@ -141,8 +141,8 @@ ROUTES = (
     ),
     *(
         Route(
-            "POST", f"/v1/toasts/{{id}}/{word}", handler, person_auth=True, may_raise=(NotFound,), tag="notifications"
+            "POST", f"/v1/toasts/{{id}}/{action}", handler, person_auth=True, may_raise=(NotFound,), tag="notifications"
         )
-        for word, handler in (("seen", post_toast_seen), ("read", post_toast_read), ("archive", post_toast_archive))
+        for action, handler in (("seen", post_toast_seen), ("read", post_toast_read), ("archive", post_toast_archive))
     ),
 )

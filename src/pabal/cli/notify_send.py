@@ -24,8 +24,13 @@ from pabal.db.tx import Tx
 from pabal.hub import Hub
 from pabal.notifications.decision.decide import DeliveryDecision, NotificationChannel, SendLater, SendNow, Suppress
 from pabal.notifications.decision.texts import ExplanationLanguage, format_decision_steps
-from pabal.notifications.preview import NotificationPreview, preview_notification, read_database_time, sample_payload
-from pabal.notifications.requests import NotificationDraft, RequestedNotification, request_notifications
+from pabal.notifications.preview import NotificationPreview, preview_notification, sample_payload
+from pabal.notifications.requests import (
+    NotificationDraft,
+    RequestedNotification,
+    read_database_time,
+    request_notifications,
+)
 from pabal.notifications.templates.catalogue import load_templates
 from pabal.notifications.templates.render import RenderedText, render_notification
 from pabal.notifications.templates.template import TEMPLATE_LOCALES, Template

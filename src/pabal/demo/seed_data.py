@@ -20,8 +20,7 @@ from pabal.hub import Hub
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.people.tokens import issue_person_link
-from pabal.notifications.preview import read_database_time
-from pabal.notifications.requests import NotificationDraft, request_notifications
+from pabal.notifications.requests import NotificationDraft, read_database_time, request_notifications
 from pabal.notifications.rules.rules import RuleDraft as Rule
 from pabal.notifications.rules.rules import add_rule, list_rules
 from pabal.notifications.templates.catalogue import register_templates

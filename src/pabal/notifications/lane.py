@@ -1,4 +1,4 @@
-"""The notification lane."""
+"""The notification lane: claim and settle the rows of `notification.requests`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,21 +10,22 @@ from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.decision.decide import Criticality, NotificationChannel
+from pabal.notifications.states import Priority, RecipientType
 from pabal.queue.lane import Capability, ClaimedRow, Lane
 
 CLAIM_EVERYTHING: dict[str, Any] = {
     "channels": [*NotificationChannel],
-    "priorities": [each.priority for each in Criticality],
+    "priorities": [criticality.priority for criticality in Criticality],
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedNotification:
-    """A request handed to a worker under a lease."""
+    """A notification that a worker holds under a lease."""
 
     id: UUID
     lease: UUID
-    recipient_type: str
+    recipient_type: RecipientType
     recipient_id: str
     guild_id: UUID | None
     template_key: str
@@ -32,7 +33,7 @@ class ClaimedNotification:
     locale: str | None
     nonce: str
     event_id: UUID | None
-    priority: int
+    priority: Priority
     created_at: datetime
     attempt: int
     max_attempts: int
@@ -50,19 +51,19 @@ class NotificationLane(Lane[ClaimedNotification]):
     async def claim(
         self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any
     ) -> list[ClaimedNotification]:
-        """Take due requests of all channels and priorities, or only of those that are named."""
+        """Claim due notifications. `channels` and `priorities` restrict the claim."""
         return await super().claim(tx, limit, hold, holder, **CLAIM_EVERYTHING | claim_filter)
 
     async def lock(self, tx: Tx, items: Sequence[ClaimedRow]) -> set[UUID]:
-        """Let nobody else settle these before this transaction is over; those whose lease still holds."""
+        """Lock rows until the transaction ends. Return the ids whose lease still holds."""
         return {*await tx.column(self.q.lock, **self.fences(items))}
 
     async def settle_done(
         self, tx: Tx, items: Sequence[ClaimedRow], responses: Sequence[dict[str, Any] | None] | None = None
     ) -> list[UUID]:
-        """End them as sent, each with what its channel answered, where one did."""
-        said = [None] * len(items) if responses is None else [*responses]
-        return await tx.column(self.q.settle_done, **self.fences(items), answers=said)
+        """Mark them as sent, each with its channel's response if there is one."""
+        answers = [None] * len(items) if responses is None else [*responses]
+        return await tx.column(self.q.settle_done, **self.fences(items), answers=answers)
 
 
 LANE = NotificationLane()

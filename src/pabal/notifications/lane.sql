@@ -1,8 +1,8 @@
 -- name: claim
--- The seed's FetchPendingRequests. Emergencies first, then by schedule. A held row is due again when its lease ends; if it
--- has no attempt left then, it fails here instead of being sent a fourth time. What became of the attempt whose holder
--- never came back nobody knows, except of a toast, which arrives with its settle. A late emergency is still sent. Whatever
--- the planner guesses of how many there are, it goes to each of them by its place.
+-- The seed's FetchPendingRequests. Emergencies first, then by schedule; an emergency is claimed even after it expired.
+-- A row whose lease has expired is due again. If it has no attempt left, it fails here. Its reason is 'unknown', because
+-- the lost attempt may have been delivered; a toast cannot be, it is inserted when its notification is settled.
+-- Updates by ctid, so that the plan does not depend on row estimates.
 with picked as materialized (
     select r.id, r.row_ctid, r.lease, r.attempt_count, r.held_by, r.claimed_at
     from (
@@ -21,7 +21,7 @@ with picked as materialized (
     ) r
     limit :limit
 ),
-lost as (
+lost_attempts as (
     insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, why)
     select p.id, p.lease, p.attempt_count, p.held_by, coalesce(p.claimed_at, pabal.now()), 'unknown', 'lease expired'
     from picked p
@@ -52,7 +52,7 @@ from moved
 where state = 'pending';
 
 -- name: lock
--- Before a settle of several statements, so that two of them cannot cross.
+-- Lock all rows in id order before several statements settle them, to avoid deadlocks.
 select a.id
 from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
 join notification.requests r on r.id = a.id and r.lease = a.lease
@@ -60,7 +60,7 @@ order by a.id
 for no key update of r;
 
 -- name: settle_done
--- The seed's MarkSent. The attempt is written down with it, as with every end of one, and what the channel answered.
+-- The seed's MarkSent. Also records the attempt, with the channel's response.
 with ended as (
     update notification.requests r
     set state = 'sent', sent_at = pabal.now(), ended_at = pabal.now(), lease = null, leased_until = null
@@ -74,7 +74,7 @@ with ended as (
     where r.id = a.id
     returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at, a.answer
 ),
-kept as (
+attempt as (
     insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, answer)
     select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'done', answer
     from ended
@@ -82,7 +82,7 @@ kept as (
 select id from ended;
 
 -- name: settle_retry
--- The seed's IncrementAttempt; the attempt was counted when it was claimed. The schedule moves, or it would come back hot.
+-- The seed's IncrementAttempt. The attempt was counted when the row was claimed; here the schedule moves.
 with ended as (
     update notification.requests r
     set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why
@@ -96,7 +96,7 @@ with ended as (
     where r.id = a.id
     returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at, a.why
 ),
-kept as (
+attempt as (
     insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, why)
     select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'retry', why
     from ended
@@ -123,7 +123,7 @@ with ended as (
     where r.id = a.id
     returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at, a.why
 ),
-kept as (
+attempt as (
     insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, why)
     select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'dead', why
     from ended
@@ -131,7 +131,7 @@ kept as (
 select id from ended;
 
 -- name: settle_snooze
--- A 429 waits as it was told and spends nothing.
+-- Delayed without counting the attempt, for example after a 429.
 with ended as (
     update notification.requests r
     set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why,
@@ -146,7 +146,7 @@ with ended as (
     where r.id = a.id
     returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at, a.why
 ),
-kept as (
+attempt as (
     insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, why)
     select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'snooze', why
     from ended
@@ -154,17 +154,17 @@ kept as (
 select id from ended;
 
 -- name: extend
--- Waits for nobody: a row that is locked is being settled, and there is another heartbeat before its lease ends. What is
--- asked for and no longer held is told back.
-with longer as (
+-- Skips locked rows: they are being settled, and another heartbeat comes before the lease ends. Returns the ids that are
+-- no longer held.
+with extended as (
     update notification.requests r
     set leased_until = pabal.now() + :hold::interval
     from (
         select a.id from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
         join notification.requests r on r.id = a.id and r.lease = a.lease
         for no key update of r skip locked
-    ) mine
-    where r.id = mine.id
+    ) held
+    where r.id = held.id
 )
 select a.id
 from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
@@ -172,7 +172,7 @@ left join notification.requests r on r.id = a.id and r.lease = a.lease
 where r.id is null;
 
 -- name: expire
--- Late marketing is dropped, a late emergency is not. Never under a holder.
+-- Emergencies never expire, nor does a row that a worker holds.
 update notification.requests r
 set state = 'suppressed', reason = 'expired', ended_at = pabal.now(), lease = null, leased_until = null
 from (
@@ -186,7 +186,7 @@ from (
 where r.id = late.id;
 
 -- name: purge
--- The seed's DeleteOldRequests, by the end: what is pending or planned is never deleted.
+-- The seed's DeleteOldRequests, by the time it ended: pending rows are never deleted.
 delete from notification.requests r
 using (
     select id from notification.requests

@@ -1,7 +1,7 @@
-"""Read: what a notification is, what was decided about it and what became of it, for the service that asked for it."""
+"""Read notifications, their decisions and their attempts."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,13 +11,14 @@ from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanCursor, ScannedRow, Scan
 from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.states import AttemptOutcome, NotificationState, Priority, RecipientType
 
 Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationAccess:
-    """Who asks: a service sees what it asked for and what rules made of its events; `all` sees everything."""
+    """Which notifications a reader may see: those its service requested or rules made of its events, or all."""
 
     service: str
     all_services: bool = False
@@ -25,18 +26,18 @@ class NotificationAccess:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A notification as it stands. `decision` is why it is sent or not, step by step."""
+    """A notification. `decision` lists the steps of the decision to send it or not."""
 
     id: UUID
-    recipient_type: str
+    recipient_type: RecipientType
     recipient_id: str
     guild_id: UUID | None
     template_key: str
     payload: dict[str, Any]
-    state: str
+    state: NotificationState
     reason: str | None
     decision: Sequence[str]
-    priority: int
+    priority: Priority
     attempt_count: int
     last_error: str | None
     scheduled_at: datetime
@@ -57,19 +58,19 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class NotificationAttempt:
-    """One try at sending it."""
+    """One attempt to send a notification."""
 
     attempt: int
     worker: str | None
     started_at: datetime
     ended_at: datetime
-    outcome: str
+    outcome: AttemptOutcome
     why: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationFilter:
-    """Which notifications."""
+    """Which notifications to list. An unknown state matches none."""
 
     recipient: str | None = None
     state: str | None = None
@@ -79,16 +80,16 @@ class NotificationFilter:
 async def find_notification(tx: Tx, notification_id: UUID, access: NotificationAccess) -> Notification:
     for notification in await find_notifications(tx, [notification_id], access):
         return notification
-    raise NotFound(f"there is no notification {notification_id}")
+    raise NotFound(f"No such notification: {notification_id}")
 
 
 async def find_notifications(tx: Tx, ids: Sequence[UUID], access: NotificationAccess) -> list[Notification]:
-    """Those of these that there are, for whoever may see them; the newest first."""
+    """Return the notifications among these ids that the reader may see, the newest first."""
     return await tx.all(Notification, Q.find_notifications, ids=ids, service=access.service, all=access.all_services)
 
 
 async def list_notification_attempts(tx: Tx, notification_id: UUID) -> list[NotificationAttempt]:
-    """The attempts at a notification, the first first."""
+    """The attempts of a notification, the oldest first."""
     return await tx.all(NotificationAttempt, Q.list_attempts, id=notification_id)
 
 
@@ -97,15 +98,15 @@ OPERATOR_ACCESS = NotificationAccess("hub", all_services=True)
 
 @dataclass(frozen=True, slots=True)
 class NotificationSummary:
-    """A notification as a long list shows it: without what it carries."""
+    """A notification in a list: without its payload."""
 
     id: UUID
-    recipient_type: str
+    recipient_type: RecipientType
     recipient_id: str
     template_key: str
-    state: str
+    state: NotificationState
     reason: str | None
-    priority: int
+    priority: Priority
     created_at: datetime
     sent_at: datetime | None
 
@@ -118,12 +119,12 @@ async def scan_notification_summaries(
     limit: int = 50,
     scan_limit: int = MAX_SCANNED_ROWS,
 ) -> ScanPage[NotificationSummary]:
-    """Everybody's as a page shows them, the newest first; `before` is where the look before ended."""
-    seen = await _scan_matching_notifications(
+    """Return a page of summaries of all services, the newest first. `before` is the end of the previous page."""
+    scanned = await _scan_matching_notifications(
         tx, OPERATOR_ACCESS, criteria, before=before, limit=limit, scan_limit=scan_limit
     )
-    ids = [each.id for each in seen if each.is_match]
-    return make_scan_page(await tx.all(NotificationSummary, Q.list_summaries, ids=ids) if ids else [], seen, limit)
+    ids = [row.id for row in scanned if row.is_match]
+    return make_scan_page(await tx.all(NotificationSummary, Q.list_summaries, ids=ids) if ids else [], scanned, limit)
 
 
 async def scan_notifications(
@@ -135,10 +136,12 @@ async def scan_notifications(
     limit: int = 50,
     scan_limit: int = MAX_SCANNED_ROWS,
 ) -> ScanPage[Notification]:
-    """Those that somebody may see as they stand, the newest first; `before` is where the look before ended."""
-    seen = await _scan_matching_notifications(tx, access, criteria, before=before, limit=limit, scan_limit=scan_limit)
-    ids = [each.id for each in seen if each.is_match]
-    return make_scan_page(await find_notifications(tx, ids, access) if ids else [], seen, limit)
+    """Return a page of the visible notifications, the newest first. `before` is the end of the previous page."""
+    scanned = await _scan_matching_notifications(
+        tx, access, criteria, before=before, limit=limit, scan_limit=scan_limit
+    )
+    ids = [row.id for row in scanned if row.is_match]
+    return make_scan_page(await find_notifications(tx, ids, access) if ids else [], scanned, limit)
 
 
 async def _scan_matching_notifications(
@@ -150,26 +153,41 @@ async def _scan_matching_notifications(
     limit: int,
     scan_limit: int,
 ) -> list[ScannedRow]:
-    """Look along every road that leads to what is chosen, a little way first."""
-    at, row = before or (None, None)
-    said = {"state": criteria.state, "template": criteria.template, "before": at, "before_id": row, "limit": limit}
-    query, roads, more = await _notification_scan_queries(tx, access, criteria)
+    """Scan the partitions of the best index for the filter, a few rows first."""
+    before_time, before_id = before or (None, None)
+    scan = await _choose_scan(tx, access, criteria)
 
-    async def along(reach: int) -> list[ScannedRow]:
-        return await tx.all(ScannedRow, query, roads=roads, reach=reach, **said, **more)
-
-    return await bounded_scan(along, limit, max(limit, scan_limit // len(roads)))
-
-
-async def _notification_scan_queries(
-    tx: Tx, access: NotificationAccess, criteria: NotificationFilter
-) -> tuple[Query, list[str], dict[str, Any]]:
-    """The index that knows the most of what is chosen, and whose part of it to look through."""
-    if criteria.recipient is not None:
-        return (
-            Q.scan_by_recipient,
-            [*NotificationChannel],
-            {"recipient": criteria.recipient, "service": access.service, "all": access.all_services},
+    async def scan_rows(reach: int) -> list[ScannedRow]:
+        return await tx.all(
+            ScannedRow,
+            scan.query,
+            partitions=scan.partitions,
+            reach=reach,
+            state=criteria.state,
+            template=criteria.template,
+            before=before_time,
+            before_id=before_id,
+            limit=limit,
+            **scan.arguments,
         )
-    roads = await tx.column(Q.list_source_services) if access.all_services else [access.service]
-    return (Q.scan_by_service if criteria.state in {None, "sent"} else Q.scan_unsent_by_service), roads, {}
+
+    return await bounded_scan(scan_rows, limit, max(limit, scan_limit // len(scan.partitions)))
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationScan:
+    """A scan query and the values of its index's first column to scan."""
+
+    query: Query
+    partitions: Sequence[str]
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+async def _choose_scan(tx: Tx, access: NotificationAccess, criteria: NotificationFilter) -> NotificationScan:
+    """Choose the most selective index for the filter."""
+    if criteria.recipient is not None:
+        arguments = {"recipient": criteria.recipient, "service": access.service, "all": access.all_services}
+        return NotificationScan(Q.scan_by_recipient, [*NotificationChannel], arguments)
+    services = await tx.column(Q.list_source_services) if access.all_services else [access.service]
+    query = Q.scan_by_service if criteria.state in {None, "sent"} else Q.scan_unsent_by_service
+    return NotificationScan(query, services)

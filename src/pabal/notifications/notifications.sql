@@ -1,5 +1,5 @@
 -- name: find_notifications
--- Somebody else's are not there.
+-- Notifications of other services are left out, as if they did not exist.
 select r.id, r.recipient_type, r.recipient_id, r.guild_id, r.template_key, r.payload, r.state, r.reason, r.decision, r.priority,
        r.attempt_count, r.last_error, r.scheduled_at, r.expires_at, r.sent_at, r.ended_at, r.created_at, r.locale, r.incident,
        r.event_id, r.rule_id, r.source_service, r.requested_by, r.idempotency_key, r.correlation_id, r.again_of
@@ -11,14 +11,14 @@ order by r.created_at desc, r.id desc;
 select attempt, worker, started_at, ended_at, outcome, why from notification.attempts where request_id = :id order by id;
 
 -- name: list_source_services
--- Whose there may be: nobody's, and each service's.
+-- Every source a notification may have; '' is none.
 select '' union all select s.name from public.services s;
 
 -- name: scan_by_service
--- What these services asked for, the newest first, each in the order of its own index. However rare what is chosen is, of none
--- are more than :reach looked at; the last of those comes too, chosen or not: nothing older than it is known to be next.
+-- Notifications of these services, the newest first, each read in index order. At most :reach rows are read per service,
+-- however few match. The last row read is returned even if it does not match: it is where the scan must go on.
 select r.id, r.created_at, r.is_match, r.scan_position = :reach as is_scan_end
-from unnest(:roads::text[]) as w (service)
+from unnest(:partitions::text[]) as w (service)
 cross join lateral (
     select r.id, r.created_at, row_number() over (order by r.created_at desc, r.id desc) as scan_position,
            (:state::text is null or r.state = :state) and (:template::text is null or r.template_key = :template) as is_match
@@ -38,9 +38,9 @@ order by r.created_at desc, r.id desc
 limit :limit;
 
 -- name: scan_unsent_by_service
--- The same of what was not sent: few, and each service's have an index of their own.
+-- As scan_by_service for notifications that are not sent. They are few, and have an index of their own.
 select r.id, r.created_at, r.is_match, r.scan_position = :reach as is_scan_end
-from unnest(:roads::text[]) as w (service)
+from unnest(:partitions::text[]) as w (service)
 cross join lateral (
     select r.id, r.created_at, row_number() over (order by r.created_at desc, r.id desc) as scan_position,
            (:template::text is null or r.template_key = :template) as is_match
@@ -60,10 +60,10 @@ order by r.created_at desc, r.id desc
 limit :limit;
 
 -- name: scan_by_recipient
--- The same of what one recipient was to get, through each channel. What somebody else asked for is not looked at, and ends no
--- look: a service that reads on learns of none.
+-- As scan_by_service for one recipient, per channel. Rows of other services are skipped before :reach is counted, so that
+-- a cursor reveals nothing about them.
 select r.id, r.created_at, r.is_match, r.scan_position = :reach as is_scan_end
-from unnest(:roads::text[]) as w (channel)
+from unnest(:partitions::text[]) as w (channel)
 cross join lateral (
     select r.id, r.created_at, row_number() over (order by r.created_at desc, r.id desc) as scan_position,
            (:state::text is null or r.state = :state) and (:template::text is null or r.template_key = :template) as is_match

@@ -1,11 +1,10 @@
-"""Alarms: what the hub itself has to say to its operator, and emergencies that did not get through.
+"""Operator alerts: what the hub reports to its operator, such as emergencies that were not delivered.
 
-The operator is reached in one Discord channel. Where none is set, an alarm is a line in the log. Nothing is raised
-about an alarm that fails in turn: one would make the next.
+Alerts go to one Discord channel, or to the log if none is configured. A failed alert causes no further alert.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -19,6 +18,7 @@ from pabal.db.tx import Tx
 from pabal.limits import RateLimit
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.requests import NotificationDraft, notification_draft_errors, try_request_notifications
+from pabal.notifications.states import RecipientType
 from pabal.notifications.templates.catalogue import TemplateCatalogue
 
 Q = load_queries(__file__)
@@ -26,15 +26,15 @@ log = get_logger()
 
 UNDELIVERED_TEMPLATE = "system.undelivered"
 ALERT_REPEAT_INTERVAL = timedelta(hours=1)
-"""How long an alarm that stays true is not said again."""
+"""How often an ongoing alert is repeated."""
 MAX_ERROR_LENGTH = 300
 LATE_AFTER = timedelta(minutes=5)
-"""How long an emergency may be on its way before somebody is told in another."""
+"""How long an emergency may stay pending before an alert."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorAlert:
-    """Something the operator must know. `about` tells one from the next of its kind; a `lasting` one is said hourly."""
+    """An alert. `subject` distinguishes alerts of one template; an ongoing one is repeated every hour."""
 
     template_key: str
     subject: str
@@ -44,7 +44,7 @@ class OperatorAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertTarget:
-    """Where alarms go, and in whose words."""
+    """Where alerts go, and the templates they use."""
 
     catalogue: TemplateCatalogue
     channel_id: str | None
@@ -52,10 +52,10 @@ class AlertTarget:
 
 @dataclass(frozen=True, slots=True)
 class UndeliveredEmergency:
-    """An emergency that failed, or is late."""
+    """An emergency that failed or is late."""
 
     id: UUID
-    recipient_type: str
+    recipient_type: RecipientType
     recipient_id: str
     template_key: str
     payload: dict[str, Any]
@@ -65,95 +65,98 @@ class UndeliveredEmergency:
 
 
 async def send_operator_alerts(tx: Tx, target: AlertTarget, alerts: Sequence[OperatorAlert]) -> int:
-    """Tell the operator, each alarm once; how many were new."""
+    """Send each alert once. Return how many were new."""
     if not alerts:
         return 0
     if target.channel_id is None:
-        return sum([await _log_alert(tx, alarm) for alarm in alerts])
+        return sum([await _log_alert(tx, alert) for alert in alerts])
     hour = await tx.value(Q.current_hour)
     drafts = [
         NotificationDraft(
             channel=NotificationChannel.GUILD_AUDIT_CHANNEL,
             recipient=target.channel_id,
-            template=target.catalogue.get(alarm.template_key),
-            payload=alarm.payload,
-            dedupe_key=f"alarm:{alarm.template_key}:{alarm.subject}{f':{hour}' if alarm.is_ongoing else ''}"[-255:],
+            template=target.catalogue.get(alert.template_key),
+            payload=alert.payload,
+            dedupe_key=f"alert:{alert.template_key}:{alert.subject}{f':{hour}' if alert.is_ongoing else ''}"[-255:],
         )
-        for alarm in alerts
+        for alert in alerts
     ]
     return await _request_alerts(tx, drafts)
 
 
 async def alert_undelivered_emergencies(tx: Tx, target: AlertTarget, batch: int) -> int:
-    """Let no emergency go unheard: a person who was not reached finds it in their dashboard, and the operator is told.
+    """Alert the operator of emergencies that failed or are late, and show a person's in their dashboard.
 
-    However it failed: refused, given up, or never settled by a worker that died. One that Discord keeps waiting is told
-    there as well, and is still tried.
+    However they failed: refused, exhausted, or lost with a worker. A late emergency is still sent to Discord.
     """
-    lost = await tx.all(UndeliveredEmergency, Q.mark_undelivered_emergencies, late=LATE_AFTER, batch=batch)
+    undelivered = await tx.all(UndeliveredEmergency, Q.mark_undelivered_emergencies, late=LATE_AFTER, batch=batch)
     drafts = [
         draft
-        for each in lost
-        if each.template_key != UNDELIVERED_TEMPLATE
-        for draft in fallback_toast_drafts(target.catalogue, each)
+        for emergency in undelivered
+        if emergency.template_key != UNDELIVERED_TEMPLATE
+        for draft in fallback_toast_drafts(target.catalogue, emergency)
     ]
     await _request_alerts(tx, drafts)
-    for each in lost:
-        log.error("emergency undelivered", request=str(each.id), template=each.template_key, error=each.last_error)
-    if target.channel_id is not None:
-        await send_operator_alerts(
-            tx, target, [undelivered_alert(each) for each in lost if each.template_key != UNDELIVERED_TEMPLATE]
+    for emergency in undelivered:
+        log.error(
+            "emergency not delivered",
+            notification_id=str(emergency.id),
+            template=emergency.template_key,
+            error=emergency.last_error,
         )
-    return len(lost)
+    if target.channel_id is not None:
+        alerts = [undelivered_alert(each) for each in undelivered if each.template_key != UNDELIVERED_TEMPLATE]
+        await send_operator_alerts(tx, target, alerts)
+    return len(undelivered)
 
 
 def fallback_toast_drafts(catalogue: TemplateCatalogue, emergency: UndeliveredEmergency) -> list[NotificationDraft]:
-    """The same words in the dashboard; without a text for it, the bare fact."""
+    """A toast with the same text, or with `system.undelivered` if the template has no text for toasts."""
     if emergency.recipient_type != NotificationChannel.USER_DM:
         return []
-    said: dict[str, Any] = {
-        "channel": NotificationChannel.DASHBOARD_TOAST,
-        "recipient": emergency.recipient_id,
-        "locale": emergency.locale,
-    }
-    said |= {"dedupe_key": f"undelivered:{emergency.id}", "correlation_id": emergency.correlation_id}
+    fallback = NotificationDraft(
+        channel=NotificationChannel.DASHBOARD_TOAST,
+        recipient=emergency.recipient_id,
+        template=catalogue.get(UNDELIVERED_TEMPLATE),
+        payload=undelivered_alert(emergency).payload,
+        locale=emergency.locale,
+        dedupe_key=f"undelivered:{emergency.id}",
+        correlation_id=emergency.correlation_id,
+    )
     if emergency.template_key in catalogue:
-        same = NotificationDraft(template=catalogue.get(emergency.template_key), payload=emergency.payload, **said)
-        if not [*notification_draft_errors(same)]:
-            return [same]
-    return [
-        NotificationDraft(
-            template=catalogue.get(UNDELIVERED_TEMPLATE), payload=undelivered_alert(emergency).payload, **said
-        )
-    ]
+        original = replace(fallback, template=catalogue.get(emergency.template_key), payload=emergency.payload)
+        if not [*notification_draft_errors(original)]:
+            return [original]
+    return [fallback]
 
 
 def undelivered_alert(emergency: UndeliveredEmergency) -> OperatorAlert:
-    facts = {"template": emergency.template_key, "recipient": f"{emergency.recipient_type} {emergency.recipient_id}"}
-    return OperatorAlert(
-        UNDELIVERED_TEMPLATE, str(emergency.id), {**facts, "error": emergency.last_error[:MAX_ERROR_LENGTH]}
-    )
+    payload = {
+        "template": emergency.template_key,
+        "recipient": f"{emergency.recipient_type} {emergency.recipient_id}",
+        "error": emergency.last_error[:MAX_ERROR_LENGTH],
+    }
+    return OperatorAlert(UNDELIVERED_TEMPLATE, str(emergency.id), payload)
 
 
 async def _request_alerts(tx: Tx, drafts: Sequence[NotificationDraft]) -> int:
-    """Ask for each: one that cannot be must not keep the others back."""
-    new = 0
-    for draft, asked in zip(
-        drafts, await try_request_notifications(tx, drafts, HUB_ACTOR) if drafts else (), strict=True
-    ):
-        if isinstance(asked, PabalError):
-            log.error("alarm refused", template=draft.template.key, channel=draft.channel, error=str(asked))
+    """Request each alert, independently of the others. Return how many were new."""
+    new_alerts = 0
+    results = await try_request_notifications(tx, drafts, HUB_ACTOR) if drafts else ()
+    for draft, result in zip(drafts, results, strict=True):
+        if isinstance(result, PabalError):
+            log.error("operator alert failed", template=draft.template.key, channel=draft.channel, error=str(result))
         else:
-            new += not asked.repeated
-    return new
+            new_alerts += not result.repeated
+    return new_alerts
 
 
 async def _log_alert(tx: Tx, alert: OperatorAlert) -> bool:
     try:
         await limits.consume_rate_limit(
-            tx, RateLimit("alarm", 1, ALERT_REPEAT_INTERVAL), f"{alert.template_key}:{alert.subject}"
+            tx, RateLimit("operator alert", 1, ALERT_REPEAT_INTERVAL), f"{alert.template_key}:{alert.subject}"
         )
     except RateLimited:
         return False
-    log.warning("alarm raised", template=alert.template_key, **alert.payload)
+    log.warning("operator alert", template=alert.template_key, **alert.payload)
     return True

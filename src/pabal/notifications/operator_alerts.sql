@@ -2,7 +2,7 @@
 select to_char(pabal.now() at time zone 'utc', 'YYYYMMDDHH24');
 
 -- name: mark_undelivered_emergencies
--- Each once: what was raised says so in its decision, as the index has it.
+-- The step 'raised' in `decision` marks those that were alerted, as in the partial index.
 update notification.requests r
 set decision = r.decision || '"raised"'
 from (
@@ -24,4 +24,4 @@ from (
 ) f
 where r.id = f.id
 returning r.id, r.recipient_type, r.recipient_id, r.template_key, r.payload, r.locale,
-          coalesce(r.last_error, 'nobody could take it yet') as last_error, r.correlation_id;
+          coalesce(r.last_error, 'not sent yet') as last_error, r.correlation_id;

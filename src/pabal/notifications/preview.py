@@ -1,21 +1,21 @@
-"""Rehearse: what would become of a notice if it were asked for now, and what it would say. Nothing is written."""
+"""Preview a notification: what would be decided and shown if it were requested now. Nothing is written."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from pabal.core.errors import Invalid
-from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.decision.decide import DeliveryDecision
-from pabal.notifications.people.preferences import load_preferences as preference_of
-from pabal.notifications.people.preferences import load_recipient_profiles
-from pabal.notifications.requests import NotificationDraft, decide_draft, notification_draft_errors
+from pabal.notifications.people.preferences import load_preferences, load_recipient_profiles
+from pabal.notifications.requests import (
+    NotificationDraft,
+    decide_draft,
+    notification_draft_errors,
+    read_database_time,
+)
 from pabal.notifications.templates.render import RenderedText, render_notification
 from pabal.notifications.templates.template import Template, VariableType
-
-Q = load_queries(__file__)
 
 SAMPLE_VALUES: Mapping[VariableType, Any] = {
     VariableType.INTEGER: 12900,
@@ -26,29 +26,27 @@ SAMPLE_VALUES: Mapping[VariableType, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class NotificationPreview:
-    """What would be decided, and what would be shown, in which language."""
+    """The decision and the rendered text, in which language."""
 
     decision: DeliveryDecision
     rendered: RenderedText
     locale: str
 
 
-async def preview_notification(tx: Tx, draft: NotificationDraft, locale: str) -> NotificationPreview:
-    """Decide and write a draft as its asking and its sending would; `locale` is the hub's own language."""
-    if mistakes := [*notification_draft_errors(draft)]:
-        raise Invalid(*mistakes)
-    flags = await load_recipient_profiles(tx, [draft.recipient])
-    now = await read_database_time(tx)
-    spoken = draft.locale or (await preference_of(tx, draft.recipient)).locale or locale
-    rendered = render_notification(draft.template, draft.channel, spoken, draft.template_payload)
-    return NotificationPreview(decide_draft(draft, flags[draft.recipient], now), rendered, spoken)
-
-
-async def read_database_time(tx: Tx) -> datetime:
-    """The database's time: when a notice is due is said by it."""
-    return await tx.value(Q.database_now)
+async def preview_notification(tx: Tx, draft: NotificationDraft, default_locale: str) -> NotificationPreview:
+    """Decide and render a draft. `default_locale` is for recipients whose language is not known."""
+    if errors := [*notification_draft_errors(draft)]:
+        raise Invalid(*errors)
+    profiles = await load_recipient_profiles(tx, [draft.recipient])
+    decision = decide_draft(draft, profiles[draft.recipient], await read_database_time(tx))
+    locale = draft.locale or (await load_preferences(tx, draft.recipient)).locale or default_locale
+    rendered = render_notification(draft.template, draft.channel, locale, draft.template_payload)
+    return NotificationPreview(decision, rendered, locale)
 
 
 def sample_payload(template: Template) -> dict[str, Any]:
-    """A payload for whoever only wants to see a template: its texts are told the names of their variables."""
-    return {name: SAMPLE_VALUES.get(kind, name.replace("_", " ")) for name, kind in template.variables.items()}
+    """A payload to preview a template with: text variables show their own names."""
+    return {
+        name: SAMPLE_VALUES.get(variable_type, name.replace("_", " "))
+        for name, variable_type in template.variables.items()
+    }

@@ -1,4 +1,4 @@
-"""Erase: leave nothing of a person behind."""
+"""Privacy: count, erase and export everything the hub stores about a person's notifications."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +16,7 @@ Q = load_queries(__file__)
 
 @dataclass(frozen=True, slots=True)
 class PersonDataCounts:
-    """How many rows hold something of a person. `others`: wishes, addresses and tokens."""
+    """How many rows belong to a person. `others`: preferences, addresses and tokens."""
 
     requests: int
     toasts: int
@@ -28,23 +28,23 @@ class PersonDataCounts:
 
 
 async def count_person_data(tx: Tx, person_id: str) -> PersonDataCounts:
-    """What erasing them would take away."""
-    found = await tx.one(PersonDataCounts, Q.count_person_data, person=person_id)
-    if not found.total:
-        raise NotFound("there is no such person")
-    return found
+    """Count what erasing the person would delete."""
+    counts = await tx.one(PersonDataCounts, Q.count_person_data, person=person_id)
+    if not counts.total:
+        raise NotFound("No such person")
+    return counts
 
 
 async def erase_person(tx: Tx, person_id: str, actor: Actor) -> PersonDataCounts:
-    """Take away everything the hub has of a person, by their Discord id; what that was.
+    """Delete everything the hub stores about a person, by their Discord id; returns what was deleted.
 
-    For the person themselves, or an operator on their behalf. What waits for them is not sent; what a worker holds this
-    moment may still arrive at Discord. Their open streams end. A registered user stays one, with the preferences of
-    somebody who never said anything. The audit log keeps what was done, under the person's alias.
+    For the person, or for an operator on their behalf. Pending notifications are not sent; one that a worker holds may
+    still arrive at Discord. Open streams end. A registered user keeps their account, with default preferences. The
+    audit log keeps the actions under the person's pseudonym.
     """
-    gone = await count_person_data(tx, person_id)
-    requests = await tx.column(Q.lock_requests, person=person_id)
-    await tx.run(Q.delete_requests, requests=requests)
+    counts = await count_person_data(tx, person_id)
+    ids = await tx.column(Q.lock_requests, person=person_id)
+    await tx.run(Q.delete_requests, ids=ids)
     for query in (
         Q.delete_alerts,
         Q.delete_limits,
@@ -55,14 +55,14 @@ async def erase_person(tx: Tx, person_id: str, actor: Actor) -> PersonDataCounts
     ):
         await tx.run(query, person=person_id)
     notify_toast_streams(tx, person_id)
-    await record_action(tx, actor, "person.erased", person_pseudonym(person_id), **asdict(gone))
-    return gone
+    await record_action(tx, actor, "person.erased", person_pseudonym(person_id), **asdict(counts))
+    return counts
 
 
 async def export_person(tx: Tx, person_id: str, actor: Actor) -> dict[str, Any]:
-    """A person's requests with their attempts, toasts, wishes, addresses and tokens, by their Discord id.
+    """Export a person's notifications with their attempts, toasts, preferences, addresses and tokens.
 
-    For the person themselves, or an operator on their behalf. That somebody took it is written down.
+    For the person, or for an operator on their behalf. The export is recorded in the audit log.
     """
     await count_person_data(tx, person_id)
     document: dict[str, Any] = {
@@ -73,7 +73,7 @@ async def export_person(tx: Tx, person_id: str, actor: Actor) -> dict[str, Any]:
         "toasts": await tx.column(Q.export_toasts, person=person_id),
         "addresses": await tx.column(Q.export_addresses, person=person_id),
         "tokens": await tx.column(Q.export_tokens, person=person_id),
-        "deeds": await tx.column(Q.export_audit_entries, alias=person_pseudonym(person_id)),
+        "deeds": await tx.column(Q.export_audit_entries, pseudonym=person_pseudonym(person_id)),
     }
     await record_action(tx, actor, "person.exported", person_pseudonym(person_id))
     return document

@@ -1,5 +1,4 @@
 -- name: count_person_data
--- How many rows hold something of them, by what they are.
 select
     (
         select count(*) from notification.requests r
@@ -20,7 +19,7 @@ select
     as others;
 
 -- name: lock_requests
--- By id, as those do who settle.
+-- In id order, as when settling, to avoid deadlocks.
 select r.id
 from notification.requests r
 where r.recipient_type in ('user_dm', 'dashboard_toast') and r.recipient_id = :person
@@ -28,11 +27,11 @@ order by r.id
 for update;
 
 -- name: delete_requests
--- Their attempts and toasts go with them.
-delete from notification.requests where id = any(:requests::uuid[]);
+-- Attempts and toasts are deleted by cascade.
+delete from notification.requests where id = any(:ids::uuid[]);
 
 -- name: delete_alerts
--- What the hub told its operator about notices that did not reach them.
+-- Operator alerts about notifications that did not reach the person.
 delete from notification.requests r
 where r.template_key = 'system.undelivered'
   and r.payload ->> 'recipient' in ('user_dm ' || :person, 'dashboard_toast ' || :person);
@@ -61,7 +60,7 @@ delete from notification.person_tokens where discord_id = :person;
 select to_jsonb(pabal.now());
 
 -- name: export_person
--- Rows as they are, so that a column added later is not forgotten here; what would let a reader in is taken out.
+-- Whole rows, so that a new column is exported without a change here. Credentials are removed.
 select to_jsonb(p) from notification.people p where p.discord_id = :person;
 
 -- name: export_preferences
@@ -94,4 +93,4 @@ where a.recipient_type in ('user_dm', 'dashboard_toast') and a.recipient_id = :p
 select to_jsonb(t) - '{token_hash}'::text[] from notification.person_tokens t where t.discord_id = :person order by t.created_at;
 
 -- name: export_audit_entries
-select a.entry from pabal.audit_entries_about(:alias, include_own => true) a order by a.id;
+select a.entry from pabal.audit_entries_about(:pseudonym, include_own => true) a order by a.id;

@@ -1,6 +1,6 @@
-"""Ask for notices: checked, planned and recorded in the caller's transaction, however many there are.
+"""Request notifications: check, decide and insert any number of them in the caller's transaction.
 
-What the person does not want is recorded as suppressed, with the reason, and not left out: somebody may ask why.
+A notification that preferences suppress is inserted with its reason, so that it can be explained later.
 """
 
 import re
@@ -25,6 +25,7 @@ from pabal.notifications.decision.decide import (
     DEFAULT_PROFILE,
     DeliveryDecision,
     NotificationChannel,
+    RecipientProfile,
     SendLater,
     SendNow,
     Suppress,
@@ -33,12 +34,12 @@ from pabal.notifications.decision.decide import (
 )
 from pabal.notifications.notifications import Notification, NotificationAccess, find_notification
 from pabal.notifications.people.preferences import load_recipient_profiles
+from pabal.notifications.states import NotificationState
 from pabal.notifications.templates.template import Template
 
 Q = load_queries(__file__)
 
 MAX_PAYLOAD_BYTES = 65_536
-"""Most bytes a payload may have."""
 MAX_KEY_LENGTH = 255
 GUILD_CONSTRAINT = "requests_guild_id_fkey"
 RECIPIENT_PATTERN = re.compile(r"[A-Za-z0-9_.:@-]{1,64}")
@@ -47,7 +48,7 @@ LOCALE_PATTERN = re.compile(r"[a-z]{2}(-[A-Z]{2})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationDraft:
-    """A notice to be. `source` is the service that asks; keys are that service's own. `again_of` is one that failed."""
+    """A notification to request. `source` is the requesting service, whose keys are its own. `again_of` is resent."""
 
     channel: NotificationChannel
     recipient: str
@@ -68,12 +69,12 @@ class NotificationDraft:
 
     @property
     def template_payload(self) -> dict[str, Any]:
-        """What the template is told; what a payload brings besides is kept nowhere."""
+        """The part of the payload that the template uses. The rest is not stored."""
         return {name: self.payload[name] for name in self.template.variables if name in self.payload}
 
     @property
     def stored_dedupe_key(self) -> str | None:
-        """The key within its source: what one service calls its notice hides no other's."""
+        """The dedupe key with its source, so that keys of different services do not collide."""
         return None if self.dedupe_key is None else f"{self.source or ''}:{self.dedupe_key}"
 
     @property
@@ -83,10 +84,10 @@ class NotificationDraft:
 
 @dataclass(frozen=True, slots=True)
 class RequestedNotification:
-    """A request that is recorded. `repeated` when its key was used before: then it is the first one."""
+    """A stored notification. `repeated` if its key was used before: then it is the first one."""
 
     id: UUID
-    state: str
+    state: NotificationState
     reason: str | None
     scheduled_at: datetime
     created_at: datetime
@@ -96,7 +97,7 @@ class RequestedNotification:
 @dataclass(frozen=True, slots=True)
 class InsertedNotification:
     id: UUID
-    state: str
+    state: NotificationState
     reason: str | None
     scheduled_at: datetime
     created_at: datetime
@@ -104,11 +105,11 @@ class InsertedNotification:
 
 @dataclass(frozen=True, slots=True)
 class ExistingNotification:
-    """The first request of a key that was used before."""
+    """The first notification with a key that was used before. Its fields are None if it was just deleted."""
 
     draft_id: UUID
     id: UUID | None
-    state: str | None
+    state: NotificationState | None
     reason: str | None
     scheduled_at: datetime | None
     created_at: datetime | None
@@ -118,7 +119,7 @@ class ExistingNotification:
 async def request_notifications(
     tx: Tx, drafts: Sequence[NotificationDraft], actor: Actor
 ) -> list[RequestedNotification]:
-    """Ask for all of these or none; the first that cannot be is raised."""
+    """Request all of these or none. Raises the first error."""
     results: list[RequestedNotification] = []
     for result in await try_request_notifications(tx, drafts, actor):
         if isinstance(result, PabalError):
@@ -130,104 +131,112 @@ async def request_notifications(
 async def try_request_notifications(
     tx: Tx, drafts: Sequence[NotificationDraft], actor: Actor
 ) -> list[RequestedNotification | PabalError]:
-    """Ask for each of these; one that is wrong, or whose key stands for something else, fails alone."""
+    """Request each of these. An invalid or conflicting one fails alone: its error is returned in its position."""
     results: list[RequestedNotification | PabalError | None] = [*await _find_invalid_drafts(tx, drafts)]
-    places = [place for place, refused in enumerate(results) if refused is None]
-    good = [drafts[place] for place in places]
-    if good:
-        for place, asked in zip(places, await _insert_notifications(tx, good, actor), strict=True):
-            results[place] = asked
+    valid_positions = [position for position, error in enumerate(results) if error is None]
+    valid_drafts = [drafts[position] for position in valid_positions]
+    if valid_drafts:
+        inserted = await _insert_notifications(tx, valid_drafts, actor)
+        for position, result in zip(valid_positions, inserted, strict=True):
+            results[position] = result
     return [result for result in results if result is not None]
 
 
 async def _find_invalid_drafts(tx: Tx, drafts: Sequence[NotificationDraft]) -> list[RequestError | None]:
-    wanted = {draft.guild for draft in drafts if draft.guild is not None}
-    guilds = await find_known_guilds(tx, wanted)
-    refused: list[RequestError | None] = []
+    """Return the error of each draft, or None where it is valid."""
+    known_guilds = await find_known_guilds(tx, {draft.guild for draft in drafts if draft.guild is not None})
+    results: list[RequestError | None] = []
     for draft in drafts:
-        mistakes = [*notification_draft_errors(draft)]
-        if draft.guild is not None and draft.guild not in guilds:
-            mistakes.append(FieldError("guild_id", "there is no such guild"))
-        refused.append(Invalid(*mistakes) if mistakes else None)
-    return refused
+        errors = [*notification_draft_errors(draft)]
+        if draft.guild is not None and draft.guild not in known_guilds:
+            errors.append(FieldError("guild_id", "no such guild"))
+        results.append(Invalid(*errors) if errors else None)
+    return results
 
 
 async def find_known_guilds(tx: Tx, guilds: Iterable[UUID]) -> set[UUID]:
-    asked = [*guilds]
-    return {*await tx.column(Q.list_known_guilds, ids=asked)} if asked else set()
+    ids = [*guilds]
+    return {*await tx.column(Q.list_known_guilds, ids=ids)} if ids else set()
 
 
 async def _insert_notifications(
     tx: Tx, drafts: Sequence[NotificationDraft], actor: Actor
 ) -> list[RequestedNotification | PabalError]:
-    flags = await load_recipient_profiles(tx, sorted({draft.recipient for draft in drafts}))
-    now: datetime = await tx.value(Q.database_now)
-    decisions = [decide_draft(draft, flags.get(draft.recipient, DEFAULT_PROFILE), now) for draft in drafts]
-    brought = notification_columns(drafts, decisions, actor)
+    profiles = await load_recipient_profiles(tx, sorted({draft.recipient for draft in drafts}))
+    now = await read_database_time(tx)
+    decisions = [decide_draft(draft, profiles.get(draft.recipient, DEFAULT_PROFILE), now) for draft in drafts]
+    columns = notification_columns(drafts, decisions, actor)
     try:
-        recorded = {each.id: each for each in await tx.all(InsertedNotification, Q.insert_request, **brought)}
+        inserted = {row.id: row for row in await tx.all(InsertedNotification, Q.insert_request, **columns)}
     except CheckViolation:
-        raise Invalid.of_field("payload", "is not JSON that PostgreSQL can keep") from None
+        raise Invalid.of_field("payload", "must be JSON that PostgreSQL can store") from None
     except ForeignKeyViolation as error:
         if error.constraint == GUILD_CONSTRAINT:
-            raise RetryableError("a guild went away this moment") from None
+            raise RetryableError("a guild was deleted concurrently") from None
         raise
-    ids: list[UUID] = brought["ids"]
-    left = [place for place, each in enumerate(ids) if each not in recorded]
-    known = await _find_existing_notifications(tx, brought, left) if left else {}
-    if any(each.state == "pending" for each in recorded.values()):
+    ids: list[UUID] = columns["ids"]
+    skipped = [position for position, draft_id in enumerate(ids) if draft_id not in inserted]
+    existing = await _find_existing_notifications(tx, columns, skipped) if skipped else {}
+    if any(row.state == "pending" for row in inserted.values()):
         tx.notify(Channel.NOTIFICATIONS)
     return [
         RequestedNotification(row.id, row.state, row.reason, row.scheduled_at, row.created_at)
-        if (row := recorded.get(each))
-        else existing_notification_result(known[each])
-        for each in ids
+        if (row := inserted.get(draft_id))
+        else existing_notification_result(existing[draft_id])
+        for draft_id in ids
     ]
+
+
+async def read_database_time(tx: Tx) -> datetime:
+    """The database's clock decides when a notification is due."""
+    return await tx.value(Q.database_now)
 
 
 async def _find_existing_notifications(
     tx: Tx, columns: Mapping[str, list[Any]], positions: Sequence[int]
 ) -> dict[UUID, ExistingNotification]:
-    asked = {name: [columns[name][place] for place in positions] for name in Q.list_existing_requests.parameters}
-    return {each.draft_id: each for each in await tx.all(ExistingNotification, Q.list_existing_requests, **asked)}
+    """Return the first notification of each repeated key, by the id of the draft."""
+    names = Q.list_existing_requests.parameters
+    skipped = {name: [columns[name][position] for position in positions] for name in names}
+    return {row.draft_id: row for row in await tx.all(ExistingNotification, Q.list_existing_requests, **skipped)}
 
 
 def existing_notification_result(existing: ExistingNotification) -> RequestedNotification | PabalError:
-    """What to say of a draft that was left out."""
+    """The result of a draft whose key was used before."""
     if existing.id is None or existing.state is None or existing.scheduled_at is None or existing.created_at is None:
-        return RetryableError("the first request of this key went away this moment")
+        return RetryableError("the first notification with this key was deleted concurrently")
     if not existing.is_same_content:
-        return Conflict(f"idempotency_key: was used for another notification, {existing.id}")
+        return Conflict(f"idempotency_key: was already used for a different notification, {existing.id}")
     return RequestedNotification(
         existing.id, existing.state, existing.reason, existing.scheduled_at, existing.created_at, repeated=True
     )
 
 
 def notification_draft_errors(draft: NotificationDraft) -> Iterable[FieldError]:
-    """What is wrong with a draft by itself, field by field."""
+    """Check a draft by itself, field by field."""
     if draft.channel not in draft.template.texts:
         yield FieldError("recipient_type", f"{draft.template.key} has no text for {draft.channel}")
     if not RECIPIENT_PATTERN.fullmatch(draft.recipient):
-        yield FieldError("recipient_id", "is not an id of up to 64 letters, digits and . _ : @ -")
+        yield FieldError("recipient_id", "must have 1 to 64 letters, digits or any of . _ : @ -")
     if draft.locale is not None and not LOCALE_PATTERN.fullmatch(draft.locale):
-        yield FieldError("locale", "is not a locale such as ko or en-US")
+        yield FieldError("locale", "must be a locale such as ko or en-US")
     for name in ("idempotency_key", "dedupe_key", "incident", "correlation_id"):
-        written = getattr(draft, name)
-        if written is not None and not 0 < len(written) <= MAX_KEY_LENGTH:
-            yield FieldError(name, f"has 1 to {MAX_KEY_LENGTH} characters")
+        value = getattr(draft, name)
+        if value is not None and not 0 < len(value) <= MAX_KEY_LENGTH:
+            yield FieldError(name, f"must have 1 to {MAX_KEY_LENGTH} characters")
     for name in ("scheduled_at", "expires_at"):
         if not is_storable_time(getattr(draft, name)):
-            yield FieldError(name, "is not a moment of a time zone, in a year others know as well")
+            yield FieldError(name, "must be a time with a time zone, in the years 1 to 9999 UTC")
     if draft.idempotency_key is not None and draft.source is None:
-        yield FieldError("idempotency_key", "is a service's; nobody else has one")
-    mistakes = draft.template.payload_errors(draft.payload)
-    if not mistakes and len(msgspec.json.encode(draft.template_payload)) > MAX_PAYLOAD_BYTES:
-        yield FieldError("payload", f"is larger than {MAX_PAYLOAD_BYTES} bytes")
-    yield from mistakes
+        yield FieldError("idempotency_key", "requires a source service")
+    payload_errors = draft.template.payload_errors(draft.payload)
+    if not payload_errors and len(msgspec.json.encode(draft.template_payload)) > MAX_PAYLOAD_BYTES:
+        yield FieldError("payload", f"must have at most {MAX_PAYLOAD_BYTES} bytes")
+    yield from payload_errors
 
 
 def is_storable_time(value: datetime | None) -> bool:
-    """The last hours of the year 9999, and the first of the year 1, are in no calendar elsewhere."""
+    """Whether the time has a zone and converts to UTC; some hours of the years 1 and 9999 do not."""
     try:
         _ = value and value.astimezone(UTC)
     except OverflowError:
@@ -235,17 +244,17 @@ def is_storable_time(value: datetime | None) -> bool:
     return value is None or value.tzinfo is not None
 
 
-def decide_draft(draft: NotificationDraft, profile: Any, now: datetime) -> DeliveryDecision:
-    """What the person wants, at the hour it would go out."""
+def decide_draft(draft: NotificationDraft, profile: RecipientProfile, now: datetime) -> DeliveryDecision:
+    """Decide for the time at which it would be sent."""
     template = draft.template
-    when = max(now, draft.scheduled_at) if draft.scheduled_at else now
-    return decide_delivery(draft.channel, template.category, template.criticality, profile, now=when)
+    send_time = max(now, draft.scheduled_at) if draft.scheduled_at else now
+    return decide_delivery(draft.channel, template.category, template.criticality, profile, now=send_time)
 
 
 def notification_columns(
     drafts: Sequence[NotificationDraft], decisions: Sequence[DeliveryDecision], actor: Actor
 ) -> dict[str, Any]:
-    """The drafts, column by column. A late emergency is still sent: it never expires."""
+    """The columns of `insert_request`. Emergencies never expire."""
     return {
         "ids": [new_id() for _ in drafts],
         "channels": [draft.channel for draft in drafts],
@@ -254,8 +263,8 @@ def notification_columns(
         "templates": [draft.template.key for draft in drafts],
         "payloads": [msgspec.json.encode(draft.template_payload).decode() for draft in drafts],
         "priorities": [draft.template.criticality.priority for draft in drafts],
-        "reasons": [each.reason if isinstance(each, Suppress) else None for each in decisions],
-        "scheduled_ats": [scheduled_time(draft, each) for draft, each in zip(drafts, decisions, strict=True)],
+        "reasons": [decision.reason if isinstance(decision, Suppress) else None for decision in decisions],
+        "scheduled_ats": [scheduled_time(*pair) for pair in zip(drafts, decisions, strict=True)],
         "expires_ats": [None if draft.urgent else draft.expires_at for draft in drafts],
         "locales": [draft.locale for draft in drafts],
         "dedupe_keys": [draft.stored_dedupe_key for draft in drafts],
@@ -267,7 +276,7 @@ def notification_columns(
         "hashes": [None if draft.idempotency_key is None else draft_content_hash(draft) for draft in drafts],
         "correlation_ids": [draft.correlation_id for draft in drafts],
         "agains": [draft.again_of for draft in drafts],
-        "decisions": [msgspec.json.encode(each.steps).decode() for each in decisions],
+        "decisions": [msgspec.json.encode(decision.steps).decode() for decision in decisions],
         "by": actor.name,
     }
 
@@ -283,19 +292,19 @@ def scheduled_time(draft: NotificationDraft, decision: DeliveryDecision) -> date
 
 
 def draft_content_hash(draft: NotificationDraft) -> bytes:
-    """What an idempotency key stands for: the same key with other content is a mistake. Trace ids do not count."""
-    moments = [at and at.astimezone(UTC).isoformat() for at in (draft.scheduled_at, draft.expires_at)]
-    said = [draft.channel, draft.recipient, draft.template.key, draft.template_payload, draft.guild, draft.locale]
-    written = msgspec.json.encode([*said, *moments, draft.dedupe_key, draft.incident], order="deterministic")
-    return sha256(written).digest()
+    """Hash the content that an idempotency key identifies. The correlation id is not part of it."""
+    times = [time and time.astimezone(UTC).isoformat() for time in (draft.scheduled_at, draft.expires_at)]
+    content = [draft.channel, draft.recipient, draft.template.key, draft.template_payload, draft.guild, draft.locale]
+    encoded = msgspec.json.encode([*content, *times, draft.dedupe_key, draft.incident], order="deterministic")
+    return sha256(encoded).digest()
 
 
 async def cancel_notification(tx: Tx, notification_id: UUID, access: NotificationAccess, actor: Actor) -> Notification:
-    """Call one's own notification off. What is on its way this moment may arrive, so that is refused."""
+    """Cancel a pending notification. While a worker is sending it, this is a conflict: it may arrive."""
     notification = await find_notification(tx, notification_id, access)
     if not await tx.run(Q.cancel_request, id=notification_id, service=access.service, all=access.all_services):
-        stands = await find_notification(tx, notification_id, access)
-        why = "it is being sent this moment" if stands.state == "pending" else f"it is {stands.state} already"
-        raise Conflict(f"the notification cannot be called off: {why}")
+        current = await find_notification(tx, notification_id, access)
+        reason = "it is being sent" if current.state == "pending" else f"it is {current.state}"
+        raise Conflict(f"The notification cannot be cancelled: {reason}")
     await record_action(tx, actor, "notification.cancelled", str(notification_id), template=notification.template_key)
     return await find_notification(tx, notification_id, access)

@@ -5,9 +5,9 @@ select pabal.now();
 select id from guild.guilds where id = any(:ids::uuid[]);
 
 -- name: insert_request
--- The seed's InsertRequest, for however many are brought. One whose key was used before is left out without a word: `known`
--- asks about it afterwards, when whoever was quicker has committed. In the order of keys, so that two that bring the same
--- ones do not wait for each other in a circle.
+-- The seed's InsertRequest, for many at once. Rows whose key was used before are skipped; list_existing_requests finds the
+-- first one, after a concurrent transaction has committed it. Ordered by key, so that two inserts of the same keys cannot
+-- deadlock.
 insert into notification.requests (
     id, recipient_type, recipient_id, guild_id, template_key, payload, state, reason, ended_at, scheduled_at, priority,
     expires_at, locale, dedupe_key, incident, event_id, rule_id, source_service, requested_by, idempotency_key,
@@ -32,8 +32,8 @@ on conflict do nothing
 returning id, state, reason, scheduled_at, created_at;
 
 -- name: list_existing_requests
--- What became of those that were left out: the first request of their key, and whether it says the same. One that repeats
--- another's dedupe key is the same by that alone.
+-- For each skipped row: the first notification with its key, and whether the content is the same. A repeated dedupe key
+-- counts as the same content.
 select b.id as draft_id, r.id, r.state, r.reason, r.scheduled_at, r.created_at,
        coalesce(k.id is null or k.content_hash is not distinct from b.hash, false) as is_same_content
 from unnest(:ids::uuid[], :sources::text[], :keys::text[], :hashes::bytea[], :dedupe_keys::text[])
@@ -43,7 +43,7 @@ left join notification.requests d on d.dedupe_key = b.dedupe_key
 left join notification.requests r on r.id = coalesce(k.id, d.id);
 
 -- name: cancel_request
--- Not from under a holder: it may be at the receiver already, and the row would deny it.
+-- Not while a worker holds it: it may be delivered already.
 update notification.requests r
 set state = 'suppressed', reason = 'cancelled', ended_at = pabal.now(), lease = null, leased_until = null
 where r.id = :id and (:all::boolean or r.source_service = :service)

@@ -1,7 +1,6 @@
-"""Again: a notice that failed is asked for once more, when whatever was in its way is mended.
+"""Resend a failed notification after its cause is fixed.
 
-It becomes a request of its own: three attempts are all that one has, and Discord tells a repeat by the request. The
-first stays as it ended.
+The resend is a new notification: it has three attempts and a nonce of its own. The failed one stays as it is.
 """
 
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.requests import NotificationDraft, RequestedNotification, request_notifications
+from pabal.notifications.states import NotificationState, RecipientType
 from pabal.notifications.templates.catalogue import TemplateCatalogue
 
 Q = load_queries(__file__)
@@ -23,14 +23,14 @@ Q = load_queries(__file__)
 
 @dataclass(frozen=True, slots=True)
 class ResendSource:
-    """What a request asked for that may be asked for again."""
+    """The content of a notification to resend."""
 
-    recipient_type: str
+    recipient_type: RecipientType
     recipient_id: str
     guild_id: UUID | None
     template_key: str
     payload: dict[str, Any]
-    state: str
+    state: NotificationState
     locale: str | None
     expires_at: datetime | None
     incident: str | None
@@ -42,44 +42,42 @@ class ResendSource:
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """A request that asked for a failed one again, and how it stands."""
+    """A resend of a failed notification."""
 
     id: UUID
-    state: str
+    state: NotificationState
 
     @property
     def is_pending_or_sent(self) -> bool:
-        """Whether it waits or has arrived; one that came to nothing is in nobody's way."""
+        """Whether it prevents another resend. A failed or suppressed one does not."""
         return self.state in {"pending", "sent"}
 
 
 async def resend_notification(
     tx: Tx, catalogue: TemplateCatalogue, notification_id: UUID, actor: Actor
 ) -> RequestedNotification:
-    """Ask for the same as a request that failed, unless that waits or has arrived already, or its time is over.
+    """Request a failed notification again, unless it has expired or another resend is pending or sent.
 
-    What the recipient wants and whether the address takes anything is looked at as with every request, so it may be
-    suppressed at once. The rule that made the first did not make this one: whoever asks did.
+    It is decided anew, so it may be suppressed at once. It has no rule: the actor requested it.
     """
-    ended = await tx.maybe(ResendSource, Q.lock_failed_request, id=notification_id)
-    if ended is None:
-        raise NotFound(f"there is no notification {notification_id}")
-    if ended.state != "failed":
-        raise Conflict(f"the notification cannot be sent again: it is {ended.state}")
-    if ended.is_expired:
-        raise Conflict("the notification cannot be sent again: its time is over")
-    for each in await list_resends(tx, notification_id):
-        if each.is_pending_or_sent:
-            raise Conflict(f"the notification was sent again already, as {each.id}")
-    [asked] = await request_notifications(tx, [draft_resend(notification_id, ended, catalogue)], actor)
-    await record_action(
-        tx, actor, "notification.again", str(notification_id), template=ended.template_key, again=str(asked.id)
-    )
-    return asked
+    source = await tx.maybe(ResendSource, Q.lock_failed_request, id=notification_id)
+    if source is None:
+        raise NotFound(f"No such notification: {notification_id}")
+    if source.state != "failed":
+        raise Conflict(f"The notification cannot be sent again: it is {source.state}")
+    if source.is_expired:
+        raise Conflict("The notification cannot be sent again: it has expired")
+    for resend in await list_resends(tx, notification_id):
+        if resend.is_pending_or_sent:
+            raise Conflict(f"The notification was already sent again as {resend.id}")
+    [requested] = await request_notifications(tx, [draft_resend(notification_id, source, catalogue)], actor)
+    details = {"template": source.template_key, "again": str(requested.id)}
+    await record_action(tx, actor, "notification.again", str(notification_id), **details)
+    return requested
 
 
 async def list_resends(tx: Tx, notification_id: UUID) -> list[Resend]:
-    """The requests that asked for this one again, the first first."""
+    """The resends of a notification, the oldest first."""
     return await tx.all(Resend, Q.list_resends, id=notification_id)
 
 

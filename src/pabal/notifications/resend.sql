@@ -1,5 +1,5 @@
 -- name: lock_failed_request
--- Held: of two who ask at once, the second finds what the first asked for. A late emergency is still sent.
+-- Locked, so that the second of two concurrent resends sees the first. Emergencies never expire.
 select r.recipient_type, r.recipient_id, r.guild_id, r.template_key, r.payload, r.state, r.locale, r.expires_at, r.incident,
        r.event_id, r.source_service, r.correlation_id,
        coalesce(r.expires_at <= pabal.now() and r.priority <> 1, false) as is_expired

@@ -1,20 +1,23 @@
-"""Whether a notice goes out: what it is, where it would go, what the person said, and the hour in Korea.
+"""Decide whether a notification is sent: by its kind, its channel, the recipient's preferences and the hour in Korea.
 
-Pure: the rows and the clock come in. It is asked when a request is made and again when it is sent, and the table in
-docs/notifications.md is what a test holds it against.
+Pure functions of rows and clock. They run when a notification is requested and again when it is sent. A test compares
+them with the decision table in docs/notifications.md.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import StrEnum
 
-KOREA_TIMEZONE = timezone(timedelta(hours=9))  # no summer time since 1988
+from pabal.notifications.states import Priority
+
+KOREA_TIMEZONE = timezone(timedelta(hours=9))  # no daylight saving time
 DAY_START_HOUR, DAY_END_HOUR = 8, 21
-"""Between these hours marketing may be sent without consent for the night."""
+"""Marketing outside these hours requires night consent."""
 
 
 class NotificationChannel(StrEnum):
-    """Where a notice goes: a request's recipient_type."""
+    """Where a notification goes: the column `recipient_type`."""
 
     USER_DM = "user_dm"
     GUILD_AUDIT_CHANNEL = "guild_audit_channel"
@@ -22,7 +25,7 @@ class NotificationChannel(StrEnum):
 
 
 class NotificationCategory(StrEnum):
-    """What a notice is about, and so which preference rules it; `system` has none."""
+    """What a notification is about. Each category but `system` has a preference that turns it off."""
 
     PAYMENT = "payment"
     RECOVERY = "recovery"
@@ -32,20 +35,27 @@ class NotificationCategory(StrEnum):
 
 
 class Criticality(StrEnum):
-    """How much it matters; an emergency passes the preferences."""
+    """How important it is. An emergency overrides preferences."""
 
     NORMAL = "normal"
     IMPORTANT = "important"
     EMERGENCY = "emergency"
 
     @property
-    def priority(self) -> int:
-        """What the lane orders by: a lower one goes first."""
-        return {"emergency": 1, "important": 3, "normal": 5}[self.value]
+    def priority(self) -> Priority:
+        """The order within the lane: the lowest is sent first."""
+        return PRIORITIES[self]
+
+
+PRIORITIES: Mapping[Criticality, Priority] = {
+    Criticality.EMERGENCY: 1,
+    Criticality.IMPORTANT: 3,
+    Criticality.NORMAL: 5,
+}
 
 
 class SuppressReason(StrEnum):
-    """Why a request was suppressed, as its row says it."""
+    """Why a notification was suppressed: the column `reason`."""
 
     DM_DISABLED = "dm_disabled"
     CATEGORY_OFF = "category_off"
@@ -57,7 +67,7 @@ class SuppressReason(StrEnum):
 
 
 class DecisionStep(StrEnum):
-    """One link of the chain of reasons that a request keeps as its decision."""
+    """One step of a decision: an element of the column `decision`."""
 
     EMERGENCY = "emergency"
     NO_PREFERENCES = "no_preferences"
@@ -80,7 +90,7 @@ class DecisionStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecipientProfile:
-    """What a person wants, as far as they said; the defaults are the seed's. `unhealthy` is where they refused us."""
+    """A recipient's preferences, and the channels where their address is unhealthy."""
 
     dm_enabled: bool = True
     payment_notifications: bool = True
@@ -101,7 +111,7 @@ DecisionSteps = tuple[DecisionStep, ...]
 
 @dataclass(frozen=True, slots=True)
 class SendNow:
-    """It goes out. `overrides` is what the person or the address said against it, passed because it is an emergency."""
+    """Send it. `overrides` are the reasons against it that an emergency overrides."""
 
     steps: DecisionSteps
     overrides: tuple[SuppressReason, ...] = ()
@@ -109,7 +119,7 @@ class SendNow:
 
 @dataclass(frozen=True, slots=True)
 class Suppress:
-    """It does not go out, now or later."""
+    """Never send it."""
 
     reason: SuppressReason
     steps: DecisionSteps
@@ -117,7 +127,7 @@ class Suppress:
 
 @dataclass(frozen=True, slots=True)
 class SendLater:
-    """It goes out, but not before `until`."""
+    """Send it, but not before `until`."""
 
     until: datetime
     steps: DecisionSteps
@@ -128,7 +138,7 @@ DeliveryDecision = SendNow | Suppress | SendLater
 
 @dataclass(slots=True)
 class DecisionChain:
-    """The reasons as they come, and the first that spoke against."""
+    """The steps of a decision, and the reasons against sending."""
 
     steps: list[DecisionStep] = field(default_factory=list[DecisionStep])
     objections: list[SuppressReason] = field(default_factory=list[SuppressReason])
@@ -149,7 +159,7 @@ def decide_delivery(
     *,
     now: datetime,
 ) -> DeliveryDecision:
-    """Say whether it is sent, and every reason on the way."""
+    """Decide whether to send, and record every step."""
     personal = channel is not NotificationChannel.GUILD_AUDIT_CHANNEL
     urgent = is_urgent(category, criticality)
     chain = check_recipient(channel, category, profile)
@@ -169,7 +179,7 @@ def decide_delivery(
 def check_recipient(
     channel: NotificationChannel, category: NotificationCategory, profile: RecipientProfile
 ) -> DecisionChain:
-    """What the person and the address say, whoever listens to it."""
+    """Check the preferences and the address. The caller decides whether they matter."""
     chain = DecisionChain()
     if channel is NotificationChannel.GUILD_AUDIT_CHANNEL:
         chain.steps.append(DecisionStep.NO_PREFERENCES)
@@ -181,10 +191,10 @@ def check_recipient(
             reason=SuppressReason.DM_DISABLED,
         )
     if channel is not NotificationChannel.GUILD_AUDIT_CHANNEL:
-        on = DecisionStep.NO_FLAG if category is NotificationCategory.SYSTEM else DecisionStep.CATEGORY_ON
+        category_step = DecisionStep.NO_FLAG if category is NotificationCategory.SYSTEM else DecisionStep.CATEGORY_ON
         chain.add_check(
             passed=profile.allows(category),
-            passed_step=on,
+            passed_step=category_step,
             failed_step=DecisionStep.CATEGORY_OFF,
             reason=SuppressReason.CATEGORY_OFF,
         )
@@ -198,7 +208,7 @@ def check_recipient(
 
 
 def is_urgent(category: NotificationCategory, criticality: Criticality) -> bool:
-    """Whether it passes preferences. Advertising never does, whatever its template calls itself."""
+    """Whether it overrides preferences. Marketing never does."""
     return criticality is Criticality.EMERGENCY and category is not NotificationCategory.MARKETING
 
 
@@ -207,7 +217,7 @@ def is_night_in_korea(now: datetime) -> bool:
 
 
 def next_korean_morning(now: datetime) -> datetime:
-    """The next eight o'clock in Korea."""
-    here = now.astimezone(KOREA_TIMEZONE)
-    morning = here.replace(hour=DAY_START_HOUR, minute=0, second=0, microsecond=0)
-    return morning if here < morning else morning + timedelta(days=1)
+    """The next 08:00 in Korea."""
+    local = now.astimezone(KOREA_TIMEZONE)
+    morning = local.replace(hour=DAY_START_HOUR, minute=0, second=0, microsecond=0)
+    return morning if local < morning else morning + timedelta(days=1)

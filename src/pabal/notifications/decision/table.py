@@ -1,4 +1,4 @@
-"""The table of what goes out, as the documents print it: worked out by asking about every case there is."""
+"""The decision table in docs/notifications.md, computed by deciding every possible case."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -36,38 +36,42 @@ TableRow = tuple[str, ...]
 
 
 def decision_table_markdown() -> str:
-    """Every case in one row, and as few rows as the order of the columns allows."""
-    heading = [(*COLUMNS, "then"), ("---",) * (len(COLUMNS) + 1)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (*heading, *decision_table_rows((), [*COLUMNS.values()])))
+    """Return the table as Markdown: every case in one row, and as few rows as the order of the columns allows."""
+    heading = [(*COLUMNS, "result"), ("---",) * (len(COLUMNS) + 1)]
+    rows = decision_table_rows((), [*COLUMNS.values()])
+    return "".join(f"| {' | '.join(row)} |\n" for row in (*heading, *rows))
 
 
 def decision_table_rows(case: TableRow, remaining_columns: Sequence[Sequence[str]]) -> tuple[TableRow, ...]:
-    """What becomes of a case for each value it does not have yet; values after which all is the same share rows."""
+    """Return the rows for a case whose last columns are open. Values with the same rows below share one row."""
     if not remaining_columns:
         return ((decision_cell(case),),)
-    alike: dict[tuple[TableRow, ...], list[str]] = {}
+    values_by_rows: dict[tuple[TableRow, ...], list[str]] = {}
     for value in remaining_columns[0]:
-        alike.setdefault(decision_table_rows((*case, value), remaining_columns[1:]), []).append(value)
-    return tuple(merge_equal_rows(alike, remaining_columns[0]))
+        values_by_rows.setdefault(decision_table_rows((*case, value), remaining_columns[1:]), []).append(value)
+    return tuple(merge_equal_rows(values_by_rows, remaining_columns[0]))
 
 
-def merge_equal_rows(alike: Mapping[tuple[TableRow, ...], Sequence[str]], known: Sequence[str]) -> Iterator[TableRow]:
-    for following, values in alike.items():
-        cell = ANY_VALUE if len(values) == len(known) else ", ".join(values)
-        yield from ((cell, *row) for row in following)
+def merge_equal_rows(
+    values_by_rows: Mapping[tuple[TableRow, ...], Sequence[str]], all_values: Sequence[str]
+) -> Iterator[TableRow]:
+    for rows, values in values_by_rows.items():
+        cell = ANY_VALUE if len(values) == len(all_values) else ", ".join(values)
+        yield from ((cell, *row) for row in rows)
 
 
 def decision_cell(case: TableRow) -> str:
     category, criticality, channel, dms, flag, address, hour, consent = case
-    switched = {} if category == NotificationCategory.SYSTEM else {f"{category}_notifications": flag == "on"}
-    flags = RecipientProfile(
+    """Decide one case."""
+    category_flag = {} if category == NotificationCategory.SYSTEM else {f"{category}_notifications": flag == "on"}
+    profile = RecipientProfile(
         dm_enabled=dms == "on",
         night_consent_at=HOURS["day"] if consent == "given" else None,
         unhealthy=frozenset({NotificationChannel(channel)} if address == "unhealthy" else ()),
-        **switched,
+        **category_flag,
     )
     decision = decide_delivery(
-        NotificationChannel(channel), NotificationCategory(category), Criticality(criticality), flags, now=HOURS[hour]
+        NotificationChannel(channel), NotificationCategory(category), Criticality(criticality), profile, now=HOURS[hour]
     )
     match decision:
         case SendNow():
@@ -75,6 +79,6 @@ def decision_cell(case: TableRow) -> str:
         case Suppress(reason):
             return reason
         case SendLater():
-            return "waits for the morning"
+            return "delayed until 08:00"
         case _:
             assert_never(decision)

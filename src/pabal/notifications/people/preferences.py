@@ -1,8 +1,7 @@
-"""What people want to be told, and where.
+"""Preferences: which notifications a person wants.
 
-A registered user's wishes are in `notification.preferences`, by user id; those of people who never registered are in
-`notification.people`, by Discord id. Linking joins the two, and from then on the preferences rule. Reading never
-writes: whoever said nothing has the defaults.
+Those of registered users are in `notification.preferences`, by user id; those of other people in `notification.people`,
+by Discord id. Linking joins the two; then `notification.preferences` applies. Without a row, the defaults apply.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,12 +22,12 @@ from pabal.notifications.decision.decide import DEFAULT_PROFILE, NotificationCha
 Q = load_queries(__file__)
 
 PreferencesOwner = UUID | str
-"""A registered user by their id, or anybody by their Discord id."""
+"""A registered user's id, or a Discord id."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreferenceFlags:
-    """The seed's five."""
+    """The flags that both tables have."""
 
     dm_enabled: bool = True
     payment_notifications: bool = True
@@ -39,7 +38,7 @@ class PreferenceFlags:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """What one person wants. `updated_at` is empty for somebody who never said anything."""
+    """One person's preferences. `updated_at` is None if they are the defaults."""
 
     user_id: UUID | None
     discord_id: str | None
@@ -62,7 +61,7 @@ PREFERENCE_FLAGS = tuple(field.name for field in fields(PreferenceFlags))
 
 @dataclass(frozen=True, slots=True)
 class PreferencesUpdate:
-    """A change somebody asks for; what is None stays as it is."""
+    """A change of preferences. None leaves a field unchanged."""
 
     dm_enabled: bool | None = None
     payment_notifications: bool | None = None
@@ -79,7 +78,7 @@ class PreferencesUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RecipientProfileRow:
-    """One recipient's row of `flags_of`."""
+    """One row of `list_recipient_profiles`."""
 
     recipient_id: str
     dm_enabled: bool
@@ -91,88 +90,85 @@ class RecipientProfileRow:
     unhealthy: list[str]
 
     def to_profile(self) -> RecipientProfile:
-        said: dict[str, Any] = {**asdict(self), "unhealthy": frozenset(map(NotificationChannel, self.unhealthy))}
-        del said["recipient_id"]
-        return RecipientProfile(**said)
+        columns: dict[str, Any] = {**asdict(self), "unhealthy": frozenset(map(NotificationChannel, self.unhealthy))}
+        del columns["recipient_id"]
+        return RecipientProfile(**columns)
 
 
 async def load_recipient_profiles(tx: Tx, recipient_ids: Collection[str]) -> dict[str, RecipientProfile]:
-    """What each of these recipients wants, in one statement; everybody asked for is in the answer."""
+    """Return the profile of each recipient, in one statement. Unknown recipients have the defaults."""
     ids = [*{*recipient_ids}]
-    found = {
-        each.recipient_id: each.to_profile()
-        for each in await tx.all(RecipientProfileRow, Q.list_recipient_profiles, ids=ids)
+    profiles = {
+        row.recipient_id: row.to_profile()
+        for row in await tx.all(RecipientProfileRow, Q.list_recipient_profiles, ids=ids)
     }
-    return {recipient: found.get(recipient, DEFAULT_PROFILE) for recipient in ids}
+    return {recipient: profiles.get(recipient, DEFAULT_PROFILE) for recipient in ids}
 
 
 async def load_preferences(tx: Tx, owner: PreferencesOwner) -> Preferences:
-    """What somebody wants; the defaults for whoever said nothing, known or not."""
+    """Return a person's preferences, or the defaults. Never writes."""
     if isinstance(owner, UUID):
         return await tx.maybe(Preferences, Q.get_preference, user=owner) or Preferences(owner, None)
     return await tx.maybe(Preferences, Q.get_person, discord=owner) or Preferences(None, owner)
 
 
 async def update_preferences(tx: Tx, owner: PreferencesOwner, update: PreferencesUpdate, actor: Actor) -> Preferences:
-    """Change what somebody wants, and write down who changed it.
+    """Change a person's preferences, and record the change in the audit log.
 
-    A linked person's wishes are kept in both places, so that they outlive the user's registration.
+    For a linked person both tables are written, so that the preferences outlive the user's registration.
     """
     if update == PreferencesUpdate():
         return await load_preferences(tx, owner)
     before = await _lock_preferences(tx, owner)
-    switches = asdict(before.flags) | dict(update.flags)
+    flags = asdict(before.flags) | dict(update.flags)
     try:
         if before.discord_id is not None:
             consent, locale = update.night_consent, update.locale
-            await tx.run(Q.upsert_person, discord=before.discord_id, consent=consent, locale=locale, **switches)
+            await tx.run(Q.upsert_person, discord=before.discord_id, consent=consent, locale=locale, **flags)
         elif update.night_consent is not None or update.locale is not None:
             field = "locale" if update.night_consent is None else "night_consent"
-            raise Invalid.of_field(field, "is kept with the Discord account, and none is linked to this user")
+            raise Invalid.of_field(field, "requires a linked Discord account")
         if before.user_id is not None:
-            await tx.run(Q.upsert_preference, user=before.user_id, **switches)
+            await tx.run(Q.upsert_preference, user=before.user_id, **flags)
     except ForeignKeyViolation:
-        raise NotFound("there is no such user") from None
+        raise NotFound("No such user") from None
     except CheckViolation:
-        raise Invalid.of_field("locale", "is a language such as ko or en-US") from None
-    changed = {**update.flags} | ({} if update.night_consent is None else {"night_consent": update.night_consent})
-    await record_action(tx, actor, "preferences.changed", person_pseudonym(str(owner)), **changed)
+        raise Invalid.of_field("locale", "must be a language such as ko or en-US") from None
+    changes = {**update.flags} | ({} if update.night_consent is None else {"night_consent": update.night_consent})
+    await record_action(tx, actor, "preferences.changed", person_pseudonym(str(owner)), **changes)
     return await load_preferences(tx, owner)
 
 
 async def link_discord_account(tx: Tx, discord_id: str, user_id: UUID, actor: Actor) -> Preferences:
-    """Say that a Discord account and a registered user are one person.
-
-    What they switched off in either place stays off: nobody is asked again because they registered.
-    """
-    theirs = await _lock_preferences(tx, user_id)
-    before = await _lock_preferences(tx, discord_id)
-    if before.user_id not in {None, user_id}:
-        raise Conflict("the Discord account is linked with another user")
-    if theirs.discord_id not in {None, discord_id}:
-        raise Conflict("the user is linked with another Discord account")
-    both = {name: getattr(before, name) and getattr(theirs, name) for name in PREFERENCE_FLAGS}
+    """Link a Discord account to a registered user. A flag that is off in either place stays off."""
+    user = await _lock_preferences(tx, user_id)
+    person = await _lock_preferences(tx, discord_id)
+    if person.user_id not in {None, user_id}:
+        raise Conflict("The Discord account is linked to another user")
+    if user.discord_id not in {None, discord_id}:
+        raise Conflict("The user is linked to another Discord account")
+    flags = {name: getattr(person, name) and getattr(user, name) for name in PREFERENCE_FLAGS}
     try:
-        await tx.run(Q.upsert_person, discord=discord_id, consent=None, locale=None, **both)
+        await tx.run(Q.upsert_person, discord=discord_id, consent=None, locale=None, **flags)
         await tx.run(Q.link_person, discord=discord_id, user=user_id)
-        await tx.run(Q.upsert_preference, user=user_id, **both)
+        await tx.run(Q.upsert_preference, user=user_id, **flags)
     except ForeignKeyViolation:
-        raise NotFound("there is no such user") from None
+        raise NotFound("No such user") from None
     except UniqueViolation:
-        raise Conflict("the user is linked with another Discord account") from None
-    if before.user_id is None:
+        raise Conflict("The user is linked to another Discord account") from None
+    if person.user_id is None:
         await record_action(tx, actor, "preferences.linked", person_pseudonym(discord_id), user=str(user_id))
     return await load_preferences(tx, discord_id)
 
 
 async def _lock_preferences(tx: Tx, owner: PreferencesOwner) -> Preferences:
-    """What somebody wants, and nobody else changes it before this transaction is over.
+    """Load preferences and lock them until the transaction ends.
 
-    The user first, then the Discord account: whoever takes both takes them in this order.
+    The user is locked before the Discord account, always in this order, to avoid deadlocks.
     """
-    await tx.run(Q.lock_owner, who=str(owner))
-    found = await load_preferences(tx, owner)
-    if isinstance(owner, UUID) and found.discord_id is not None:
-        await tx.run(Q.lock_owner, who=found.discord_id)
+    await tx.run(Q.lock_owner, owner=str(owner))
+    preferences = await load_preferences(tx, owner)
+    if isinstance(owner, UUID) and preferences.discord_id is not None:
+        await tx.run(Q.lock_owner, owner=preferences.discord_id)
         return await load_preferences(tx, owner)
-    return found
+    return preferences

@@ -1,6 +1,5 @@
 -- name: list_recipient_profiles
--- Whoever is linked is ruled by the preferences; until they were copied there, what the person said still holds. A row
--- for each recipient that is known by anything: a wish, or an address that refused us.
+-- For a linked person notification.preferences applies; as long as it has no row, notification.people does.
 select w.recipient_id,
        coalesce(u.dm_enabled, p.dm_enabled, true) as dm_enabled,
        coalesce(u.payment_notifications, p.payment_notifications, true) as payment_notifications,
@@ -19,7 +18,7 @@ left join notification.people p on p.discord_id = w.recipient_id
 left join notification.preferences u on u.user_id = p.user_id;
 
 -- name: get_preference
--- The seed's GetPreference. Never writes; who has no row has the defaults.
+-- The seed's GetPreference. Never writes; without a row the defaults apply.
 select :user::uuid as user_id, p.discord_id,
        coalesce(u.dm_enabled, p.dm_enabled, true) as dm_enabled,
        coalesce(u.payment_notifications, p.payment_notifications, true) as payment_notifications,
@@ -59,7 +58,7 @@ set dm_enabled = excluded.dm_enabled,
     updated_at = pabal.now();
 
 -- name: upsert_person
--- Consent for the night is dated by its first giving; taken back, nothing of it is left.
+-- Night consent keeps the time it was first given. Withdrawn, it is null again.
 insert into notification.people as p (
     discord_id, dm_enabled, payment_notifications, recovery_notifications, antinuke_notifications, marketing_notifications,
     night_consent_at, locale
@@ -86,5 +85,5 @@ set user_id = :user
 where discord_id = :discord;
 
 -- name: lock_owner
--- There may be no row to lock yet.
-select pg_advisory_xact_lock(hashtextextended('preferences ' || :who::text, 0));
+-- An advisory lock, because there may be no row yet.
+select pg_advisory_xact_lock(hashtextextended('preferences ' || :owner::text, 0));

@@ -1,6 +1,6 @@
-"""People: what lets one person see their own toasts and preferences.
+"""Person tokens: they let one person see their own toasts and preferences.
 
-A service asks for a link, which is good for a quarter of an hour: as a bearer token at the doors, or once for a cookie.
+A service issues a link token, valid for 15 minutes. It is a bearer token, or is exchanged once for a cookie.
 """
 
 import secrets
@@ -28,7 +28,7 @@ PersonTokenKind = Literal["link", "cookie"]
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who has shown a good token: a Discord user. `token` names what they have shown, and lets nobody in."""
+    """An authenticated Discord user. `token_hash` identifies the token, but does not authenticate."""
 
     id: str
     token_hash: str
@@ -36,7 +36,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class PersonLink:
-    """A token for one person, told once."""
+    """A new link token. The plain token is not stored."""
 
     token: str = field(repr=False)
     expires_at: datetime
@@ -44,12 +44,14 @@ class PersonLink:
 
 @dataclass(frozen=True, slots=True)
 class ExchangedLink:
+    """The row of `exchange_link`."""
+
     discord_id: str
     issued_by: str
 
 
 async def issue_person_link(tx: Tx, person_id: str, actor: Actor) -> PersonLink:
-    """Make a token for a person, known here or not."""
+    """Issue a link token for a Discord user, also for one the hub does not know yet."""
     token = new_person_token()
     expires_at = await tx.value(
         Q.insert_token,
@@ -64,7 +66,7 @@ async def issue_person_link(tx: Tx, person_id: str, actor: Actor) -> PersonLink:
 
 
 async def exchange_person_link(tx: Tx, token: str) -> str | None:
-    """Take a link, once, and give what its person's browser may keep; None for a link that is no longer good."""
+    """Exchange a link token for a cookie token. Return None if it is unknown, expired or already exchanged."""
     link = await tx.maybe(ExchangedLink, Q.exchange_link, token_hash=hash_person_token(token))
     if link is None:
         return None
@@ -81,25 +83,25 @@ async def exchange_person_link(tx: Tx, token: str) -> str | None:
 
 
 async def find_person_by_token(tx: Tx, token: str, kind: PersonTokenKind) -> Person:
-    """Find whose token this is."""
+    """Return the owner of a valid token."""
     person = await tx.maybe(Person, Q.find_token, token_hash=hash_person_token(token), kind=kind)
     if person is None:
-        raise Unauthenticated("this token is not known, or no longer good")
+        raise Unauthenticated("The token is unknown or has expired")
     return person
 
 
 async def find_ended_person_tokens(tx: Tx, token_hashes: Collection[str]) -> set[str]:
-    """Those of these tokens that let nobody in any more."""
+    """Return the tokens among these that are no longer valid."""
     return {*await tx.column(Q.list_ended_tokens, hashes=[*token_hashes])}
 
 
 async def revoke_person_token(tx: Tx, person: Person) -> None:
-    """Forget the token a person came with."""
+    """Delete the token a person authenticated with."""
     await tx.run(Q.delete_token, token_hash=person.token_hash)
 
 
 async def purge_person_tokens(tx: Tx, batch: int) -> int:
-    """Drop the tokens that have expired; how many went."""
+    """Delete expired tokens. Return how many."""
     return await tx.run(Q.purge_expired_tokens, batch=batch)
 
 

@@ -4,15 +4,15 @@ values (:token_hash, :person, :kind, :issued_by, pabal.now(), pabal.now() + :lif
 returning expires_at;
 
 -- name: exchange_link
--- Of many who bring the same link one has it: the others wait here for that one, and find it taken.
+-- Concurrent exchanges of one link wait for the first, and then match no row.
 update notification.person_tokens
 set swapped_at = pabal.now()
 where token_hash = :token_hash and kind = 'link' and swapped_at is null and expires_at > pabal.now()
 returning discord_id, issued_by;
 
 -- name: find_token
--- By hash alone: the token is the key, and says whose it is. A link that was swapped opens nothing.
-select discord_id as id, token_hash as token_hash
+-- An exchanged link is no longer valid.
+select discord_id as id, token_hash
 from notification.person_tokens
 where token_hash = :token_hash and kind = :kind and swapped_at is null and expires_at > pabal.now();
 
@@ -26,6 +26,5 @@ where t.token_hash is null;
 delete from notification.person_tokens where token_hash = :token_hash;
 
 -- name: purge_expired_tokens
--- Everybody's, once they open nothing.
 delete from notification.person_tokens
 where token_hash in (select token_hash from notification.person_tokens where expires_at <= pabal.now() limit :batch);

@@ -1,10 +1,10 @@
-"""Apply the rules to events: ask for what each event makes, in the transaction that settles it.
+"""Apply the rules to events: request the notifications they cause, in the transaction that settles the events.
 
-What a rule asked for of an event it never asks for again, however often the event comes: the keys say so.
+Dedupe keys make this idempotent: a rule requests a notification for an event and a recipient once, also after a replay.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from pabal.db.tx import Tx
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.requests import (
     NotificationDraft,
+    RequestedNotification,
     find_known_guilds,
     notification_draft_errors,
     try_request_notifications,
@@ -37,15 +38,15 @@ Q = load_queries(__file__)
 
 RULE_ACTOR = Actor("rule")
 OWN_EVENT_PREFIX = "notification."
-"""What events about notices begin with. Those of the hub make no notices: one would make the next."""
+"""Rules ignore the hub's events about notifications: a notification about them would cause the next."""
 MAX_NOTIFICATIONS_PER_RULE = 10_000
-"""Notices that one rule may make of one event."""
+"""The most notifications one rule may request for one event, and the most that one statement inserts."""
 NOTIFICATIONS_PER_TRANSACTION = 2000
-"""Notices after which a transaction takes up no further event: nobody's few wait for somebody's many."""
+"""After this many notifications a transaction takes no further event: small events must not wait for large ones."""
 
 
 class RuleEvent(Protocol):
-    """An event, as far as a rule looks at it."""
+    """The parts of an event that rules use."""
 
     @property
     def id(self) -> UUID: ...
@@ -63,7 +64,7 @@ class RuleEvent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RootEvent:
-    """The event as it was published, of which this is the hub's delivery."""
+    """A delivery to the hub, and the event that was published."""
 
     id: UUID
     root_id: UUID
@@ -71,104 +72,119 @@ class RootEvent:
 
 @dataclass(slots=True)
 class RuleResult:
-    """What the rules make of one event: notices, and what stands in the way of others."""
+    """The notifications that the rules request for one event, and what prevented others."""
 
-    drafts: list[NotificationDraft]
-    errors: list[str]
-    unknown_templates: list[str]
+    drafts: list[NotificationDraft] = field(default_factory=list[NotificationDraft])
+    errors: list[str] = field(default_factory=list[str])
+    unknown_templates: list[str] = field(default_factory=list[str])
 
     @property
     def outcome(self) -> Outcome:
-        """The event is dead when a rule could not do its part; what other rules made of it is made."""
+        """Dead if a rule failed. The notifications of the other rules are requested nevertheless."""
         if self.errors:
             return Dead("; ".join(self.errors), code="rule_unmet")
-        if self.unknown_templates:  # a process of another version may know it
+        if self.unknown_templates:  # a process of another version may have the template
             return Retry("; ".join(self.unknown_templates), code="template_unknown")
         return DONE
 
 
 async def apply_rules(tx: Tx, events: Sequence[RuleEvent], catalogue: TemplateCatalogue) -> list[Outcome]:
-    """Ask for everything that the first of these events make, as many as are enough for one transaction.
+    """Request the notifications for the first of these events, as many as fit into one transaction.
 
-    For each of those what becomes of it; the others are for the next transaction.
+    Returns one outcome for each of those; the caller passes the remaining events again.
     """
+    results = await _evaluate_events(tx, events, catalogue)
+    drafts = [draft for result in results for draft in result.drafts]
+    requested = iter(await _request_drafts(tx, await drop_unknown_guilds(tx, drafts)))
+    return [rule_outcome(result, [*islice(requested, len(result.drafts))]) for result in results]
+
+
+async def _evaluate_events(tx: Tx, events: Sequence[RuleEvent], catalogue: TemplateCatalogue) -> list[RuleResult]:
+    """Evaluate the rules for the first events, until the transaction has enough notifications."""
     roots = {
-        each.id: each.root_id
-        for each in await tx.all(RootEvent, Q.list_root_events, ids=[event.id for event in events])
+        row.id: row.root_id for row in await tx.all(RootEvent, Q.list_root_events, ids=[event.id for event in events])
     }
-    active = await list_active_rules(tx)
-    made: list[RuleResult] = []
+    active_rules = await list_active_rules(tx)
+    results: list[RuleResult] = []
+    total = 0
     for event in events:
-        made.append(evaluate_rules(active, catalogue, event, roots.get(event.id, event.id)))
-        if sum(len(each.drafts) for each in made) >= NOTIFICATIONS_PER_TRANSACTION:
+        result = evaluate_rules(active_rules, catalogue, event, roots.get(event.id, event.id))
+        results.append(result)
+        total += len(result.drafts)
+        if total >= NOTIFICATIONS_PER_TRANSACTION:
             break
-    drafts = await drop_unknown_guilds(tx, [draft for each in made for draft in each.drafts])
-    results = iter(
-        [asked for some in batch_drafts(drafts) for asked in await try_request_notifications(tx, some, RULE_ACTOR)]
-    )
-    outcomes: list[Outcome] = []
-    for each in made:
-        failed = [error for error in (next(results) for _ in each.drafts) if isinstance(error, PabalError)]
-        outcomes.append(Retry(str(failed[0]), code=failed[0].code) if failed else each.outcome)
-    return outcomes
+    return results
 
 
-def batch_drafts(drafts: Sequence[NotificationDraft]) -> Iterator[Sequence[NotificationDraft]]:
-    """As many at once as a statement has time for: many rules may make very many of one event."""
-    return (
-        drafts[begin : begin + MAX_NOTIFICATIONS_PER_RULE]
-        for begin in range(0, len(drafts), MAX_NOTIFICATIONS_PER_RULE)
-    )
+async def _request_drafts(tx: Tx, drafts: Sequence[NotificationDraft]) -> list[RequestedNotification | PabalError]:
+    """Request all drafts, in statements of bounded size: many rules may request very many for one event."""
+    return [
+        requested
+        for start in range(0, len(drafts), MAX_NOTIFICATIONS_PER_RULE)
+        for requested in await try_request_notifications(
+            tx, drafts[start : start + MAX_NOTIFICATIONS_PER_RULE], RULE_ACTOR
+        )
+    ]
+
+
+def rule_outcome(result: RuleResult, requested: Sequence[RequestedNotification | PabalError]) -> Outcome:
+    """The outcome of one event: retried if one of its notifications could not be requested."""
+    for error in requested:
+        if isinstance(error, PabalError):
+            return Retry(str(error), code=error.code)
+    return result.outcome
 
 
 async def drop_unknown_guilds(tx: Tx, drafts: Sequence[NotificationDraft]) -> list[NotificationDraft]:
-    """A guild is kept for the record: one that is gone, or was never here, stops nobody's notice."""
-    known = await find_known_guilds(tx, {draft.guild for draft in drafts if draft.guild is not None})
-    return [replace(draft, guild=draft.guild if draft.guild in known else None) for draft in drafts]
+    """Clear guild ids that do not exist. The guild is only informative, so it must not prevent a notification."""
+    known_guilds = await find_known_guilds(tx, {draft.guild for draft in drafts if draft.guild is not None})
+    return [replace(draft, guild=draft.guild if draft.guild in known_guilds else None) for draft in drafts]
 
 
 def evaluate_rules(
     active_rules: Sequence[Rule], catalogue: TemplateCatalogue, event: RuleEvent, root_id: UUID
 ) -> RuleResult:
-    made = RuleResult([], [], [])
+    """Evaluate every matching rule for one event."""
+    result = RuleResult()
     if event.source_service == HUB_ACTOR.name and event.event_type.startswith(OWN_EVENT_PREFIX):
-        return made
+        return result
     for rule in active_rules:
         if not rule.matches(event.event_type):
             continue
         if rule.template_key not in catalogue:
-            made.unknown_templates.append(f"rule {rule.name}: there is no template {rule.template_key} here")
+            result.unknown_templates.append(f"rule {rule.name}: no such template: {rule.template_key}")
             continue
         try:
-            made.drafts += collect_valid_drafts(
+            result.drafts += collect_valid_drafts(
                 draft_rule_notifications(rule, catalogue.get(rule.template_key), event, root_id)
             )
         except PayloadPathError as error:
-            made.errors.append(f"rule {rule.name}: {error}")
-    return made
+            result.errors.append(f"rule {rule.name}: {error}")
+    return result
 
 
 def collect_valid_drafts(candidates: Iterator[NotificationDraft]) -> list[NotificationDraft]:
-    """All of them, or the reason why it is none; of too many no more are made than show it."""
+    """Return all drafts, or raise if one is invalid or there are too many. Reads one more than the limit."""
     drafts = [*islice(candidates, MAX_NOTIFICATIONS_PER_RULE + 1)]
     if len(drafts) > MAX_NOTIFICATIONS_PER_RULE:
-        raise PayloadPathError(f"the notices of one event are more than {MAX_NOTIFICATIONS_PER_RULE}")
+        raise PayloadPathError(f"more than {MAX_NOTIFICATIONS_PER_RULE} notifications for one event")
     for draft in drafts:
-        if mistakes := [*notification_draft_errors(draft)]:
-            raise PayloadPathError("; ".join(map(str, mistakes)))
+        if errors := [*notification_draft_errors(draft)]:
+            raise PayloadPathError("; ".join(map(str, errors)))
     return drafts
 
 
 def draft_rule_notifications(
     rule: Rule, template: Template, event: RuleEvent, root_id: UUID
 ) -> Iterator[NotificationDraft]:
-    """One notice for each recipient and channel. In a list each recipient has what stands beside it."""
+    """Draft one notification per recipient and channel. In a list, values come from the recipient's own element."""
     payload = event.payload
     for path in rule.recipients:
-        for value, at in find_payload_values(payload, path):
+        for value, positions in find_payload_values(payload, path):
             recipient = read_recipient_id(value, path)
             variables = {
-                name: read_variable(rule, name, kind, payload, at) for name, kind in template.variables.items()
+                name: read_variable(rule, name, variable_type, payload, positions)
+                for name, variable_type in template.variables.items()
             }
             for channel in rule.channels:
                 yield NotificationDraft(
@@ -176,12 +192,12 @@ def draft_rule_notifications(
                     recipient=recipient,
                     template=template,
                     payload=variables,
-                    guild=read_guild_id(rule, payload, at),
+                    guild=read_guild_id(rule, payload, positions),
                     expires_at=None if rule.expires_after is None else event.created_at + rule.expires_after,
                     dedupe_key=f"{root_id}:{rule.id}:{channel}:{recipient}",
                     incident=None
                     if rule.incident_path is None
-                    else str(find_payload_value(payload, rule.incident_path, at)),
+                    else str(find_payload_value(payload, rule.incident_path, positions)),
                     event=root_id,
                     rule=rule.id,
                     source=event.source_service,
@@ -192,13 +208,13 @@ def draft_rule_notifications(
 def read_recipient_id(value: Any, path: str) -> str:
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value)
-    raise PayloadPathError(f"{path} is no id")
+    raise PayloadPathError(f"{path} is not an id")
 
 
-def read_variable(rule: Rule, name: str, kind: VariableType, payload: Any, positions: ListPositions) -> Any:
-    """What the payload says; an id that is a number in it may be a text in ours."""
+def read_variable(rule: Rule, name: str, variable_type: VariableType, payload: Any, positions: ListPositions) -> Any:
+    """Read a variable. A number is accepted where the template expects a text, for example for ids."""
     value = find_payload_value(payload, rule.variables.get(name, name), positions)
-    return str(value) if kind is VariableType.TEXT and VariableType.INTEGER.accepts(value) else value
+    return str(value) if variable_type is VariableType.TEXT and VariableType.INTEGER.accepts(value) else value
 
 
 def read_guild_id(rule: Rule, payload: Any, positions: ListPositions = NO_POSITIONS) -> UUID | None:

@@ -1,3 +1,3 @@
 -- name: list_root_events
--- The hub is owed a delivery of its own; what was published is its parent, or the event a replay of that brought back.
+-- The published event is the parent of the hub's delivery, or the event that a replay repeated.
 select id, root_id from pabal.root_events(:ids::uuid[]);

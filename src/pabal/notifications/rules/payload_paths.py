@@ -1,4 +1,4 @@
-"""Paths into a payload: `order.id`, `members.discord_id`, `steps.0.name`. Of a list each is meant."""
+"""Paths into a payload: `order.id`, `members.discord_id`, `steps.0.name`. A path through a list means every element."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,12 +8,12 @@ PATH_PATTERN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 MAX_PATH_LENGTH = 255
 
 ListPositions = Mapping[str, int]
-"""Which element of which list: what lies beside a value is found through the same one."""
+"""The element taken in each list. Values beside a recipient are read from the same elements."""
 NO_POSITIONS: ListPositions = {}
 
 
 class PayloadPathError(Exception):
-    """The payload has nothing there."""
+    """The payload has no usable value at a path."""
 
 
 def is_payload_path(text: str) -> bool:
@@ -23,15 +23,15 @@ def is_payload_path(text: str) -> bool:
 def find_payload_values(
     payload: Any, path: str, positions: ListPositions = NO_POSITIONS
 ) -> Iterator[tuple[Any, ListPositions]]:
-    """Every value at a path, and through which elements it was found. An empty list has none; a gap is Missing."""
+    """Yield every value at a path with its list positions. An empty list has none; a missing key is an error."""
     yield from _walk_payload(payload, path.split("."), 0, positions)
 
 
 def find_payload_value(payload: Any, path: str, positions: ListPositions = NO_POSITIONS) -> Any:
-    """The one value at a path; several are as bad as none."""
+    """Return the only value at a path. None and several are errors."""
     values = [value for value, _ in find_payload_values(payload, path, positions)]
     if len(values) != 1:
-        raise PayloadPathError(f"{path} is {len(values)} values, not one")
+        raise PayloadPathError(f"{path} has {len(values)} values instead of one")
     return values[0]
 
 
@@ -40,11 +40,11 @@ def _walk_payload(
 ) -> Iterator[tuple[Any, ListPositions]]:
     here = ".".join(parts[:depth])
     if isinstance(node, list) and (depth == len(parts) or not parts[depth].isdecimal()):
-        each = cast("list[Any]", node)
-        for place in [positions[here]] if here in positions else range(len(each)):
-            if isinstance(each[place], list):
+        elements = cast("list[Any]", node)
+        for index in [positions[here]] if here in positions else range(len(elements)):
+            if isinstance(elements[index], list):
                 raise PayloadPathError(f"{here or 'the payload'} is a list of lists")
-            yield from _walk_payload(each[place], parts, depth, {**positions, here: place})
+            yield from _walk_payload(elements[index], parts, depth, {**positions, here: index})
     elif depth == len(parts):
         if node is None:
             raise PayloadPathError(f"{here} is null")
@@ -54,11 +54,11 @@ def _walk_payload(
 
 
 def _step_into_payload(node: Any, part: str, here: str) -> Any:
-    inner: dict[str, Any] = {}
+    children: dict[str, Any] = {}
     if isinstance(node, dict):
-        inner = cast("dict[str, Any]", node)
+        children = cast("dict[str, Any]", node)
     elif isinstance(node, list):
-        inner = {str(place): each for place, each in enumerate(cast("list[Any]", node))}
-    if part not in inner:
-        raise PayloadPathError(f"there is no {f'{here}.{part}' if here else part}")
-    return inner[part]
+        children = {str(index): element for index, element in enumerate(cast("list[Any]", node))}
+    if part not in children:
+        raise PayloadPathError(f"{f'{here}.{part}' if here else part} is missing")
+    return children[part]

@@ -1,6 +1,6 @@
-"""Rules: which events make which notices, for whom, and where the payload says what they need.
+"""Rules: which events cause which notifications, for whom, and where the payload holds the values.
 
-The table's own trigger subscribes the hub to what a rule is for, so a rule written in plain SQL works as well.
+A trigger on the table subscribes the hub to each rule's events, so a rule inserted with plain SQL works as well.
 """
 
 import re
@@ -33,7 +33,7 @@ MAX_EXPIRES_AFTER = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleDraft:
-    """A rule to be. `variables` says where a template's variable is found; one it does not name has its own name."""
+    """A rule to add. `variables` maps template variables to payload paths; by default the path is the name."""
 
     name: str
     event_pattern: str
@@ -49,7 +49,7 @@ class RuleDraft:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule as it stands."""
+    """A rule."""
 
     id: UUID
     name: str
@@ -67,22 +67,24 @@ class Rule:
     updated_at: datetime
 
     def matches(self, event_type: str) -> bool:
-        """Whether it is for events of this type: * stands for one part, or at the end for the rest."""
-        wanted, parts = self.event_pattern.split("."), event_type.split(".")
-        if wanted[-1] == "*" and len(parts) > len(wanted):
-            parts = parts[: len(wanted)]
-        return len(wanted) == len(parts) and all(w in {"*", p} for w, p in zip(wanted, parts, strict=True))
+        """Whether it applies to events of this type. `*` matches one part, at the end also several."""
+        pattern, parts = self.event_pattern.split("."), event_type.split(".")
+        if pattern[-1] == "*" and len(parts) > len(pattern):
+            parts = parts[: len(pattern)]
+        return len(pattern) == len(parts) and all(
+            wanted in {"*", part} for wanted, part in zip(pattern, parts, strict=True)
+        )
 
 
 async def add_rule(tx: Tx, catalogue: TemplateCatalogue, draft: RuleDraft, actor: Actor) -> Rule:
-    """Add a rule: it is for what is published from now on."""
+    """Add a rule. It applies to events that are published from now on."""
     validate_rule(draft, catalogue)
     try:
-        made = await tx.one(Rule, Q.insert_rule, id=new_id(), by=actor.name, **rule_columns(draft))
+        rule = await tx.one(Rule, Q.insert_rule, id=new_id(), by=actor.name, **rule_columns(draft))
     except UniqueViolation:
-        raise Conflict(f"name: there is a rule {draft.name} already") from None
-    await record_action(tx, actor, "rule.added", str(made.id), template=made.template_key, events=made.event_pattern)
-    return made
+        raise Conflict(f"name: a rule with the name {draft.name} exists") from None
+    await record_action(tx, actor, "rule.added", str(rule.id), template=rule.template_key, events=rule.event_pattern)
+    return rule
 
 
 async def find_rule(tx: Tx, rule_id: UUID) -> Rule:
@@ -90,7 +92,7 @@ async def find_rule(tx: Tx, rule_id: UUID) -> Rule:
 
 
 async def list_rules(tx: Tx, *, after: tuple[datetime, UUID] | None = None, limit: int = 50) -> list[Rule]:
-    """The oldest first; `after` where the page before ended."""
+    """Return a page of rules, the oldest first. `after` is the end of the previous page."""
     at, row = after or (None, None)
     return await tx.all(Rule, Q.list_rules, after=at, after_id=row, limit=limit)
 
@@ -102,82 +104,82 @@ async def list_active_rules(tx: Tx) -> list[Rule]:
 async def update_rule(
     tx: Tx, catalogue: TemplateCatalogue, rule_id: UUID, changes: Mapping[str, Any], actor: Actor
 ) -> Rule:
-    """Change what is named, from the next event on; the rule must make sense as a whole afterwards.
+    """Change the given fields. The whole rule must be valid afterwards.
 
-    To be switched off it need not: nobody could, once its template is gone.
+    Turning it off is always possible, also when its template no longer exists.
     """
     rule = require_rule(await tx.maybe(Rule, Q.lock_rule, id=rule_id), rule_id)
-    said: dict[str, Any] = {**rule_columns(rule), **changes}
-    wanted = RuleDraft(**said)
-    if wanted.is_active or changes.keys() - {"is_active"}:
-        validate_rule(wanted, catalogue)
+    columns: dict[str, Any] = {**rule_columns(rule), **changes}
+    draft = RuleDraft(**columns)
+    if draft.is_active or changes.keys() - {"is_active"}:
+        validate_rule(draft, catalogue)
     try:
-        changed = await tx.one(Rule, Q.update_rule, id=rule_id, **rule_columns(wanted))
+        updated = await tx.one(Rule, Q.update_rule, id=rule_id, **rule_columns(draft))
     except UniqueViolation:
-        raise Conflict(f"name: there is a rule {wanted.name} already") from None
+        raise Conflict(f"name: a rule with the name {draft.name} exists") from None
     await record_action(tx, actor, "rule.changed", str(rule_id), fields=sorted(changes))
-    return changed
+    return updated
 
 
 async def remove_rule(tx: Tx, rule_id: UUID, actor: Actor) -> None:
-    """Forget a rule. What it asked for stays asked for."""
+    """Delete a rule. Notifications it has requested stay."""
     if not await tx.run(Q.delete_rule, id=rule_id):
-        raise NotFound(f"there is no rule {rule_id}")
+        raise NotFound(f"No such rule: {rule_id}")
     await record_action(tx, actor, "rule.removed", str(rule_id))
 
 
 def require_rule(rule: Rule | None, rule_id: UUID) -> Rule:
     if rule is None:
-        raise NotFound(f"there is no rule {rule_id}")
+        raise NotFound(f"No such rule: {rule_id}")
     return rule
 
 
 def validate_rule(draft: RuleDraft, catalogue: TemplateCatalogue) -> None:
-    """See that a rule can do what it says, as far as anybody can tell before the first event."""
-    mistakes = [*rule_draft_errors(draft)]
+    """Check a rule by itself and against its template. Raise Invalid with all errors."""
+    errors = [*rule_draft_errors(draft)]
     if draft.template_key in catalogue:
-        mistakes += rule_template_errors(draft, catalogue.get(draft.template_key))
+        errors += rule_template_errors(draft, catalogue.get(draft.template_key))
     else:
-        mistakes.append(FieldError("template_key", f"no such template: {draft.template_key[:MAX_PATTERN_LENGTH]}"))
-    if mistakes:
-        raise Invalid(*mistakes)
+        errors.append(FieldError("template_key", f"no such template: {draft.template_key[:MAX_PATTERN_LENGTH]}"))
+    if errors:
+        raise Invalid(*errors)
 
 
 def rule_draft_errors(draft: RuleDraft) -> Iterator[FieldError]:
     if not 0 < len(draft.name) <= MAX_NAME_LENGTH:
-        yield FieldError("name", f"has 1 to {MAX_NAME_LENGTH} characters")
+        yield FieldError("name", f"must have 1 to {MAX_NAME_LENGTH} characters")
     if len(draft.event_pattern) > MAX_PATTERN_LENGTH or not EVENT_PATTERN.fullmatch(draft.event_pattern):
-        yield FieldError("event_pattern", "is not a pattern such as order.paid or order.*")
+        yield FieldError("event_pattern", "must be a pattern such as order.paid or order.*")
     if not 0 < len(draft.recipients) <= MAX_RECIPIENT_PATHS:
-        yield FieldError("recipients", f"are 1 to {MAX_RECIPIENT_PATHS} paths")
+        yield FieldError("recipients", f"must be 1 to {MAX_RECIPIENT_PATHS} paths")
     if not draft.channels or len({*draft.channels}) < len(draft.channels):
-        yield FieldError("channels", "are one or more, each once")
+        yield FieldError("channels", "must be one or more, without duplicates")
     if NotificationChannel.GUILD_AUDIT_CHANNEL in draft.channels and len(draft.channels) > 1:
-        yield FieldError("channels", "guild_audit_channel stands alone: its recipients are channels, not people")
-    named = {**{f"variables.{name}": path for name, path in draft.variables.items()}}
-    named |= {f"recipients[{place}]": path for place, path in enumerate(draft.recipients)}
-    named |= {name: path for name in ("guild_path", "incident_path") if (path := getattr(draft, name)) is not None}
+        yield FieldError("channels", "guild_audit_channel cannot be combined: its recipients are channels, not people")
+    paths = {f"variables.{name}": path for name, path in draft.variables.items()}
+    paths |= {f"recipients[{index}]": path for index, path in enumerate(draft.recipients)}
+    paths |= {name: path for name in ("guild_path", "incident_path") if (path := getattr(draft, name)) is not None}
     yield from (
-        FieldError(name, "is not a path such as user.discord_id")
-        for name, path in named.items()
+        FieldError(name, "must be a path such as user.discord_id")
+        for name, path in paths.items()
         if not is_payload_path(path)
     )
     if draft.expires_after is not None and draft.expires_after <= timedelta():
-        yield FieldError("expires_after", "is longer than nothing")
+        yield FieldError("expires_after", "must be positive")
     if draft.expires_after is not None and draft.expires_after > MAX_EXPIRES_AFTER:
-        yield FieldError("expires_after", "is at most a year")
+        yield FieldError("expires_after", "must be at most a year")
 
 
 def rule_template_errors(draft: RuleDraft, template: Template) -> Iterator[FieldError]:
-    """Where a rule and its template disagree."""
+    """Check a rule against its template."""
     for channel in draft.channels:
         if channel not in template.texts:
             yield FieldError("channels", f"{template.key} has no text for {channel}")
     for name in draft.variables:
         if name not in template.variables:
-            yield FieldError(f"variables.{name}", f"is no variable of {template.key}")
+            yield FieldError(f"variables.{name}", f"is not a variable of {template.key}")
 
 
 def rule_columns(rule: RuleDraft | Rule) -> dict[str, Any]:
-    """What a rule says, by the names of its columns."""
-    return {each.name: getattr(rule, each.name) for each in fields(RuleDraft)} | {"variables": dict(rule.variables)}
+    """The columns of a rule that an operator writes."""
+    return {field.name: getattr(rule, field.name) for field in fields(RuleDraft)} | {"variables": dict(rule.variables)}

@@ -17,7 +17,7 @@ from notification.rules
 where id = :id;
 
 -- name: lock_rule
--- The same for whoever is about to change it.
+-- find_rule, locked for an update.
 select id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
        is_active, created_by, created_at, updated_at
 from notification.rules
@@ -33,7 +33,7 @@ order by created_at, id
 limit :limit;
 
 -- name: list_active_rules
--- All of them: people write rules, so there are not many.
+-- Unbounded: people write rules, so there are few.
 select id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
        is_active, created_by, created_at, updated_at
 from notification.rules

@@ -1,6 +1,6 @@
-"""Render: a template and a payload into the words one channel shows.
+"""Render a template and a payload into the text that a channel shows.
 
-Values are written into a text, never read as one: what somebody calls themselves opens no mention, link or tag.
+Values are inserted as plain text: a name cannot open a mention, a link or a tag.
 """
 
 import re
@@ -18,28 +18,28 @@ from pabal.notifications.templates.template import Template, TemplateText
 from pabal.notifications.templates.text_sandbox import TextSandbox
 
 FALLBACK_LOCALE = "en"
-"""For a language that no template speaks."""
+"""For languages without templates."""
 MAX_VALUE_LENGTH = 1000
-"""Characters of one value: a long one must not crowd out the words around it."""
+"""The length limit of one value, so that a long one does not push out the text around it."""
 ELLIPSIS = "…"
 
 INVISIBLE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ufeff\ud800-\udfff]"
 )
-"""Control characters, and those that make a line read other than it is written."""
+"""Control characters, and characters that change the direction of text."""
 MARKDOWN_CHARACTERS = re.compile(r"[\\`*_~|<>\[\]()#:]")
 LINE_START_MARKERS = re.compile(r"^([^\S\n]*)([-+]|\d+(?=\.))", re.MULTILINE)
 
 
 class Unrenderable(PabalError):
-    """The template and the payload no longer fit: one of them changed since the request was made."""
+    """Template and payload do not match: one of them changed after the request."""
 
     code = "unrenderable"
 
 
 @dataclass(frozen=True, slots=True)
 class TextLimits:
-    """Most UTF-16 units of a title and of a body; how Discord counts, and never fewer than characters."""
+    """The limits of title and body in UTF-16 units, as Discord counts."""
 
     title: int
     body: int
@@ -56,7 +56,7 @@ CHANNEL_LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class RenderedText:
-    """What the channel shows. For Discord the values in it are escaped; for a toast it is plain text, not HTML."""
+    """The text a channel shows: Markdown with escaped values for Discord, plain text for a toast."""
 
     title: str | None
     body: str
@@ -65,37 +65,37 @@ class RenderedText:
 def render_notification(
     template: Template, channel: NotificationChannel, locale: str, payload: Mapping[str, Any]
 ) -> RenderedText:
-    """Write the notice down in the language of the locale, cut to what the channel takes."""
-    if mistakes := template.payload_errors(payload):
-        raise Unrenderable("; ".join(map(str, mistakes)))
+    """Render in the language of the locale, truncated to the limits of the channel."""
+    if errors := template.payload_errors(payload):
+        raise Unrenderable("; ".join(map(str, errors)))
     text = select_text(template, channel, locale)
-    given = {name: payload[name] for name in template.variables}
+    values = {name: payload[name] for name in template.variables}
     limits = CHANNEL_LIMITS[channel]
     try:
-        title = None if text.title is None else " ".join(compile_text(channel, text.title).render(given).split())
-        body = compile_text(channel, text.body).render(given).strip()
-    except (TemplateError, TypeError, ValueError, OverflowError) as error:  # a filter that the value is not for
+        title = None if text.title is None else " ".join(compile_text(channel, text.title).render(values).split())
+        body = compile_text(channel, text.body).render(values).strip()
+    except (TemplateError, TypeError, ValueError, OverflowError) as error:  # a filter that does not accept the value
         raise Unrenderable(f"{template.key}: {error}") from None
     return RenderedText(title and truncate_utf16(title, limits.title), truncate_utf16(body, limits.body) or ELLIPSIS)
 
 
 def select_text(template: Template, channel: NotificationChannel, locale: str) -> TemplateText:
-    spoken = template.texts.get(channel)
-    if not spoken:
+    texts = template.texts.get(channel)
+    if not texts:
         raise Unrenderable(f"{template.key} has no text for {channel}")
-    return spoken.get(locale.partition("-")[0]) or spoken[FALLBACK_LOCALE]
+    return texts.get(locale.partition("-")[0]) or texts[FALLBACK_LOCALE]
 
 
 def clean_value(value: Any) -> str:
-    """A value as people read it, without what they cannot see."""
+    """Format a value without invisible characters."""
     text = INVISIBLE_CHARACTERS.sub("", str(value).replace("\r\n", "\n"))
     return truncate_utf16(text, MAX_VALUE_LENGTH)
 
 
 def escape_for_discord(value: Any) -> str:
-    """A value in which Discord finds no markdown, no mention and no link behind other words."""
+    """Escape a value so that Discord shows it as is: no Markdown, no mention, no masked link."""
     escaped = MARKDOWN_CHARACTERS.sub(r"\\\g<0>", clean_value(value)).replace("@", "@\u200b")
-    return LINE_START_MARKERS.sub(lambda start: f"{start[1]}{escape_line_start(start[2])}", escaped)
+    return LINE_START_MARKERS.sub(lambda match: f"{match[1]}{escape_line_start(match[2])}", escaped)
 
 
 def escape_line_start(marker: str) -> str:
@@ -103,17 +103,17 @@ def escape_line_start(marker: str) -> str:
 
 
 def truncate_utf16(text: str, limit: int) -> str:
-    """The text, or as much of it as fits, with a sign that there was more."""
+    """Truncate a text to a number of UTF-16 units, ending in an ellipsis."""
     if len(text) * 2 <= limit or utf16_length(text) <= limit:
         return text
     kept = text[: limit - 1]
     while utf16_length(kept) > limit - 1:
         kept = kept[: -max(1, (utf16_length(kept) - limit + 1) // 2)]
-    return kept.rstrip("\\ \n") + ELLIPSIS  # half an escape would take hold of what follows
+    return kept.rstrip("\\ \n") + ELLIPSIS  # a backslash at the end would escape what follows
 
 
 def utf16_length(text: str) -> int:
-    return len(text) + sum(each > "\uffff" for each in text)
+    return len(text) + sum(character > "\uffff" for character in text)
 
 
 VALUE_FORMATTERS: dict[NotificationChannel, Callable[[Any], str]] = {

@@ -1,4 +1,4 @@
-"""Toasts: what waits in a person's dashboard, what they did with it, and every change since a number."""
+"""The toast inbox of a person: insert, list, mark, and read changes by sequence number."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ ToastState = Literal["unseen", "seen", "read", "archived"]
 
 
 class ToastAction(StrEnum):
-    """What a person does with a toast. Whoever reads or puts away has seen."""
+    """What a person does with a toast. READ and ARCHIVE imply SEEN."""
 
     SEEN = "seen"
     READ = "read"
@@ -30,7 +30,7 @@ class ToastAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Toast:
-    """A notice in somebody's dashboard. `seq` numbers its newest change; `age` is how long ago it arrived."""
+    """A notification in a person's dashboard. `seq` numbers its latest change; `age` is the time since it arrived."""
 
     id: UUID
     category: str
@@ -56,7 +56,7 @@ class Toast:
 
 @dataclass(frozen=True, slots=True)
 class ToastChange(Toast):
-    """A toast as its newest change left it. `unread` counts what its person has not read by now."""
+    """The latest change of a toast. `unread` is the person's current number of unread toasts."""
 
     recipient_id: str
     unread: int
@@ -64,7 +64,7 @@ class ToastChange(Toast):
 
 @dataclass(frozen=True, slots=True)
 class InboxState:
-    """How an inbox stands: how much of it is unread, and the number of its newest change."""
+    """The number of unread toasts, and the number of the latest change."""
 
     unread: int
     last_seq: int
@@ -72,39 +72,43 @@ class InboxState:
 
 @dataclass(frozen=True, slots=True)
 class NewToast:
-    """A request for the dashboard and what was written for it, in the language it was written in."""
+    """A notification for the dashboard with its rendered text."""
 
-    request: ClaimedNotification
+    notification: ClaimedNotification
     rendered: RenderedText
     locale: str | None = None
 
 
-async def add_toast(tx: Tx, request: ClaimedNotification, rendered: RenderedText, locale: str | None = None) -> bool:
-    """Put the toast into its person's inbox; False when it is there already."""
-    return request.id in await add_toasts(tx, [NewToast(request, rendered, locale)])
+async def add_toast(
+    tx: Tx, notification: ClaimedNotification, rendered: RenderedText, locale: str | None = None
+) -> bool:
+    """Insert a toast. Return False if it exists already."""
+    return notification.id in await add_toasts(tx, [NewToast(notification, rendered, locale)])
 
 
 async def add_toasts(tx: Tx, new_toasts: Sequence[NewToast]) -> set[UUID]:
-    """Put many toasts into many inboxes; those that were not there already.
+    """Insert toasts and return the ids of those that did not exist.
 
-    The inboxes are taken in one order, so that two who fill the same ones never wait for each other in a circle.
+    The inboxes are locked in sorted order, so that two transactions cannot deadlock.
     """
-    await tx.column(Q.lock_inboxes, recipients=sorted({each.request.recipient_id for each in new_toasts}))
-    came = await tx.all(
+    await tx.column(Q.lock_inboxes, recipients=sorted({toast.notification.recipient_id for toast in new_toasts}))
+    added = await tx.all(
         AddedToast,
         Q.insert_toasts,
-        ids=[each.request.id for each in new_toasts],
-        locales=[each.locale for each in new_toasts],
-        titles=[each.rendered.title for each in new_toasts],
-        bodies=[each.rendered.body for each in new_toasts],
+        ids=[toast.notification.id for toast in new_toasts],
+        locales=[toast.locale for toast in new_toasts],
+        titles=[toast.rendered.title for toast in new_toasts],
+        bodies=[toast.rendered.body for toast in new_toasts],
     )
-    for recipient in {each.recipient_id for each in came}:
+    for recipient in {toast.recipient_id for toast in added}:
         notify_toast_streams(tx, recipient)
-    return {each.id for each in came}
+    return {toast.id for toast in added}
 
 
 @dataclass(frozen=True, slots=True)
 class AddedToast:
+    """The row of `insert_toasts`."""
+
     id: UUID
     recipient_id: str
 
@@ -112,28 +116,36 @@ class AddedToast:
 async def list_toasts(
     tx: Tx, recipient: str, *, archived: bool = False, before: tuple[datetime, UUID] | None = None, limit: int
 ) -> list[Toast]:
-    """A person's toasts, the newest first: those in the inbox, or those put away."""
-    at, id_ = before or (None, None)
-    return await tx.all(Toast, Q.list_toasts, recipient=recipient, archived=archived, at=at, id=id_, limit=limit)
+    """Return a page of a person's toasts, or of the archived ones, the newest first."""
+    before_time, before_id = before or (None, None)
+    return await tx.all(
+        Toast,
+        Q.list_toasts,
+        recipient=recipient,
+        archived=archived,
+        before=before_time,
+        before_id=before_id,
+        limit=limit,
+    )
 
 
 async def load_inbox_state(tx: Tx, recipient: str) -> InboxState:
-    """How an inbox stands. Ask before the inbox itself: what changes in between is then told again, not lost."""
+    """Read the state of an inbox. Read it before the toasts: a change in between is then repeated, not lost."""
     return await tx.one(InboxState, Q.read_inbox_state, recipient=recipient)
 
 
 async def mark_toast(tx: Tx, recipient: str, toast_id: UUID, action: ToastAction) -> Toast:
-    """Write down what a person did with a toast of theirs; doing it twice changes nothing."""
+    """Record what a person did with a toast. Repeating it changes nothing."""
     await tx.column(Q.lock_inboxes, recipients=[recipient])
-    marked = await tx.maybe(Toast, Q.mark_toast, recipient=recipient, id=toast_id, mark=action)
-    if marked is None:
-        raise NotFound("there is no such toast")
+    toast = await tx.maybe(Toast, Q.mark_toast, recipient=recipient, id=toast_id, action=action)
+    if toast is None:
+        raise NotFound("No such toast")
     notify_toast_streams(tx, recipient)
-    return marked
+    return toast
 
 
 async def mark_all_toasts_read(tx: Tx, recipient: str) -> int:
-    """Count everything in a person's inbox as read; how many were not."""
+    """Mark all toasts of an inbox as read. Return how many were unread."""
     await tx.column(Q.lock_inboxes, recipients=[recipient])
     count = await tx.run(Q.mark_all_read, recipient=recipient)
     if count:
@@ -142,15 +154,15 @@ async def mark_all_toasts_read(tx: Tx, recipient: str) -> int:
 
 
 async def list_toast_changes(tx: Tx, since: Mapping[str, int], limit: int) -> list[ToastChange]:
-    """What changed in these inboxes after these numbers, for each at most `limit`, in the order of the changes."""
+    """Return the changes of these inboxes after the given numbers, at most `limit` per inbox, in order."""
     return await tx.all(ToastChange, Q.list_changes, recipients=[*since], lasts=[*since.values()], limit=limit)
 
 
 def notify_toast_streams(tx: Tx, recipient: str) -> None:
-    """Let every open stream of a person look, once this is committed."""
+    """Wake the person's open streams after the commit."""
     tx.notify(Channel.TOASTS, toast_topic(recipient))
 
 
 def toast_topic(recipient: str) -> str:
-    """How a ring names a person: whoever may LISTEN need not know whom, and an id may hold what a ring may not."""
+    """The NOTIFY topic of a person. Hashed: every database login can LISTEN, and an id may have any characters."""
     return hashlib.sha256(recipient.encode()).hexdigest()[:16]

@@ -1,9 +1,9 @@
 -- name: lock_inboxes
--- The trigger takes the same locks; taken here, before any row, and in the order given, they cannot end in a circle.
+-- The table's trigger takes the same locks. Taken here first and in sorted order, they cannot deadlock.
 select pg_advisory_xact_lock(hashtextextended('toasts ' || recipient, 0)) from unnest(:recipients::text[]) as recipient;
 
 -- name: insert_toasts
--- The request's id is the toast's: however often it comes, it comes once.
+-- The toast has the notification's id, so it is inserted at most once.
 insert into notification.toasts (id, recipient_id, category, criticality, locale, title, body)
 select r.id, r.recipient_id, t.category, t.criticality, coalesce(a.locale, r.locale, p.locale, 'ko'), a.title, a.body
 from unnest(:ids::uuid[], :locales::text[], :titles::text[], :bodies::text[]) as a (id, locale, title, body)
@@ -19,7 +19,7 @@ select id, category, criticality, locale, title, body, created_at, seen_at, read
        pabal.now() - created_at as age
 from notification.toasts
 where recipient_id = :recipient and (archived_at is not null) = :archived
-  and (:at::timestamptz is null or (created_at, id) < (:at, :id::uuid))
+  and (:before::timestamptz is null or (created_at, id) < (:before, :before_id::uuid))
 order by created_at desc, id desc
 limit :limit;
 
@@ -34,8 +34,8 @@ select
 -- name: mark_toast
 update notification.toasts
 set seen_at = coalesce(seen_at, pabal.now()),
-    read_at = case when :mark = 'read' then coalesce(read_at, pabal.now()) else read_at end,
-    archived_at = case when :mark = 'archive' then coalesce(archived_at, pabal.now()) else archived_at end
+    read_at = case when :action = 'read' then coalesce(read_at, pabal.now()) else read_at end,
+    archived_at = case when :action = 'archive' then coalesce(archived_at, pabal.now()) else archived_at end
 where recipient_id = :recipient and id = :id
 returning id, category, criticality, locale, title, body, created_at, seen_at, read_at, archived_at, seq,
           pabal.now() - created_at as age;
@@ -46,8 +46,7 @@ set read_at = pabal.now()
 where recipient_id = :recipient and read_at is null and archived_at is null;
 
 -- name: list_changes
--- One look for every inbox that is watched, each from its own number on. Only where something changed is anything counted,
--- and only once.
+-- The changes of many inboxes in one query, each after its own number. Unread toasts are counted once per changed inbox.
 with changed as materialized (
     select t.*
     from unnest(:recipients::text[], :lasts::bigint[]) as w (recipient_id, last)

@@ -1,8 +1,7 @@
-"""The board: every open stream of toasts in one process.
+"""Toast streams: the open streams of one process, and the task that feeds them.
 
-A stream is a place in its person's changes: whatever is numbered after it is still to be told. One look at the ring
-brings every stream on, so a stream that waits costs no connection and no query of its own, and one that comes back
-with its last number goes on exactly there.
+A stream is a position in its person's changes. One query per wakeup feeds all streams, so an idle stream costs neither
+a connection nor a query. A client that reconnects with its last number continues exactly there.
 """
 
 import asyncio
@@ -27,22 +26,22 @@ from pabal.queue.open_streams import OpenStreams
 log = get_logger()
 
 MAX_PENDING_CHANGES = 100
-"""Changes of one inbox that one look brings, and that a stream may have unsent."""
+"""Changes of one inbox that one query reads, and that one stream buffers."""
 MAX_STREAMS_PER_PERSON = 20
-"""Streams a person may have open in one process."""
+"""Open streams of one person in one process."""
 RETRY_AFTER = timedelta(seconds=5)
 ALL_TOPICS = frozenset({""})
 
 
 @dataclass(slots=True, eq=False)
 class ToastStream:
-    """One open stream. `last` numbers the newest change that was put into it, `sent` the newest that left it."""
+    """One open stream. `last_seq` is the latest change it has buffered, `sent_seq` the latest it has sent."""
 
     person: Person
     last_seq: int
     sent_seq: int
     request_refresh: Callable[[], None]
-    """What to do when there is room again."""
+    """Called when the buffer has room again."""
     is_behind: bool = False
     is_closed: bool = False
     _pending: deque[ToastChange] = field(default_factory=deque[ToastChange])
@@ -50,7 +49,7 @@ class ToastStream:
 
     @property
     def is_full(self) -> bool:
-        """Whether its client is slow to take what there is: it is told nothing more until it has."""
+        """Whether the client is too slow. The stream then skips refreshes until its buffer is sent."""
         return len(self._pending) >= MAX_PENDING_CHANGES
 
     def push_changes(self, changes: Iterable[ToastChange]) -> None:
@@ -61,12 +60,12 @@ class ToastStream:
         self._wakeup.set()
 
     def close(self) -> None:
-        """End: the client has gone, its token has, or the hub is about to."""
+        """End the stream: the client disconnected, the token expired, or the hub stops."""
         self.is_closed = True
         self._wakeup.set()
 
     async def changes(self, heartbeat_interval: timedelta) -> AsyncGenerator[ToastChange | None]:
-        """What to send, as it comes; None when there has been nothing for a while."""
+        """Yield changes as they arrive, and None as a heartbeat."""
         while not self.is_closed:
             if self._pending:
                 change = self._pending.popleft()
@@ -85,45 +84,43 @@ class ToastStream:
 
 
 class ToastStreams:
-    """Tells every open stream of this process what changed in its person's inbox."""
+    """Feeds every open stream of this process with the changes of its person's inbox."""
 
     def __init__(self, db: Database, doorbell: Doorbell) -> None:
         self._db = db
         self._listener = doorbell.listen(Channel.TOASTS)
         self._streams = OpenStreams[str, ToastStream]()
-        """By the topic their person's changes are rung under."""
+        """By NOTIFY topic."""
         self._refresh_task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._streams)
 
     async def open(self, person: Person, last_seq: int | None) -> tuple[ToastStream, InboxState]:
-        """Open a stream that goes on after `last`, or begins now; and how the inbox stands."""
+        """Open a stream that continues after `last_seq`, or starts now. Also return the state of the inbox."""
         async with self._db.autocommit() as tx:
-            now = await load_inbox_state(tx, person.id)
+            inbox = await load_inbox_state(tx, person.id)
         if last_seq is None:
-            last_seq = now.last_seq
-        elif (
-            last_seq > now.last_seq
-        ):  # not a number of this inbox, or of one that was restored or purged: tell all there is
+            last_seq = inbox.last_seq
+        elif last_seq > inbox.last_seq:  # from another inbox, or one that was restored or purged: start over
             last_seq = 0
         topic = toast_topic(person.id)
         if len(self._streams.of_key(topic)) >= MAX_STREAMS_PER_PERSON:
-            raise RateLimited("streams open for this person", RETRY_AFTER)
+            raise RateLimited("open streams of this person", RETRY_AFTER)
         stream = ToastStream(person, last_seq, last_seq, partial(self._listener.wake, topic))
         self._streams.add(stream, topic)
         if self._refresh_task is None or self._refresh_task.done():
-            self._refresh_task = asyncio.create_task(self._run(), name="toasts told")
+            self._refresh_task = asyncio.create_task(self._run(), name="toast streams")
         stream.request_refresh()
-        return stream, now
+        return stream, inbox
 
     def close(self, stream: ToastStream) -> None:
         self._streams.remove(stream)
         if not self._streams:
-            self._listener.wake()  # nobody is left to look for
+            self._listener.wake()  # let the task end
 
     def close_all(self) -> None:
-        """End every stream; their clients will come back, here or elsewhere."""
+        """End every stream. Clients reconnect, to this process or another."""
         self._streams.close_all()
 
     async def stop(self) -> None:
@@ -132,41 +129,39 @@ class ToastStreams:
             await asyncio.gather(self._refresh_task, return_exceptions=True)
 
     async def _run(self) -> None:
-        looked = monotonic()
+        refreshed_all = monotonic()
         with self._listener:
             while self._streams:
-                rang = await self._listener.wait_for_topics(spread(POLL_INTERVAL))
+                woken = await self._listener.wait_for_topics(spread(POLL_INTERVAL))
                 topics = self._listener.take_topics()
-                if (
-                    not rang or monotonic() - looked > POLL_INTERVAL.total_seconds()
-                ):  # a ring may be lost among many others
-                    topics, looked = ALL_TOPICS, monotonic()
+                if not woken or monotonic() - refreshed_all > POLL_INTERVAL.total_seconds():  # NOTIFY may be lost
+                    topics, refreshed_all = ALL_TOPICS, monotonic()
                 try:
                     await self._refresh_streams(topics)
                 except PabalError as error:
-                    log.warning("toasts wait", error=str(error))
+                    log.warning("toast refresh failed", error=str(error))
 
     async def _refresh_streams(self, topics: AbstractSet[str]) -> None:
-        """Bring on the streams that were open before it; one that comes meanwhile may need what this look skips."""
-        rung = self._streams.keys() if "" in topics else topics & self._streams.keys()
-        streams = [stream for topic in rung for stream in self._streams.of_key(topic)]
+        """Feed the streams that are open now. One opened during the query may need earlier changes."""
+        changed_topics = self._streams.keys() if "" in topics else topics & self._streams.keys()
+        streams = [stream for topic in changed_topics for stream in self._streams.of_key(topic)]
         since: dict[str, int] = {}
         for stream in streams:
             stream.is_behind = stream.is_full
             if not stream.is_full:
                 since[stream.person.id] = min(stream.last_seq, since.get(stream.person.id, stream.last_seq))
         async with self._db.autocommit() as tx:
-            found = await list_toast_changes(tx, since, MAX_PENDING_CHANGES) if since else []
-            gone = await find_ended_person_tokens(tx, {stream.person.token_hash for stream in streams})
-        changed: defaultdict[str, list[ToastChange]] = defaultdict(list)
-        for change in found:
-            changed[change.recipient_id].append(change)
+            changes = await list_toast_changes(tx, since, MAX_PENDING_CHANGES) if since else []
+            ended_tokens = await find_ended_person_tokens(tx, {stream.person.token_hash for stream in streams})
+        changes_by_person: defaultdict[str, list[ToastChange]] = defaultdict(list)
+        for change in changes:
+            changes_by_person[change.recipient_id].append(change)
         for stream in streams:
             if not stream.is_behind:
-                stream.push_changes(changed.get(stream.person.id, ()))
-            if stream.person.token_hash in gone:
+                stream.push_changes(changes_by_person.get(stream.person.id, ()))
+            if stream.person.token_hash in ended_tokens:
                 stream.close()
                 self.close(stream)
-        for person, changes in changed.items():
-            if len(changes) == MAX_PENDING_CHANGES:
-                self._listener.wake(toast_topic(person))
+        for person_id, person_changes in changes_by_person.items():
+            if len(person_changes) == MAX_PENDING_CHANGES:  # there may be more
+                self._listener.wake(toast_topic(person_id))

@@ -1,4 +1,4 @@
-"""Lists of notifications: whatever is chosen, they show what a plain filter would, and read no more than they show."""
+"""Lists of notifications equal a plain filter for every combination, with bounded reads."""
 
 from datetime import datetime
 from itertools import product
@@ -13,14 +13,14 @@ from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.notifications import Notification, NotificationAccess, NotificationFilter, scan_notifications
 from support.clusters import connected
 from support.large_tables import pages
-from support.notifications import registered, sql
+from support.notifications import register_builtin_templates, sql
 
 pytestmark = pytest.mark.anyio
 
 AS_THE_HUB = (
     "analyze notification.requests; set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 )
-EVERYTHING = NotificationAccess("hub", all_services=True)
+ALL = NotificationAccess("hub", all_services=True)
 MANY = """
 insert into notification.requests
     (id, recipient_type, recipient_id, template_key, payload, state, reason, source_service, created_at)
@@ -34,7 +34,7 @@ from unnest('{user_dm,guild_audit_channel,dashboard_toast}'::text[]) type, unnes
 
 @pytest.fixture
 async def hub(hub: Hub) -> Hub:
-    return await registered(hub)
+    return await register_builtin_templates(hub)
 
 
 async def listed(
@@ -67,45 +67,45 @@ def shows(who: NotificationAccess, chosen: NotificationFilter, notification: Not
 
 @pytest.mark.parametrize("reach", [1, MAX_SCANNED_ROWS])
 @pytest.mark.parametrize(
-    "who", [NotificationAccess("minu_keep"), NotificationAccess("minu_frame"), EVERYTHING], ids=lambda who: who.service
+    "who", [NotificationAccess("minu_keep"), NotificationAccess("minu_frame"), ALL], ids=lambda who: who.service
 )
-async def test_each_choice_lists_what_a_plain_filter_would(
+async def test_each_filter_lists_what_a_plain_filter_would(
     hub: Hub, database_urls: DatabaseUrls, who: NotificationAccess, reach: int
 ) -> None:
     await sql(database_urls, MANY, 3)
-    everything = rows_of(await listed(hub, EVERYTHING, NotificationFilter(), 1000))
+    everything = rows_of(await listed(hub, ALL, NotificationFilter(), 1000))
     assert len(everything) == 3 * 2 * 2 * 2 * 3 * 3
-    newest_first = sorted(everything, key=lambda each: (each.created_at, each.id), reverse=True)
-    theirs = {each.id for each in everything if shows(who, NotificationFilter(), each)}
+    newest_first = sorted(everything, key=lambda item: (item.created_at, item.id), reverse=True)
+    theirs = {item.id for item in everything if shows(who, NotificationFilter(), item)}
 
     for choice in product([None, "1", "3"], [None, "pending", "sent"], [None, "marketing.news", "shop.gone"]):
         chosen = NotificationFilter(*choice)
-        expected = [each for each in newest_first if shows(who, chosen, each)]
+        expected = [item for item in newest_first if shows(who, chosen, item)]
         sights = await listed(hub, who, chosen, 7, reach)
         assert rows_of(sights) == expected, chosen
         assert reach == 1 or not any(sight.truncated for sight in sights)
-        assert {sight.end.id for sight in sights if sight.end} <= theirs, "a cursor tells of nobody else's"
+        assert {sight.end.id for sight in sights if sight.end} <= theirs, "a cursor reveals nothing of other services"
 
 
 PAGE = {"before": None, "before_id": None, "limit": 10, "reach": 10, "template": None}
-OWN: dict[str, object] = {"roads": ["minu_keep"]}
-EVERYBODYS: dict[str, object] = {"roads": ["", "hub", "minu_find", "minu_keep", "minu_frame"]}
-ONES: dict[str, object] = {"roads": [*NotificationChannel], "recipient": "1", "service": "minu_keep"}
+OWN_SCAN: dict[str, object] = {"partitions": ["minu_keep"]}
+ALL_SERVICES_SCAN: dict[str, object] = {"partitions": ["", "hub", "minu_find", "minu_keep", "minu_frame"]}
+RECIPIENT_SCAN: dict[str, object] = {"partitions": [*NotificationChannel], "recipient": "1", "service": "minu_keep"}
 
 
 @pytest.mark.parametrize(
     ("road", "asked"),
     [
-        ("scan_by_service", OWN | {"state": None}),
-        ("scan_by_service", EVERYBODYS | {"state": None}),
-        ("scan_unsent_by_service", OWN | {"state": "pending"}),
-        ("scan_unsent_by_service", EVERYBODYS | {"state": "pending"}),
-        ("scan_by_recipient", ONES | {"state": None, "all": False}),
-        ("scan_by_recipient", ONES | {"state": None, "all": True}),
+        ("scan_by_service", OWN_SCAN | {"state": None}),
+        ("scan_by_service", ALL_SERVICES_SCAN | {"state": None}),
+        ("scan_unsent_by_service", OWN_SCAN | {"state": "pending"}),
+        ("scan_unsent_by_service", ALL_SERVICES_SCAN | {"state": "pending"}),
+        ("scan_by_recipient", RECIPIENT_SCAN | {"state": None, "all": False}),
+        ("scan_by_recipient", RECIPIENT_SCAN | {"state": None, "all": True}),
     ],
 )
 @pytest.mark.usefixtures("hub")
-async def test_a_page_costs_what_it_shows(database_urls: DatabaseUrls, road: str, asked: dict[str, object]) -> None:
+async def test_a_page_reads_few_blocks(database_urls: DatabaseUrls, road: str, asked: dict[str, object]) -> None:
     await sql(database_urls, MANY, 500)
 
     async with connected(database_urls.direct or database_urls.main) as conn:
@@ -118,13 +118,13 @@ async def test_a_page_costs_what_it_shows(database_urls: DatabaseUrls, road: str
 @pytest.mark.parametrize(
     ("road", "asked"),
     [
-        ("scan_by_service", EVERYBODYS | {"state": "sent"}),
-        ("scan_unsent_by_service", EVERYBODYS | {"state": "pending"}),
-        ("scan_by_recipient", ONES | {"state": "sent", "all": True}),
+        ("scan_by_service", ALL_SERVICES_SCAN | {"state": "sent"}),
+        ("scan_unsent_by_service", ALL_SERVICES_SCAN | {"state": "pending"}),
+        ("scan_by_recipient", RECIPIENT_SCAN | {"state": "sent", "all": True}),
     ],
 )
 @pytest.mark.usefixtures("hub")
-async def test_a_look_for_what_is_not_there_goes_no_further_than_its_reach(
+async def test_a_scan_without_matches_stops_at_its_reach(
     database_urls: DatabaseUrls, road: str, asked: dict[str, object]
 ) -> None:
     await sql(database_urls, MANY, 500)
@@ -133,5 +133,5 @@ async def test_a_look_for_what_is_not_there_goes_no_further_than_its_reach(
     async with connected(database_urls.direct or database_urls.main) as conn:
         touched, rows = await pages(conn, getattr(notifications.Q, road), wanted, prepare=AS_THE_HUB)
 
-    assert rows == 3, "where each of three roads ended"
+    assert rows == 3, "where each of three partitions ended"
     assert touched < 150, "of some thousand"

@@ -1,4 +1,4 @@
-"""Whether a notice goes out is what was written down by hand, for every case there is; and so do the documents say."""
+"""Decisions match the hand-written table for every case, and so does the documented table."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ from pabal.notifications.decision.decide import (
     next_korean_morning,
 )
 
-PATIENTLY = trying(deadline=None)  # the machine may work for others meanwhile
+NO_DEADLINE = trying(deadline=None)  # the machine may work for others meanwhile
 TRUTH = Path(__file__).with_name("truth.md")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "notifications.md"
 COLUMNS = {
@@ -39,7 +39,7 @@ COLUMNS = {
     "hour": ["day", "night"],
     "night consent": ["given", "none"],
 }
-HEADING = (*COLUMNS, "then")
+HEADING = (*COLUMNS, "result")
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=KOREA_TIMEZONE)
 HOURS = {
     "day": [NOON.replace(hour=8), NOON, NOON.replace(hour=20, minute=59, second=59)],
@@ -66,28 +66,28 @@ ROWS = rows_of(TRUTH)
 def cases(row: tuple[str, ...]) -> Iterator[Case]:
     """Every case a row of the table stands for."""
     cells = [
-        [str(each) for each in known] if cell == "any" else cell.split(", ")
+        [str(item) for item in known] if cell == "any" else cell.split(", ")
         for cell, known in zip(row[:-1], COLUMNS.values(), strict=True)
     ]
     yield from product(*cells)
 
 
-def flags_of(case: Case) -> RecipientProfile:
+def profile_of(case: Case) -> RecipientProfile:
     """The flag of the notice's own category as said, and all others the other way round: they must not matter."""
     channel, category, _criticality, dm, flag, address, _hour, consent = case
-    switches = {f"{each}_notifications": (flag == "on") is (each == category) for each in NotificationCategory}
+    switches = {f"{item}_notifications": (flag == "on") is (item == category) for item in NotificationCategory}
     del switches["system_notifications"]
     return RecipientProfile(
         dm_enabled=dm == "on",
         night_consent_at=NOON if consent == "given" else None,
-        unhealthy=frozenset(each for each in NotificationChannel if (each == channel) is (address == "unhealthy")),
+        unhealthy=frozenset(item for item in NotificationChannel if (item == channel) is (address == "unhealthy")),
         **switches,
     )
 
 
 def outcomes(case: Case) -> Iterator[str]:
     channel, category, criticality = NotificationChannel(case[0]), NotificationCategory(case[1]), Criticality(case[2])
-    flags = flags_of(case)
+    flags = profile_of(case)
     for now in HOURS[case[6]]:
         for zone in (KOREA_TIMEZONE, UTC):
             match decide_delivery(channel, category, criticality, flags, now=now.astimezone(zone)):
@@ -97,23 +97,23 @@ def outcomes(case: Case) -> Iterator[str]:
                     yield reason
                 case SendLater(until):
                     assert until == next_korean_morning(now)
-                    yield "waits for the morning"
+                    yield "delayed until 08:00"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=" ".join)
-def test_a_row_of_the_table(row: tuple[str, ...]) -> None:
+def test_decisions_match_the_hand_written_table(row: tuple[str, ...]) -> None:
     assert {outcome for case in cases(row) for outcome in outcomes(case)} == {row[-1]}
 
 
 @pytest.mark.parametrize("document", [TRUTH, DOCUMENT], ids=["by hand", "the documents"])
 def test_every_case_is_in_exactly_one_row(document: Path) -> None:
-    told = [case for row in rows_of(document) for case in cases(row)]
+    result = [case for row in rows_of(document) for case in cases(row)]
 
-    assert len(told) == len({*told})
-    assert {*told} == {tuple(map(str, case)) for case in product(*COLUMNS.values())}
+    assert len(result) == len({*result})
+    assert {*result} == {tuple(map(str, case)) for case in product(*COLUMNS.values())}
 
 
-def test_the_documents_say_what_was_written_by_hand() -> None:
+def test_the_documented_table_matches_the_hand_written_one() -> None:
     by_hand, published = [
         {case: row[-1] for row in rows_of(document) for case in cases(row)} for document in (TRUTH, DOCUMENT)
     ]
@@ -132,9 +132,9 @@ def test_the_documents_say_what_was_written_by_hand() -> None:
         ((2, 8, 0), None),
     ],
 )
-def test_the_night_goes_across_midnight(hour: tuple[int, int, int], until: tuple[int, int] | None) -> None:
+def test_the_night_spans_midnight(hour: tuple[int, int, int], until: tuple[int, int] | None) -> None:
     now = datetime(2026, 3, *hour, tzinfo=KOREA_TIMEZONE)
-    found = decide_delivery(
+    matches = decide_delivery(
         NotificationChannel.USER_DM,
         NotificationCategory.MARKETING,
         Criticality.NORMAL,
@@ -143,15 +143,15 @@ def test_the_night_goes_across_midnight(hour: tuple[int, int, int], until: tuple
     )
 
     if until is None:
-        assert isinstance(found, SendNow)
+        assert isinstance(matches, SendNow)
     else:
-        assert isinstance(found, SendLater)
-        assert found.until == datetime(2026, 3, *until, tzinfo=KOREA_TIMEZONE)
+        assert isinstance(matches, SendLater)
+        assert matches.until == datetime(2026, 3, *until, tzinfo=KOREA_TIMEZONE)
 
 
-@PATIENTLY
+@NO_DEADLINE
 @given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 the zone is beside
-def test_the_morning_is_the_first_hour_that_is_no_night(now: datetime) -> None:
+def test_the_next_morning_is_the_end_of_the_night(now: datetime) -> None:
     morning = next_korean_morning(now)
 
     assert timedelta() < morning - now <= timedelta(days=1)
@@ -160,22 +160,22 @@ def test_the_morning_is_the_first_hour_that_is_no_night(now: datetime) -> None:
     assert morning.astimezone(KOREA_TIMEZONE).hour == 8
 
 
-def test_an_emergency_says_what_it_passed() -> None:
+def test_an_emergency_lists_what_it_overrides() -> None:
     flags = RecipientProfile(
         dm_enabled=False, antinuke_notifications=False, unhealthy=frozenset({NotificationChannel.USER_DM})
     )
 
-    found = decide_delivery(
+    matches = decide_delivery(
         NotificationChannel.USER_DM, NotificationCategory.ANTINUKE, Criticality.EMERGENCY, flags, now=NOON
     )
 
-    assert isinstance(found, SendNow)
-    assert found.overrides == (
+    assert isinstance(matches, SendNow)
+    assert matches.overrides == (
         SuppressReason.DM_DISABLED,
         SuppressReason.CATEGORY_OFF,
         SuppressReason.ADDRESS_UNHEALTHY,
     )
-    assert found.steps == (
+    assert matches.steps == (
         DecisionStep.EMERGENCY,
         DecisionStep.DM_DISABLED,
         DecisionStep.CATEGORY_OFF,
@@ -183,17 +183,17 @@ def test_an_emergency_says_what_it_passed() -> None:
     )
 
 
-def test_the_first_that_speaks_against_it_is_the_reason_and_all_are_told() -> None:
+def test_the_first_objection_is_the_reason_and_all_steps_are_listed() -> None:
     flags = RecipientProfile(dm_enabled=False, payment_notifications=False)
 
-    found = decide_delivery(
+    matches = decide_delivery(
         NotificationChannel.USER_DM, NotificationCategory.PAYMENT, Criticality.NORMAL, flags, now=NOON
     )
 
-    assert found == Suppress(
+    assert matches == Suppress(
         SuppressReason.DM_DISABLED, (DecisionStep.DM_DISABLED, DecisionStep.CATEGORY_OFF, DecisionStep.ADDRESS_HEALTHY)
     )
 
 
-def test_the_lower_the_priority_the_sooner() -> None:
-    assert [each.priority for each in (Criticality.EMERGENCY, Criticality.IMPORTANT, Criticality.NORMAL)] == [1, 3, 5]
+def test_emergencies_have_the_lowest_priority_number() -> None:
+    assert [item.priority for item in (Criticality.EMERGENCY, Criticality.IMPORTANT, Criticality.NORMAL)] == [1, 3, 5]

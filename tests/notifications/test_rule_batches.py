@@ -1,4 +1,4 @@
-"""Rules with very much to do: no event waits for another's many, and none is undone by another's fault."""
+"""Rules with many notifications: events do not wait for each other, and an error fails one event only."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,8 @@ from pabal.events.transactional import TransactionalHandler
 from pabal.hub import DatabaseUrls, Hub, build_rules_handler
 from pabal.notifications.rules.apply_rules import NOTIFICATIONS_PER_TRANSACTION, apply_rules
 from pabal.queue.outcome import Outcome
-from support.notifications import every, registered, sql
-from support.rules import BUYER, MINUTE, add, rules_worker, ruling
+from support.notifications import list_all_notifications, register_builtin_templates, sql
+from support.rules import BUYER, MINUTE, add_test_rule, rules_worker, run_rules_workers
 from support.subscriptions import say
 from support.wait import until
 
@@ -23,7 +23,7 @@ TRANSACTIONS = "select count(distinct xmin::text) from notification.requests"
 
 @pytest.fixture
 async def hub(hub: Hub) -> Hub:
-    return await registered(hub)
+    return await register_builtin_templates(hub)
 
 
 async def claim(hub: Hub) -> list[ClaimedEvent]:
@@ -35,27 +35,25 @@ async def settle(hub: Hub, events: Sequence[ClaimedEvent]) -> None:
     assert await build_rules_handler(hub).handle_events(events) == {event.id for event in events}
 
 
-async def stand(database_urls: DatabaseUrls) -> dict[str, str]:
+async def settle_state(database_urls: DatabaseUrls) -> dict[str, str]:
     """How many of the hub's events are where."""
     counted = "select status, count(*)::text from public.event_queue where target_service = 'hub' group by status"
     return dict(await sql(database_urls, f"select array_agg(array[status, count]) from ({counted}) s"))
 
 
-async def test_few_notices_of_many_events_are_one_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add(hub)
+async def test_events_with_few_notifications_share_a_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub)
     for number in range(20):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
     await settle(hub, await claim(hub))
 
     assert await sql(database_urls, TRANSACTIONS) == 1
-    assert len(await every(hub)) == 20
+    assert len(await list_all_notifications(hub)) == 20
 
 
-async def test_many_notices_of_one_event_share_no_transaction_with_the_next(
-    hub: Hub, database_urls: DatabaseUrls
-) -> None:
-    await add(hub, recipients=["users"])
+async def test_an_event_with_many_notifications_has_its_own_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub, recipients=["users"])
     for begin in (0, NOTIFICATIONS_PER_TRANSACTION, 2 * NOTIFICATIONS_PER_TRANSACTION):
         await say(hub, "order.paid", payload=BUYER | {"users": [*range(begin, begin + NOTIFICATIONS_PER_TRANSACTION)]})
 
@@ -63,11 +61,11 @@ async def test_many_notices_of_one_event_share_no_transaction_with_the_next(
 
     assert await sql(database_urls, TRANSACTIONS) == 3
     assert await sql(database_urls, "select count(*) from notification.requests") == 3 * NOTIFICATIONS_PER_TRANSACTION
-    assert await stand(database_urls) == {"completed": "3"}
+    assert await settle_state(database_urls) == {"completed": "3"}
 
 
-async def test_an_event_that_no_rule_can_bear_fails_alone_and_says_why(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add(hub)
+async def test_an_unexpected_error_fails_only_its_event(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub)
     for number in range(MANY):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
@@ -78,11 +76,13 @@ async def test_an_event_that_no_rule_can_bear_fails_alone_and_says_why(hub: Hub,
         return outcomes
 
     async def over() -> bool:
-        return await stand(database_urls) == {"completed": str(MANY - 1), "pending": "1"}
+        return await settle_state(database_urls) == {"completed": str(MANY - 1), "pending": "1"}
 
-    async with ruling(hub, rules_worker(hub, TransactionalHandler(hub.db, stumbles))):
+    async with run_rules_workers(hub, rules_worker(hub, TransactionalHandler(hub.db, stumbles))):
         await until(over)
 
-    assert sorted(int(made.recipient_id) for made in await every(hub)) == [n for n in range(MANY) if n != 7]
+    assert sorted(int(created.recipient_id) for created in await list_all_notifications(hub)) == [
+        n for n in range(MANY) if n != 7
+    ]
     waiting = "select last_error from public.event_queue where target_service = 'hub' and status = 'pending'"
     assert await sql(database_urls, waiting) == "ZeroDivisionError: seven"

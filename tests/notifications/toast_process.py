@@ -1,4 +1,4 @@
-"""A worker in a process of its own that lets a toast arrive and never commits: made to be killed."""
+"""A worker in its own process that inserts a toast and never commits, to be killed by a test."""
 
 import asyncio
 import sys

@@ -1,2 +1,0 @@
--- name: database_now
-select pabal.now();

@@ -1,0 +1,356 @@
+"""Applying rules: notifications are requested in the transaction that settles the event, once."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pabal.core.actor import HUB_ACTOR
+from pabal.db.tx import Tx
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.publish import EventDraft, PublishResult, publish_events
+from pabal.events.transactional import TransactionalHandler
+from pabal.hub import DatabaseUrls, Hub, build_rules_handler
+from pabal.notifications.rules.apply_rules import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
+from pabal.notifications.rules.payload_paths import PayloadPathError
+from pabal.notifications.rules.rules import list_rules, update_rule
+from pabal.notifications.templates.catalogue import TemplateCatalogue
+from pabal.queue.outcome import Outcome
+from support.failed_events import replayed
+from support.notifications import TESTER, draft_notification, list_all_notifications, register_builtin_templates, sql
+from support.rules import (
+    BUYER,
+    MINUTE,
+    add_test_rule,
+    hub_delivery,
+    publish_and_settle,
+    rules_worker,
+    run_rules_workers,
+)
+from support.subscriptions import ends, event, say
+from support.wait import until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def hub(hub: Hub) -> Hub:
+    return await register_builtin_templates(hub)
+
+
+async def test_an_event_causes_a_notification(hub: Hub, database_urls: DatabaseUrls) -> None:
+    rule = await add_test_rule(hub)
+
+    published, delivery_id = await publish_and_settle(hub, database_urls)
+
+    [created] = await list_all_notifications(hub)
+    assert (created.recipient_type, created.recipient_id, created.template_key) == (
+        "user_dm",
+        "100",
+        "payment.succeeded",
+    )
+    assert created.payload == {"item": "Nitro", "amount": 12900, "currency": "KRW"}
+    assert (created.event_id, created.rule_id, created.source_service) == (published, rule.id, "minu_find")
+    assert (created.requested_by, created.correlation_id) == ("rule", str(published))
+    assert (await event(hub, delivery_id)).status == "completed"
+    assert (await event(hub, published)).status == "pending"  # its target has it still to come
+
+
+async def test_a_broadcast_causes_a_notification(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub)
+
+    published, _ = await publish_and_settle(hub, database_urls, target=None)
+
+    assert [created.event_id for created in await list_all_notifications(hub)] == [published]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "event_type", "wanted"),
+    [
+        ("order.paid", "order.paid", True),
+        ("order.paid", "order.paid.late", False),
+        ("order.*", "order.paid", True),
+        ("order.*", "order.paid.late", True),
+        ("order.*", "order", False),
+        ("order.*", "orders.paid", False),
+        ("*.paid", "order.paid", True),
+        ("*.paid", "shop.order.paid", False),
+        ("order.*.late", "order.paid.late", True),
+        ("order.*.late", "order.late", False),
+        ("*", "order.paid", True),
+        ("a_b.*", "aXb.c", False),
+    ],
+)
+async def test_a_pattern_matches_its_types(hub: Hub, pattern: str, event_type: str, wanted: bool) -> None:
+    assert (await add_test_rule(hub, event_pattern=pattern)).matches(event_type) is wanted
+
+
+async def test_an_event_without_a_matching_rule_is_completed(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub, event_pattern="*.paid")  # LIKE takes more than the rule means
+    published = await say(hub, "shop.order.paid", payload=BUYER)
+
+    async with run_rules_workers(hub):
+        await ends(hub, await hub_delivery(database_urls, published), "completed")
+
+    assert await list_all_notifications(hub) == []
+
+
+# Once
+
+
+async def settle(hub: Hub, events: Sequence[ClaimedEvent]) -> set[UUID]:
+    return await build_rules_handler(hub).handle_events(events)
+
+
+async def claim(hub: Hub) -> list[ClaimedEvent]:
+    async with hub.autocommit() as tx:
+        return await LANE.claim(tx, 10, MINUTE, "w1", service="hub")
+
+
+async def test_two_workers_on_one_event_request_one_notification(
+    hub: Hub, database_urls: DatabaseUrls, travel: Any
+) -> None:
+    await add_test_rule(hub)
+    await say(hub, "order.paid", payload=BUYER)
+    [slow] = await claim(hub)
+    await travel(2 * MINUTE)
+    [quick] = await claim(hub)
+
+    assert quick.id == slow.id
+    settled = await asyncio.gather(settle(hub, [slow]), settle(hub, [quick]))
+
+    assert settled == [set(), {quick.id}]
+    assert len(await list_all_notifications(hub)) == 1
+
+
+async def test_many_workers_request_each_notification_once(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub)
+    for number in range(60):
+        await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
+
+    async def all_done() -> bool:
+        return await sql(
+            database_urls,
+            "select count(*) = 60 from public.event_queue where target_service = 'hub' and status = 'completed'",
+        )
+
+    async with run_rules_workers(hub, *(rules_worker(hub) for _ in range(4))):
+        await until(all_done)
+
+    assert sorted(int(created.recipient_id) for created in await list_all_notifications(hub)) == [*range(60)]
+
+
+async def test_notifications_and_settling_are_one_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub)
+    await say(hub, "order.paid", payload=BUYER)
+    [held] = await claim(hub)
+
+    async def asks_and_breaks(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
+        await apply_rules(tx, events, hub.templates)
+        raise ZeroDivisionError
+
+    await TransactionalHandler(hub.db, asks_and_breaks).handle_events([held])
+    assert await list_all_notifications(hub) == []
+    failed = await event(hub, held.id)
+    assert (failed.status, failed.error_code) == ("pending", "ZeroDivisionError")
+
+    async with run_rules_workers(hub):
+        await ends(hub, held.id, "completed")
+    assert len(await list_all_notifications(hub)) == 1
+
+
+async def test_a_cancelled_event_causes_no_notification(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub)
+    await say(hub, "order.paid", payload=BUYER)
+    [held] = await claim(hub)
+    await sql(database_urls, "update public.event_queue set status = 'cancelled' where id = $1", held.id)
+
+    assert await settle(hub, [held]) == set()
+
+    assert await list_all_notifications(hub) == []
+
+
+async def test_a_stopping_worker_releases_its_events(hub: Hub) -> None:
+    await add_test_rule(hub)
+    await say(hub, "order.paid", payload=BUYER)
+    [held] = await claim(hub)
+
+    async with hub.transaction() as tx:
+        assert await LANE.release(tx, [held]) == {held.id}
+
+    assert await list_all_notifications(hub) == []
+    assert [item.id for item in await claim(hub)] == [held.id]
+
+
+# What an event lacks
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        ({"item": "Nitro"}, "rule paid: user is missing"),
+        (BUYER | {"user": {}}, "rule paid: user.discord_id is missing"),
+        (BUYER | {"user": {"discord_id": None}}, "rule paid: user.discord_id is null"),
+        (BUYER | {"user": {"discord_id": True}}, "rule paid: user.discord_id is not an id"),
+        (BUYER | {"user": {"discord_id": "../x"}}, "rule paid: recipient_id: must have 1 to 64"),
+        (BUYER | {"user": "100"}, "rule paid: user.discord_id is missing"),
+        ({"user": {"discord_id": "100"}}, "rule paid: item is missing"),
+        (BUYER | {"amount": "much"}, "rule paid: payload.amount: must be of type integer"),
+        (BUYER | {"item": ["a", "b"]}, "rule paid: item has 2 values instead of one"),
+        (BUYER | {"user": {"discord_id": [["1"], ["2"]]}}, "rule paid: user.discord_id is a list of lists"),
+    ],
+)
+async def test_an_event_without_a_rules_values_becomes_a_dead_letter(
+    hub: Hub, database_urls: DatabaseUrls, payload: dict[str, Any], why: str
+) -> None:
+    await add_test_rule(hub)
+
+    _, delivery_id = await publish_and_settle(hub, database_urls, payload)
+
+    dead = await event(hub, delivery_id)
+    assert (dead.status, dead.error_code) == ("failed", "rule_unmet")
+    assert (dead.last_error or "").startswith(why)
+    assert await list_all_notifications(hub) == []
+    letter = "select error_message from public.dead_letter_queue where original_event_id = $1"
+    assert (await sql(database_urls, letter, delivery_id)).startswith(why)
+
+
+async def test_other_rules_of_a_dead_event_apply_and_a_replay_adds_the_rest(
+    hub: Hub, database_urls: DatabaseUrls
+) -> None:
+    await add_test_rule(hub)
+    broken = await add_test_rule(hub, name="broken", recipients=["buyer"])
+    _, delivery_id = await publish_and_settle(hub, database_urls)
+    assert [created.rule_id for created in await list_all_notifications(hub)] != [broken.id]
+    assert len(await list_all_notifications(hub)) == 1
+
+    async with hub.transaction() as tx:
+        await update_rule(tx, hub.templates, broken.id, {"recipients": ["user.discord_id"]}, TESTER)
+    await replayed(
+        hub,
+        await sql(database_urls, "select id from public.dead_letter_queue where original_event_id = $1", delivery_id),
+    )
+    async with run_rules_workers(hub):
+        await ends(hub, delivery_id, "completed")
+
+    created = await list_all_notifications(hub)
+    assert len(created) == 2
+    assert broken.id in {item.rule_id for item in created}
+
+
+async def test_an_unknown_template_is_retried(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub)
+    published = await say(hub, "order.paid", payload=BUYER)
+    [held] = await claim(hub)
+
+    await build_rules_handler(replace(hub, templates=TemplateCatalogue({}))).handle_events([held])
+
+    waiting = await event(hub, await hub_delivery(database_urls, published))
+    assert (waiting.status, waiting.error_code) == ("pending", "template_unknown")
+
+
+# Whom
+
+
+async def test_every_element_of_a_list_is_a_recipient_with_its_own_values(
+    hub: Hub, database_urls: DatabaseUrls
+) -> None:
+    await add_test_rule(
+        hub,
+        recipients=["buyers.discord_id", "seller"],
+        channels=["user_dm", "dashboard_toast"],
+        variables={"item": "cart.0.name", "amount": "buyers.share"},
+    )
+    buyers = [{"discord_id": 1, "share": 100}, {"discord_id": "2", "share": 200}]
+
+    _, delivery_id = await publish_and_settle(
+        hub, database_urls, {"buyers": buyers, "seller": "3", "cart": [{"name": "Nitro"}], "currency": "KRW"}
+    )
+
+    assert (await event(hub, delivery_id)).last_error == "rule paid: buyers.share has 2 values instead of one"
+
+    async with hub.transaction() as tx:
+        [rule] = await list_rules(tx)
+        await update_rule(tx, hub.templates, rule.id, {"recipients": ["buyers.discord_id"]}, TESTER)
+    await publish_and_settle(hub, database_urls, {"buyers": buyers, "cart": [{"name": "Nitro"}], "currency": "KRW"})
+
+    created = await list_all_notifications(hub)
+    assert {(item.recipient_id, item.recipient_type, item.payload["amount"]) for item in created} == {
+        ("1", "user_dm", 100),
+        ("1", "dashboard_toast", 100),
+        ("2", "user_dm", 200),
+        ("2", "dashboard_toast", 200),
+    }
+    assert {item.payload["item"] for item in created} == {"Nitro"}
+
+
+async def test_a_repeated_recipient_gets_one_notification_and_an_empty_list_none(
+    hub: Hub, database_urls: DatabaseUrls
+) -> None:
+    await add_test_rule(hub, recipients=["users"])
+
+    await publish_and_settle(hub, database_urls, BUYER | {"users": ["1", "2", "1"]})
+    _, delivery_id = await publish_and_settle(hub, database_urls, BUYER | {"users": []})
+
+    assert sorted(created.recipient_id for created in await list_all_notifications(hub)) == ["1", "2"]
+    assert (await event(hub, delivery_id)).status == "completed"
+
+
+async def test_too_many_recipients_fail_the_event(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub, recipients=["users"])
+
+    _, delivery_id = await publish_and_settle(hub, database_urls, BUYER | {"users": [*range(10_001)]})
+
+    assert (await event(hub, delivery_id)).last_error == "rule paid: more than 10000 notifications for one event"
+    assert await list_all_notifications(hub) == []
+
+
+async def test_drafting_stops_one_beyond_the_limit(hub: Hub) -> None:
+    created, draft = count(), draft_notification(hub)
+
+    with pytest.raises(PayloadPathError):
+        collect_valid_drafts(draft for _ in created)
+
+    assert next(created) == MAX_NOTIFICATIONS_PER_RULE + 1
+
+
+async def test_guild_incident_and_expiry_come_from_the_event(hub: Hub, database_urls: DatabaseUrls) -> None:
+    guild = await sql(database_urls, "insert into guild.guilds default values returning id")
+    await add_test_rule(hub, guild_path="guild", incident_path="attack", expires_after=timedelta(hours=1))
+
+    for item in (str(guild), "00000000-0000-0000-0000-000000000007", "not one"):
+        await publish_and_settle(hub, database_urls, BUYER | {"guild": item, "attack": 9})
+
+    created = sorted(await list_all_notifications(hub), key=lambda item: item.created_at)
+    assert [item.guild_id for item in created] == [guild, None, None]
+    assert {item.incident for item in created} == {"9"}
+    assert all(item.expires_at and MINUTE * 59 < item.expires_at - item.created_at <= MINUTE * 60 for item in created)
+
+
+# Loops
+
+
+async def as_hub(hub: Hub, event_type: str) -> UUID:
+    async with hub.transaction() as tx:
+        [created] = await publish_events(
+            tx, [EventDraft(HUB_ACTOR.name, event_type, b'{"user": {"discord_id": "1"}}', "minu_build")]
+        )
+    assert isinstance(created, PublishResult)
+    return created.id
+
+
+async def test_events_about_notifications_cause_no_notifications(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await add_test_rule(hub, event_pattern="*")
+    own = await hub_delivery(database_urls, await as_hub(hub, "notification.failed"))
+    other = await hub_delivery(database_urls, await as_hub(hub, "token.reused"))
+
+    async with run_rules_workers(hub):
+        await ends(hub, own, "completed")
+        await ends(hub, other, "failed")  # a rule looked at it: it lacks the item
+
+    assert await list_all_notifications(hub) == []
