@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, assert_never
@@ -16,6 +16,7 @@ from pabal.db.channels import Channel
 from pabal.db.doorbell import Doorbell
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
+from pabal.db.urls import DatabaseUrls
 from pabal.events.handlers import EventHandlers, HandlerLane
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.publish import EventDraft, PublishResult, publish_events
@@ -62,14 +63,6 @@ from pabal.settings import Settings
 from pabal.stats import StatsReader
 from pabal.tokens.access import TokenIssuer
 from pabal.tokens.verify import TokenVerifier
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseUrls:
-    """The ways to the database: one for the work, one past any pooler for LISTEN and migrations."""
-
-    main: str = field(repr=False)
-    direct: str | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

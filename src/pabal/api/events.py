@@ -20,6 +20,7 @@ from pabal.events.events import (
     scan_events,
 )
 from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES, EventDraft, PublishResult, publish_event_batch
+from pabal.events.types import PRIORITY_BY_NAME, EventStatus, EventType
 from pabal.hub import Hub
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
@@ -51,14 +52,10 @@ def trace_entry_views(entries: Iterable[TraceEntryLike]) -> list[TraceEntryView]
     return [TraceEntryView(each.at, each.kind, str(each.says)) for each in entries]
 
 
-PRIORITY_BY_NAME = {"critical": 1, "high": 3, "normal": 5, "low": 7}
-
-EventType = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=128)]
 ServiceName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{1,62}$")]
 Priority = Annotated[int, msgspec.Meta(ge=1, le=10)] | Literal["critical", "high", "normal", "low"]
 EventText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 RawPayload = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
-EventStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
 AwareDatetime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 

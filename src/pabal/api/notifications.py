@@ -29,6 +29,7 @@ from pabal.notifications.requests import (
     request_notifications,
     try_request_notifications,
 )
+from pabal.notifications.types import NotificationState, RecipientType
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.trace.notifications import trace_notification
@@ -42,8 +43,6 @@ MAX_NOTIFICATION_BATCH = 500
 """Notifications that may be asked for at once."""
 NOTIFICATION_LIMIT_PERIOD = timedelta(minutes=1)
 
-RecipientType = Literal["user_dm", "guild_audit_channel", "dashboard_toast"]
-NotificationState = Literal["pending", "sent", "failed", "suppressed"]
 NotificationText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 NotificationTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
