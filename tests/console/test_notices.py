@@ -275,7 +275,7 @@ async def test_a_rule_is_added_changed_switched_and_removed(
         ({"channels": "telegram"}, "are one or more, each once"),
         ({"variables": "guild"}, "guild is not NAME=PATH"),
         ({"variables": "color=x"}, "variables.color: is no variable of"),
-        ({"expires_after": "soon"}, "is a duration such as"),
+        ({"expires_after": "soon"}, "must be a duration such as"),
         ({"expires_after": "9999d"}, "is at most a year"),
         ({"expires_after": "0s"}, "is longer than nothing"),
     ],
