@@ -149,11 +149,14 @@ async def test_a_blocked_address_is_listed_and_enabled(terminal: Terminal) -> No
     async with terminal.deaths.hub.transaction() as tx:
         assert await mark_address_unhealthy(tx, UUID(first["id"]), "closed DMs")
     before = await sent(terminal, "--dm", "100")
+    [blocked] = await terminal.items("address", "list")
     await terminal.run("address", "enable", "user_dm", "100")
     after = await sent(terminal, "--dm", "100")
     again = await terminal.run("address", "enable", "user_dm", "100", code=1)
 
     assert (before["reason"], after["reason"]) == ("address_unhealthy", None)
+    assert (blocked["recipient_type"], blocked["recipient_id"], blocked["reason"]) == ("user_dm", "100", "closed DMs")
+    assert await terminal.items("address", "list") == []
     assert again.stderr == "pabal: there is no such unhealthy address\n"
 
 
@@ -193,6 +196,7 @@ async def test_the_life_of_a_rule(terminal: Terminal) -> None:
         "rule", "edit", added["id"], "--inactive", "--name", "payers", "--without", "expires_after"
     )
     shown = (await terminal.run("rule", "show", added["id"])).stdout
+    switched = [(await terminal.read("rule", verb, added["id"]))["is_active"] for verb in ("enable", "disable")]
     gone = (await terminal.run("rule", "remove", added["id"])).stdout
 
     assert empty == "No rules.\n"
@@ -201,6 +205,7 @@ async def test_the_life_of_a_rule(terminal: Terminal) -> None:
     assert table.splitlines()[1].split()[:2] == [added["id"], "buyers"]
     assert (changed["name"], changed["is_active"], changed["expires_after"]) == ("payers", False, None)
     assert changed["recipients"] == added["recipients"]
+    assert switched == [True, False]
     assert ["variable", "item", "order.item"] in [line.split() for line in shown.splitlines()]
     assert gone == f"{added['id']} removed\n"
     assert await terminal.items("rule", "list") == []
@@ -235,6 +240,17 @@ def test_templates_and_code_are_checked_without_a_hub(folder: Path) -> None:
     assert {item["field"] for item in files["mistakes"]} == {"shop.closed.toml"}
     assert "user_dm: has no text in en" in [item["why"] for item in files["mistakes"]]
     assert code.stderr == "pabal: shop.py:1: there is no template shop.open\n"
+
+
+def test_templates_are_listed_and_shown_without_a_hub(folder: Path) -> None:
+    templates = {template["key"]: template for template in pabal_json("template", "list", folder=folder)["items"]}
+    shown = pabal_json("template", "show", "payment.succeeded", folder=folder)
+    text = pabal("template", "show", "payment.succeeded", folder=folder).stdout
+
+    assert templates["payment.succeeded"] == shown
+    assert shown["channels"] == ["user_dm", "dashboard_toast"]
+    assert {"amount", "item"} <= shown["variables"].keys()
+    assert ["category", "payment"] in [line.split() for line in text.splitlines()]
 
 
 def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:

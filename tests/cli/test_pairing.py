@@ -45,6 +45,7 @@ async def test_a_printed_code_connects_a_user(hub: Hub, owner: Connection, run: 
     assert [item["conversation_key"] for item in ask("conversation", "list")["items"]] == [key_of("jun"), key_of("min")]
     [one] = ask("conversation", "list", "--account", "owner")["items"]
     assert (one["conversation_key"], one["account_id"], one["state"]) == (key_of("min"), str(bot.account), "PAIRED")
+    assert ask("conversation", "show", key_of("min")) == one
     assert re.search(rf"{key_of('min')} +paired +{bot.account}", run("conversation", "list").stdout)
 
 
@@ -81,6 +82,7 @@ async def test_an_operator_approves_and_denies(hub: Hub, owner: Connection, ask:
         (["pairing", "add", "nobody"], 1, "there is no account nobody: see `pabal account list`"),
         (["pairing", "add", "nobody", "--expires", "31m"], 1, "expires: must be positive and at most 30m"),
         (["conversation", "list", "--account", "nobody"], 1, "there is no account nobody"),
+        (["conversation", "show", "bot:nobody"], 1, "there is no such conversation"),
         (["conversation", "unpair", "bot:nobody"], 1, "there is no such conversation"),
         (["conversation", "approve", "bot:nobody"], 1, "there is no such conversation"),
     ],

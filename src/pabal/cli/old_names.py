@@ -7,7 +7,7 @@ ALIASES = {
         "list": "dead_letter:dead_letter_list",
         "groups": "dead_letter:dead_letter_groups",
         "show": "dead_letter:dead_letter_show",
-        "replay": "dead_letter:dead_letter_replay",
+        "replay": "dead_letter_replay:dead_letter_replay",
         "resolve": "dead_letter:dead_letter_resolve",
     },
     "admin": {

@@ -2,21 +2,25 @@
 
 import sys
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import cyclopts
-import msgspec
 from cyclopts import Parameter
-from rich.text import Text
 
 from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
 from pabal.cli.examples import examples
 from pabal.cli.id_argument import IdOption, resolve_id
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit, repeatable
-from pabal.cli.output import local_time, print_json, print_json_items, print_table, print_text, stdout_console
+from pabal.cli.output import local_time, print_json, print_json_items, print_table, print_text
 from pabal.cli.services import require_service
+from pabal.cli.token_output import (
+    inspection_json,
+    parse_token_cursor,
+    print_inspection,
+    print_token_pair,
+    token_json,
+)
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, InvalidGrant, NotFound
 from pabal.db.tx import Tx
@@ -24,7 +28,7 @@ from pabal.tokens.access import TokenPair
 from pabal.tokens.id_lookup import match_access_token_ids, match_family_ids
 from pabal.tokens.inspect import TokenInspection, inspect_token
 from pabal.tokens.issue import OAuthClient, issue_tokens
-from pabal.tokens.permission import format_scope, grant_permissions
+from pabal.tokens.permission import grant_permissions
 from pabal.tokens.refresh import refresh_tokens
 from pabal.tokens.revoke import REVOKED_ON_REQUEST, revoke_access_token, revoke_family, revoke_service_tokens
 from pabal.tokens.services import Service
@@ -250,82 +254,3 @@ def require_revoked(result: RevocationResult) -> RevocationResult:
     if not result.revoked:
         raise NotFound(f"no valid {result.label}: see `pabal token list`")
     return result
-
-
-def print_token_pair(pair: TokenPair, *, json: bool) -> None:
-    from pabal.api.oauth import token_pair_view
-
-    fields: dict[str, Any] = msgspec.to_builtins(token_pair_view(pair)) | {"family": pair.family_id}
-    if json:
-        print_json(fields)
-        return
-    for name, value in fields.items():
-        print_text(f"{name:<15}{value}")
-    print_text("The tokens are shown only once.")
-
-
-def inspection_json(inspection: TokenInspection, kind: str) -> dict[str, Any]:
-    token = inspection.token
-    details = (
-        None
-        if token is None
-        else {
-            "id": token.id,
-            "family": token.family_id,
-            "service": token.service,
-            "scope": format_scope(token.permissions),
-            "created_at": token.created_at,
-            "expires_at": token.effective_expiry,
-        }
-    )
-    return {
-        "good": inspection.is_valid,
-        "why": inspection.problems,
-        "kind": kind,
-        "token": details,
-        "claims": inspection.claims,
-    }
-
-
-def print_inspection(inspection: TokenInspection, kind: str) -> None:
-    if inspection.is_valid:
-        stdout_console.print(Text("valid", "green"))
-    for problem in inspection.problems:
-        stdout_console.print(Text.assemble(("invalid", "red"), f": {problem}"))
-    if token := inspection.token:
-        print_table(
-            ("token", kind),
-            [
-                ("service", token.service),
-                ("scope", format_scope(token.permissions)),
-                ("id", token.id),
-                ("family", token.family_id),
-                ("issued", local_time(token.created_at)),
-                ("expires", local_time(token.effective_expiry)),
-            ],
-        )
-    if inspection.claims:
-        print_table(("claim", ""), [*msgspec.structs.asdict(inspection.claims).items()])
-
-
-def token_json(token: TokenState) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "family": token.family_id,
-        "service": token.service,
-        "scope": format_scope(token.permissions),
-        "good": token.is_valid,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-    }
-
-
-def parse_token_cursor(cursor: str | None) -> tuple[datetime, UUID] | None:
-    """Parse a cursor: issue time and id of the last token of the page."""
-    if cursor is None:
-        return None
-    at, _, row = cursor.partition("/")
-    try:
-        return datetime.fromisoformat(at), UUID(row)
-    except ValueError:
-        raise Invalid.of_field("cursor", "is not a cursor of this list") from None
