@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from pabal.db.channels import Channel
 from pabal.db.doorbell import Doorbell
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
+from pabal.db.urls import DatabaseUrls
 from pabal.events.handlers import EventHandlers, HandlerLane
 from pabal.events.lane import LANE as EVENT_LANE
 from pabal.events.lane import ClaimedEvent
@@ -60,14 +61,6 @@ from pabal.settings import Settings
 from pabal.stats import StatsReader
 from pabal.tokens.access import TokenIssuer
 from pabal.tokens.verify import TokenVerifier
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseUrls:
-    """The main connection, and a direct one past any pooler for LISTEN and migrations."""
-
-    main: str = field(repr=False)
-    direct: str | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

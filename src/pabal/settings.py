@@ -1,9 +1,6 @@
 """The settings of the hub. They are read once at start; all errors are reported together."""
 
 import ipaddress
-import os
-import re
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,34 +19,13 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from pabal.core.data_dir import default_data_dir
+from pabal.core.duration import format_duration, parse_duration
 from pabal.core.errors import FieldError, InvalidSettings
 
 ENV_PREFIX = "PABAL_"
 MIN_PASSWORD_LENGTH = 8
 MIN_DURATION = timedelta(milliseconds=1)
-DURATION_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
-def parse_duration(value: Any) -> Any:
-    """Read `90`, `90s`, `15m`, `2h`, `7d`."""
-    if isinstance(value, str) and (parts := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", value)):
-        try:
-            return timedelta(**{DURATION_UNITS[parts[2] or "s"]: float(parts[1])})
-        except OverflowError:
-            raise ValueError("is too long") from None
-    if isinstance(value, str):
-        raise ValueError("must be a duration such as 30s, 15m, 2h or 7d")
-    return value
-
-
-def format_duration(duration: timedelta) -> str:
-    """Format a duration for `parse_duration`, in the largest unit that fits."""
-    milliseconds = duration // timedelta(milliseconds=1)
-    for unit in ("d", "h", "m", "s"):
-        size = timedelta(**{DURATION_UNITS[unit]: 1}) // timedelta(milliseconds=1)
-        if milliseconds and milliseconds % size == 0:
-            return f"{milliseconds // size}{unit}"
-    return f"{milliseconds}ms"
 
 
 def to_lower_case(value: Any) -> Any:
@@ -66,15 +42,6 @@ def split_comma_list(value: Any) -> Any:
 DAY = timedelta(days=1)
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 CommaList = Annotated[list[str], NoDecode, BeforeValidator(split_comma_list)]
-
-
-def default_data_dir() -> Path:
-    """The default of PABAL_DATA_DIR."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/pabal")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "pabal"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pabal"
 
 
 class Settings(BaseSettings):

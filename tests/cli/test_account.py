@@ -1,4 +1,4 @@
-"""`pabal account`: an operator looks after the bot owners."""
+"""`pabal account`."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.relay.auth import authenticate_relay_token
 from relay.people import a_message, a_session, connection_of, deeds, pair, write
 from support.clusters import Connection
-from support.pabal_process import listing, pabal
+from support.pabal_process import pabal, pabal_json
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ def run(folder: Path, database_urls: DatabaseUrls) -> Run:
 
 @pytest.fixture
 def ask(folder: Path, database_urls: DatabaseUrls) -> Ask:
-    return partial(listing, "account", folder=folder, PABAL_DATABASE_URL=database_urls.main)
+    return partial(pabal_json, "account", folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 async def come(hub: Hub, token: str) -> UUID:
@@ -44,12 +44,12 @@ async def come(hub: Hub, token: str) -> UUID:
 
 async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
     assert run("list").stdout == "No accounts.\n"
-    told = run("create", "우리 봇", "--rate-limit", "120").stdout
-    [token] = TOKEN.findall(told)
-    [one] = ask("list")
+    result = run("add", "우리 봇", "--rate-limit", "120").stdout
+    [token] = TOKEN.findall(result)
+    [one] = ask("list")["items"]
     row = one["id"]
-    assert row in told
-    assert "shown this once" in told
+    assert row in result
+    assert "shown only once" in result
     assert (one["openclaw_user_id"], one["rate_limit_per_minute"], one["has_token"]) == ("우리 봇", 120, True)
     account = await come(hub, token)
     assert str(account) == row
@@ -73,8 +73,8 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
         await come(hub, token)
     assert await come(hub, rotated["relay_token"]) == account
 
-    assert ask("delete", row, "--yes") == {"deleted": row}
-    assert ask("list") == []
+    assert ask("remove", row, "--yes") == {"deleted": row}
+    assert ask("list")["items"] == []
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
     done = [deed.removeprefix("account.") for deed in await deeds(owner, row)]
     assert done == ["created", "pairing.code_made", "disabled", "enabled", "token_rotated", "deleted"]
@@ -85,7 +85,7 @@ async def test_a_sessions_account_gets_a_relay_token_by_rotation(
 ) -> None:
     session = await a_session(hub)
     await write(hub, "min", f"/pair {session.code}")
-    [one] = ask("list")
+    [one] = ask("list")["items"]
     assert (one["openclaw_user_id"], one["has_token"]) == (f"session:{session.id}", False)
     assert "rotate-token" in run("show", one["id"]).stdout
 
@@ -97,21 +97,21 @@ async def test_a_sessions_account_gets_a_relay_token_by_rotation(
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("args", "code", "result"),
     [
-        (["create", "a\x1b[2Jb"], 1, "name: must be one line"),
-        (["create", "session:x"], 1, "name: begins with session:"),
-        (["create", "x", "--rate-limit", "0"], 2, "--rate-limit"),
-        (["show", "nobody"], 1, "there is no account nobody: `pabal account list`"),
+        (["add", "a\x1b[2Jb"], 1, "name: is one line"),
+        (["add", "session:x"], 1, "name: begins with session:"),
+        (["add", "x", "--rate-limit", "0"], 2, "--rate-limit"),
+        (["show", "nobody"], 1, "there is no account nobody: see `pabal account list`"),
         (["disable", str(new_id())], 1, "`pabal account list`"),
         (["rotate-token", "nobody"], 1, "there is no account nobody"),
-        (["delete", "nobody"], 1, "say --yes"),
-        (["delete", "nobody", "--yes"], 1, "there is no account nobody"),
+        (["remove", "nobody"], 1, "confirm with --yes"),
+        (["remove", "nobody", "--yes"], 1, "there is no account nobody"),
     ],
 )
-async def test_a_refusal_is_one_line(run: Run, words: list[str], code: int, told: str) -> None:
-    refused = run(*words, code=code, PABAL_LOG_LEVEL="warning")
+async def test_a_refusal_is_one_line(run: Run, args: list[str], code: int, result: str) -> None:
+    refused = run(*args, code=code, PABAL_LOG_LEVEL="warning")
 
     [line] = refused.stderr.splitlines()
-    assert told in line
+    assert result in line
     assert refused.stdout == ""

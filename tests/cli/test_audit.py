@@ -1,4 +1,4 @@
-"""`pabal audit`: what was done, and whether somebody tampered with it."""
+"""`pabal audit`: list and verify the audit log."""
 
 import asyncio
 import json
@@ -13,40 +13,40 @@ from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
 from support.audit_log import Ledger
-from support.pabal_process import listing, pabal
+from support.pabal_process import pabal, pabal_json
 
 pytestmark = pytest.mark.anyio
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Where commands are run, beside a hub."""
+    """Runs audit commands beside a hub."""
 
     ledger: Ledger
     folder: Path
-    said: dict[str, str]
+    variables: dict[str, str]
 
-    async def audit(self, *words: str, code: int = 0) -> str:
-        done = await asyncio.to_thread(pabal, "audit", *words, folder=self.folder, code=code, **self.said)
+    async def audit(self, *args: str, code: int = 0) -> str:
+        done = await asyncio.to_thread(pabal, "audit", *args, folder=self.folder, code=code, **self.variables)
         return done.stdout + done.stderr
 
-    async def read(self, *words: str, code: int = 0) -> Any:
-        return await asyncio.to_thread(listing, "audit", *words, folder=self.folder, code=code, **self.said)
+    async def read(self, *args: str, code: int = 0) -> Any:
+        return await asyncio.to_thread(pabal_json, "audit", *args, folder=self.folder, code=code, **self.variables)
 
 
 @pytest.fixture
 async def terminal(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
     settings = Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
-    said = {
+    variables = {
         "PABAL_DATABASE_URL": database_urls.main,
         "PABAL_DATABASE_DIRECT_URL": database_urls.direct or "",
         "COLUMNS": "200",
     }
     async with open_hub(settings, database_urls) as hub:
-        yield Terminal(Ledger(hub, database_urls, hub.key_ring), folder, said)
+        yield Terminal(Ledger(hub, database_urls, hub.key_ring), folder, variables)
 
 
-async def test_deeds_are_listed_newest_first_and_page_by_page(terminal: Terminal) -> None:
+async def test_entries_are_listed_newest_first_and_in_pages(terminal: Terminal) -> None:
     async with terminal.ledger.hub.transaction() as tx:
         for actor in ("minu_find", "minu_keep", "\x1b[2Jminu"):
             await record_audit_entry(tx, AuditEntry(actor, "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1"))
@@ -68,23 +68,23 @@ async def test_deeds_are_listed_newest_first_and_page_by_page(terminal: Terminal
     assert "older: --cursor 2" in await terminal.audit("list", "--limit", "3")
 
 
-async def test_a_good_log_is_good_and_tells_its_head(terminal: Terminal) -> None:
+async def test_an_intact_log_verifies_and_prints_its_head(terminal: Terminal) -> None:
     await terminal.ledger.chain(2, 3)
     await terminal.ledger.write(1)
 
-    told = await terminal.read("verify")
-    head = f"{told['head']['id']}:{told['head']['digest']}"
-    words = await terminal.audit("verify", "--head", head)
+    result = await terminal.read("verify")
+    head = f"{result['head']['id']}:{result['head']['digest']}"
+    text = await terminal.audit("verify", "--head", head)
 
-    assert (told["seals"], told["rows"], told["unsealed"], told["broken"], told["breaks"]) == (2, 5, 1, 0, [])
-    assert f"head {head}" in words
-    assert "5 rows under 2 seals, 1 not sealed yet" in words
-    assert "good" in words
+    assert (result["seals"], result["rows"], result["unsealed"], result["broken"], result["breaks"]) == (2, 5, 1, 0, [])
+    assert f"head {head}" in text
+    assert "5 rows in 2 seals, 1 not sealed yet" in text
+    assert "intact" in text
     for key in terminal.ledger.keys.keys.all_keys:
-        assert key.secret.hex() not in words + json.dumps(told)
+        assert key.secret.hex() not in text + json.dumps(result)
 
 
-async def test_each_break_is_a_line_and_the_exit_code_is_1(terminal: Terminal) -> None:
+async def test_each_problem_is_one_line_and_the_exit_code_is_1(terminal: Terminal) -> None:
     await terminal.ledger.chain(2, 3)
     noted = (await terminal.ledger.verify()).head
     await terminal.ledger.tamper(
@@ -93,32 +93,32 @@ async def test_each_break_is_a_line_and_the_exit_code_is_1(terminal: Terminal) -
         "delete from pabal.audit_seals where id = 2",
     )
 
-    told = await terminal.read("verify", "--head", str(noted), code=1)
-    words = await terminal.audit("verify", "--head", str(noted), code=1)
+    result = await terminal.read("verify", "--head", str(noted), code=1)
+    text = await terminal.audit("verify", "--head", str(noted), code=1)
 
-    assert [(each["kind"], each["seal"], each["row"]) for each in told["breaks"]] == [
+    assert [(row["kind"], row["seal"], row["row"]) for row in result["breaks"]] == [
         ("row_changed", 1, 1),
         ("row_removed", 1, 2),
         ("chain_cut", 2, None),
     ]
-    for each in told["breaks"]:
-        assert f"pabal: {each['what']}\n" in words
-    assert "1 seals were counted after the last one" in words
-    assert "broken" in words
+    for row in result["breaks"]:
+        assert f"pabal: {row['what']}\n" in text
+    assert "1 seals are missing after the last one" in text
+    assert "broken" in text
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("args", "result"),
     [
         (["verify", "--head", "5"], "ID:DIGEST"),
         (["verify", "--head", "5:xyz"], "ID:DIGEST"),
-        (["list", "--since", "yesterday"], "must be a duration such as"),
+        (["list", "--since", "yesterday"], "must be a duration (90s"),
         (["list", "--limit", "0"], "Must be >= 1"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, words: list[str], told: str) -> None:
-    refused = pabal("audit", *words, folder=folder, code=2)
+def test_an_invalid_option_is_one_line(folder: Path, args: list[str], result: str) -> None:
+    refused = pabal("audit", *args, folder=folder, code=2)
 
     [line] = refused.stderr.splitlines()
-    assert told in line
+    assert result in line
     assert not (folder / "data").exists()

@@ -1,4 +1,4 @@
-"""Commands that need no hub: one clear line, one JSON document, an exit code."""
+"""Commands without a hub: their output, errors and exit codes."""
 
 import json
 from pathlib import Path
@@ -8,33 +8,33 @@ import pytest
 from pabal import __version__
 from pabal.cli.db import split_password
 from pabal.settings import Settings, variable_name
-from support.pabal_process import listing, pabal
+from support.pabal_process import pabal, pabal_json
 
 
 def test_version(folder: Path) -> None:
-    assert listing("version", folder=folder)["pabal"] == __version__
+    assert pabal_json("version", folder=folder)["pabal"] == __version__
     assert pabal("--version", folder=folder).stdout.startswith(f"pabal {__version__}")
 
 
-def test_settings_show_what_is_in_force_and_hide_secrets(folder: Path) -> None:
+def test_settings_are_shown_without_secrets(folder: Path) -> None:
     (folder / ".env").write_text("PABAL_WEBHOOK_SECRET=hush-hush\nPABAL_STOP_WITHIN=1500ms\n")
 
-    told = listing("settings", folder=folder, PABAL_PORT="8701")
+    result = pabal_json("settings", folder=folder, PABAL_PORT="8701")
     table = pabal("settings", folder=folder).stdout
 
-    assert told.keys() == {variable_name(name) for name in Settings.model_fields}
-    assert told["PABAL_PORT"] == {"value": 8701, "from": "set"}
-    assert told["PABAL_HOST"] == {"value": "127.0.0.1", "from": "default"}
-    assert told["PABAL_STOP_WITHIN"]["value"] == "1500ms"
-    assert told["PABAL_WEBHOOK_SECRET"]["value"] == "***"
+    assert result.keys() == {variable_name(name) for name in Settings.model_fields}
+    assert result["PABAL_PORT"] == {"value": 8701, "from": "set"}
+    assert result["PABAL_HOST"] == {"value": "127.0.0.1", "from": "default"}
+    assert result["PABAL_STOP_WITHIN"]["value"] == "1500ms"
+    assert result["PABAL_WEBHOOK_SECRET"]["value"] == "***"
     assert "PABAL_WEBHOOK_SECRET" in table
-    assert "hush" not in table + json.dumps(told)
+    assert "hush" not in table + json.dumps(result)
 
 
-def test_mistaken_settings_are_all_told_and_the_exit_code_is_2(folder: Path) -> None:
-    said = {"PABAL_PORT": "many", "PABAL_LOG_LEVEL": "loud", "PABAL_DATABASE_DIRECT_URL": "postgresql://db/pabal"}
+def test_all_invalid_settings_are_reported_and_the_exit_code_is_2(folder: Path) -> None:
+    variables = {"PABAL_PORT": "many", "PABAL_LOG_LEVEL": "loud", "PABAL_DATABASE_DIRECT_URL": "postgresql://db/pabal"}
 
-    refused = pabal("up", folder=folder, code=2, **said)
+    refused = pabal("up", folder=folder, code=2, **variables)
 
     lines = refused.stderr.splitlines()
     assert [line.split(":")[1].strip() for line in lines] == [
@@ -46,9 +46,9 @@ def test_mistaken_settings_are_all_told_and_the_exit_code_is_2(folder: Path) -> 
     assert not (folder / "data").exists()
 
 
-def test_where_no_hub_has_run_a_command_says_so_and_makes_no_database(folder: Path) -> None:
-    for words in (["event", "list"], ["service", "list"], ["trace", "order-7"]):
-        [line] = pabal(*words, folder=folder, code=1).stderr.splitlines()
+def test_without_a_database_a_command_fails_and_creates_none(folder: Path) -> None:
+    for args in (["event", "list"], ["service", "list"], ["trace", "order-7"]):
+        [line] = pabal(*args, folder=folder, code=1).stderr.splitlines()
 
         assert (
             line
@@ -58,22 +58,22 @@ def test_where_no_hub_has_run_a_command_says_so_and_makes_no_database(folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("args", "result"),
     [
         (["nonsense"], 'Unknown command "nonsense"'),
         (["up", "--port", "x"], "Invalid value for --port"),
         (["up", "--nope"], "Unknown option: --nope"),
     ],
 )
-def test_a_mistyped_command_is_one_line_and_the_exit_code_is_2(folder: Path, words: list[str], told: str) -> None:
-    refused = pabal(*words, folder=folder, code=2)
+def test_a_mistyped_command_is_one_line_and_the_exit_code_is_2(folder: Path, args: list[str], result: str) -> None:
+    refused = pabal(*args, folder=folder, code=2)
 
     [line] = refused.stderr.splitlines()
-    assert told in line
+    assert result in line
     assert refused.stdout == ""
 
 
-def test_without_a_hub_its_database_is_not_to_be_had(folder: Path) -> None:
+def test_db_url_needs_a_running_hub(folder: Path) -> None:
     refused = pabal("db", "url", folder=folder, code=1)
 
     [line] = refused.stderr.splitlines()
@@ -81,20 +81,23 @@ def test_without_a_hub_its_database_is_not_to_be_had(folder: Path) -> None:
     assert "pabal up" in line
 
 
-def test_the_doctor_says_what_to_do_when_nothing_runs(folder: Path) -> None:
-    told = {finding["what"]: finding for finding in listing("doctor", folder=folder, PABAL_NONSENSE="1")}
+def test_doctor_advises_when_no_hub_runs(folder: Path) -> None:
+    result = {finding["what"]: finding for finding in pabal_json("doctor", folder=folder, PABAL_NONSENSE="1")["items"]}
 
-    assert told["database"]["level"] == "warning"
-    assert "pabal up" in told["database"]["advice"]
-    assert told["disk"]["level"] in {"good", "warning"}
-    assert told["settings"]["seen"] == "PABAL_NONSENSE is not a known setting"
+    assert result["database"]["level"] == "warning"
+    assert "pabal up" in result["database"]["advice"]
+    assert result["disk"]["level"] in {"good", "warning"}
+    assert result["settings"]["seen"] == "PABAL_NONSENSE is not a setting of Pabal"
 
 
-def test_an_unreachable_database_is_bad_and_the_exit_code_is_1(folder: Path) -> None:
-    said = {"PABAL_DATABASE_URL": "postgresql://hub:hunter2@127.0.0.1:1/pabal", "PABAL_TRUSTED_PROXIES": "0.0.0.0/0"}
+def test_an_unreachable_database_is_a_finding_and_the_exit_code_is_1(folder: Path) -> None:
+    variables = {
+        "PABAL_DATABASE_URL": "postgresql://hub:hunter2@127.0.0.1:1/pabal",
+        "PABAL_TRUSTED_PROXIES": "0.0.0.0/0",
+    }
 
-    findings = listing("doctor", folder=folder, code=1, **said)
-    refused = pabal("up", "--port", "0", folder=folder, code=1, **said)
+    findings = pabal_json("doctor", folder=folder, code=1, **variables)["items"]
+    refused = pabal("up", "--port", "0", folder=folder, code=1, **variables)
 
     bad = {finding["what"] for finding in findings if finding["level"] == "bad"}
     assert bad == {"database", "trusted proxies"}
@@ -104,7 +107,7 @@ def test_an_unreachable_database_is_bad_and_the_exit_code_is_1(folder: Path) -> 
     assert "hunter2" not in refused.stderr + json.dumps(findings)
 
 
-def test_dropping_everything_must_be_said_twice(folder: Path) -> None:
+def test_migrate_down_needs_yes(folder: Path) -> None:
     refused = pabal("migrate", "down", folder=folder, code=1)
 
     assert "--yes" in refused.stderr

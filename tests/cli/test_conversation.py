@@ -1,4 +1,4 @@
-"""`pabal conversation`: take everything of a person along, or erase it."""
+"""`pabal conversation export|erase`."""
 
 import json
 
@@ -44,28 +44,28 @@ async def test_an_export_is_one_document(terminal: Terminal, key: str) -> None:
 
     document = json.loads(written)
     assert document["conversation"]["conversation_key"] == key
-    assert [each["reply"] and each["reply"]["state"] for each in document["messages"]] == ["late", None, None]
+    assert [item["reply"] and item["reply"]["state"] for item in document["messages"]] == ["late", None, None]
     assert URL not in written
 
 
-async def test_an_export_goes_to_a_new_file_that_nobody_else_can_read(terminal: Terminal, key: str) -> None:
-    told = await terminal.run("conversation", "export", key, "--to", "theirs.json")
+async def test_an_export_goes_to_a_new_private_file(terminal: Terminal, key: str) -> None:
+    result = await terminal.run("conversation", "export", key, "--to", "theirs.json")
     again = await terminal.run("conversation", "export", key, "--to", "theirs.json", code=1)
 
     file = terminal.folder / "theirs.json"
-    assert told.stdout == "3 messages written to theirs.json\n"
+    assert result.stdout == "3 messages written to theirs.json\n"
     assert file.stat().st_mode & 0o777 == 0o600
     assert len(json.loads(file.read_text())["messages"]) == 3
-    assert again.stderr == "pabal: to: theirs.json cannot be made: File exists\n"
+    assert again.stderr == "pabal: to: theirs.json cannot be created: File exists\n"
 
 
-async def test_an_erasure_says_how_much_it_takes_and_waits_for_a_yes(terminal: Terminal, key: str) -> None:
+async def test_erase_shows_the_counts_and_asks(terminal: Terminal, key: str) -> None:
     refused = await terminal.run("conversation", "erase", key, feed="n\n", code=1)
     assert await left(terminal) == 6
 
     done = await terminal.run("conversation", "erase", key, feed="y\n")
 
-    assert refused.stderr == f"Erase {HELD}? [y/N] pabal: nothing was erased\n"
+    assert refused.stderr == f"Erase {HELD}? [y/N] pabal: nothing erased\n"
     assert done.stdout == f"{HELD} erased\n"
     assert await left(terminal) == 0
     actor = await terminal.deaths.owner.fetchval(
@@ -74,15 +74,15 @@ async def test_an_erasure_says_how_much_it_takes_and_waits_for_a_yes(terminal: T
     assert actor.startswith("cli:")
 
 
-async def test_with_yes_nothing_is_asked(terminal: Terminal, key: str) -> None:
+async def test_yes_skips_the_question(terminal: Terminal, key: str) -> None:
     done = await terminal.read("conversation", "erase", key, "--yes")
 
     assert done == {"messages": 3, "replies": 1, "events": 0, "dead_letters": 0, "others": 2, "rows": 6}
     assert await left(terminal) == 0
 
 
-@pytest.mark.parametrize("words", [["export"], ["erase"], ["erase", "--yes"]])
-async def test_who_is_not_there_is_one_line(terminal: Terminal, words: list[str]) -> None:
-    refused = await terminal.run("conversation", *words, "channel:nobody", code=1)
+@pytest.mark.parametrize("args", [["export"], ["erase"], ["erase", "--yes"]])
+async def test_an_unknown_key_is_one_line(terminal: Terminal, args: list[str]) -> None:
+    refused = await terminal.run("conversation", *args, "channel:nobody", code=1)
 
     assert (refused.stdout, refused.stderr) == ("", "pabal: there is no such conversation\n")

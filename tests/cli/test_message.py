@@ -1,20 +1,14 @@
-"""`pabal message`, and `pabal trace` of one: the relay on the screen."""
+"""`pabal message`, and `pabal trace` of a message."""
 
-import asyncio
 import json
-import signal
-import subprocess
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
 
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.delivery.poll import ack_messages
-from support.pabal_process import PATIENCE
 from support.relay_rows import Chat, Owner
-from support.terminal import Terminal
+from support.terminal import Terminal, read_line
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +37,7 @@ async def key(chat: Chat, owner: Owner) -> str:
     return await chat.conversation(owner)
 
 
-async def test_messages_are_listed_a_page_at_a_time(terminal: Terminal, chat: Chat, owner: Owner, key: str) -> None:
+async def test_messages_are_listed_in_pages(terminal: Terminal, chat: Chat, owner: Owner, key: str) -> None:
     first = await chat.message(owner, key, None)
     second = await chat.message(owner, key, URL)
     async with terminal.deaths.hub.transaction() as tx:
@@ -61,11 +55,11 @@ async def test_messages_are_listed_a_page_at_a_time(terminal: Terminal, chat: Ch
     assert "ACKED (acked)" in table
     assert [page["items"][0]["id"], rest["items"][0]["id"]] == [str(second), str(first)]
     assert rest["cursor"] is None
-    assert [each["id"] for each in acked["items"]] == [str(first)]
+    assert [item["id"] for item in acked["items"]] == [str(first)]
     assert none.stdout == "No messages.\n"
 
 
-async def test_a_message_is_shown_with_its_reply_and_never_with_its_callback(
+async def test_a_message_is_shown_with_its_reply_but_without_its_callback(
     terminal: Terminal, chat: Chat, owner: Owner, key: str
 ) -> None:
     message = await chat.message(owner, key, URL)
@@ -80,84 +74,62 @@ async def test_a_message_is_shown_with_its_reply_and_never_with_its_callback(
 
     assert ["reply", "id", str(reply)] in [line.split() for line in shown.splitlines()]
     assert '"utterance": "안녕"' in shown
-    assert "Kakao said" in shown
+    assert "Kakao's response" in shown
     assert (whole["payload"], whole["reply"]["id"]) == ({"userRequest": {"utterance": "안녕"}}, str(reply))
     assert URL not in shown + json.dumps(whole)
 
 
-@asynccontextmanager
-async def following(terminal: Terminal, *words: str) -> AsyncGenerator["subprocess.Popen[str]"]:
-    """A tail that has begun, and ends by Ctrl-C without a word."""
-    with terminal.start("message", "tail", *words) as command:
-        try:
-            assert command.stderr
-            assert await asyncio.to_thread(command.stderr.readline) == "following messages; Ctrl-C ends it\n"
-            yield command
-        finally:
-            command.send_signal(signal.SIGINT)
-            _, complaints = await asyncio.to_thread(command.communicate, timeout=PATIENCE)
-    assert (command.returncode, complaints) == (130, "")
-
-
-async def line(command: "subprocess.Popen[str]") -> str:
-    assert command.stdout
-    async with asyncio.timeout(PATIENCE):
-        return await asyncio.to_thread(command.stdout.readline)
-
-
-async def test_messages_are_followed_as_they_come_and_change(
-    terminal: Terminal, chat: Chat, owner: Owner, key: str
-) -> None:
-    async with following(terminal) as command:
+async def test_tail_prints_new_and_changed_messages(terminal: Terminal, chat: Chat, owner: Owner, key: str) -> None:
+    async with terminal.following("message") as command:
         message = await chat.message(owner, key, None)
-        came = await line(command)
+        came = await read_line(command)
         async with terminal.deaths.hub.autocommit() as tx:
             await LANE.claim(tx, 1, timedelta(minutes=1), "poll:x", account=owner.id)
-        handed = await line(command)
+        handed = await read_line(command)
         async with terminal.deaths.hub.transaction() as tx:
             await ack_messages(tx, owner.id, [message])
-        ended = await line(command)
+        ended = await read_line(command)
 
-    assert f"came     {message}  {key}  QUEUED" in came
-    assert f"changed  {message}  {key}  DELIVERED" in handed
-    assert f"changed  {message}  {key}  ACKED (acked)" in ended
-    assert all(each[23:29] == "+09:00" for each in (came, handed, ended))
+    assert f"received  {message}  {key}  QUEUED" in came
+    assert f"changed   {message}  {key}  DELIVERED" in handed
+    assert f"changed   {message}  {key}  ACKED (acked)" in ended
+    assert all(item[23:29] == "+09:00" for item in (came, handed, ended))
 
 
-async def test_only_what_was_asked_for_is_followed(terminal: Terminal, chat: Chat, owner: Owner, key: str) -> None:
+async def test_tail_filters(terminal: Terminal, chat: Chat, owner: Owner, key: str) -> None:
     other = await chat.owner()
-    async with following(terminal, "--account", str(other.id), "--json") as command:
+    async with terminal.following("message", "--account", str(other.id), "--json") as command:
         await chat.message(owner, key, None)
         theirs = await chat.message(other, "channel:other", None)
-        told = json.loads(await line(command))
+        result = json.loads(await read_line(command))
 
-    assert (told["what"], told["id"], told["status"]) == ("came", str(theirs), "QUEUED")
+    assert (result["what"], result["id"], result["status"]) == ("came", str(theirs), "QUEUED")
 
 
-async def test_a_message_is_traced_by_its_own_id_and_by_its_replys(
+async def test_a_message_is_traced_by_its_id_or_its_replys(
     terminal: Terminal, chat: Chat, owner: Owner, key: str
 ) -> None:
     message = await chat.message(owner, key, URL)
     reply = await chat.db.fetchval(REPLY, message, owner.id, key)
 
     text = (await terminal.run("trace", str(message))).stdout
-    told = await terminal.read("trace", str(reply))
+    result = await terminal.read("trace", str(reply))
 
-    heading, stands, empty, *lines = text.splitlines()
+    heading, status_line, empty, *lines = text.splitlines()
     assert heading == f"message {message}  {key} → {owner.id}"
-    assert stands.startswith("  QUEUED, expires in 14 min ")
+    assert status_line.startswith(("  QUEUED, expires in 14 min ", "  QUEUED, expires in 15 min 0 s"))
     assert empty == ""
-    assert [each[45:].partition(" (")[0] for each in lines] == [
+    assert [item[45:].partition(" (")[0] for item in lines] == [
         f"accepted from {key}, with a callback",
         f"replied through the callback: reply {reply}",
         "Kakao accepted the reply: 200 SUCCESS",
     ]
-    assert all(each[31] == "+" for each in lines[1:])
-    assert told.keys() == {"about", "kind", "messages", "reply", "moments"}
-    assert (told["about"], told["kind"], told["reply"]["id"]) == (str(reply), "reply", str(reply))
-    assert [each["kind"] for each in told["moments"]] == ["accepted", "answered", "sent"]
-    assert [each["after"] is None for each in told["moments"]] == [True, False, False]
-    assert URL not in text + json.dumps(told)
+    assert all(item[31] == "+" for item in lines[1:])
+    assert result.keys() == {"about", "kind", "messages", "reply", "moments"}
+    assert (result["about"], result["kind"], result["reply"]["id"]) == (str(reply), "reply", str(reply))
+    assert [item["kind"] for item in result["moments"]] == ["accepted", "answered", "sent"]
+    assert [item["after"] is None for item in result["moments"]] == [True, False, False]
+    assert URL not in text + json.dumps(result)
 
 
 async def test_a_conversation_is_traced_as_its_newest_messages(
@@ -169,11 +141,11 @@ async def test_a_conversation_is_traced_as_its_newest_messages(
     text = (await terminal.run("trace", key)).stdout
 
     assert nothing == "No messages.\n"
-    assert [line.split()[0] for line in text.splitlines()[1:]] == [str(each) for each in reversed(messages)]
+    assert [line.split()[0] for line in text.splitlines()[1:]] == [str(item) for item in reversed(messages)]
     assert text.count("QUEUED, expires in ") == 2
 
 
-async def test_a_beginning_that_two_lanes_have_names_both(
+async def test_a_prefix_that_matches_two_lanes_lists_both(
     terminal: Terminal, chat: Chat, owner: Owner, key: str
 ) -> None:
     event = await terminal.deaths.publish()
@@ -189,16 +161,16 @@ async def test_a_beginning_that_two_lanes_have_names_both(
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("args", "code", "result"),
     [
         (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "no such message"),
         (["list", "--status", "queued"], 2, "--status"),
         (["list", "--cursor", "x"], 1, "cursor: is not a cursor of this list"),
     ],
 )
-async def test_a_refusal_is_one_line(terminal: Terminal, words: list[str], code: int, told: str) -> None:
-    refused = await terminal.run("message", *words, code=code)
+async def test_a_refusal_is_one_line(terminal: Terminal, args: list[str], code: int, result: str) -> None:
+    refused = await terminal.run("message", *args, code=code)
 
     [line] = refused.stderr.splitlines()
-    assert told in line
+    assert result in line
     assert refused.stdout == ""

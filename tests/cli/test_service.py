@@ -1,4 +1,4 @@
-"""`pabal service`: who may get tokens, and with which secret."""
+"""`pabal service`."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.issue import OAuthClient, authenticate_client
 from support.clusters import connected
-from support.pabal_process import PABAL, PATIENCE, environment, listing, pabal
+from support.pabal_process import PABAL, PATIENCE, environment, pabal, pabal_json
 from support.wait import until
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ ELSEWHERE = Actor("nobody", "192.0.2.7")
 
 @pytest.fixture
 def settings(folder: Path) -> Settings:
-    """Those of the commands, so that the hub in the test has their keys."""
+    """The settings of the commands, so that the hub of the test uses the same keys."""
     return Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
 
 
@@ -42,7 +42,7 @@ def run(folder: Path, database_urls: DatabaseUrls) -> Run:
 
 @pytest.fixture
 def ask(folder: Path, database_urls: DatabaseUrls) -> Ask:
-    return partial(listing, folder=folder, PABAL_DATABASE_URL=database_urls.main)
+    return partial(pabal_json, folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 async def enter(hub: Hub, name: str, secret: str) -> OAuthClient:
@@ -56,8 +56,10 @@ async def audit(database_urls: DatabaseUrls, subject: str) -> list[tuple[str, st
     return [(row["actor"].partition(":")[0], row["action"]) for row in rows]
 
 
-async def test_a_service_just_added_may_come_in(hub: Hub, database_urls: DatabaseUrls, ask: Ask) -> None:
-    added = ask("service", "add", "shop", "--permission", "read", "events:publish", "--permission", "read")
+async def test_a_new_service_can_authenticate(hub: Hub, database_urls: DatabaseUrls, ask: Ask) -> None:
+    added = ask(
+        "service", "add", "shop", "--permission", "read", "--permission", "events:publish", "--permission", "read"
+    )
 
     assert added.keys() == {"name", "client_id", "client_secret", "permissions"}
     assert (added["name"], added["client_id"]) == ("shop", "shop")
@@ -72,51 +74,52 @@ async def test_a_secret_is_shown_once_and_nowhere_else(run: Run) -> None:
 
     added = loud("service", "add", "shop", "--permission", "read", "--description", "sells")
     rotated = loud("service", "rotate-secret", "shop")
-    later = [loud("service", *words) for words in (["show", "shop"], ["show", "shop", "--json"], ["list", "--json"])]
+    issued = loud("token", "issue", "shop")
+    later = [loud("service", *args) for args in (["show", "shop"], ["show", "shop", "--json"], ["list", "--json"])]
 
     secrets = SECRET.findall(added.stdout) + SECRET.findall(rotated.stdout)
     assert len({*secrets}) == 2
     for shown in (added, rotated):
         assert shown.stdout.count("pbs_") == 1
-        assert "shown this once" in shown.stdout
-    assert added.stderr  # it speaks at all: of the keys it made
-    for printed in (added.stderr, rotated.stderr, *(each.stdout + each.stderr for each in later)):
+        assert "shown only once" in shown.stdout
+    assert issued.stderr  # the log is on: it reports the keys it created
+    for printed in (added.stderr, rotated.stderr, issued.stderr, *(item.stdout + item.stderr for item in later)):
         assert "pbs_" not in printed
         assert not any(secret[4:] in printed for secret in secrets)
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("args", "code", "result"),
     [
-        (["add", "minu_find", "--permission", "read"], 1, "service minu_find already exists"),
-        (["add", "Shop", "--permission", "read"], 1, "name: must be 2 to 63 lower-case letters"),
-        (["add", "shop", "--permission", "fly"], 1, "'fly' is not a permission; use one of read, write,"),
+        (["add", "minu_find", "--permission", "read"], 1, "there is already a service minu_find"),
+        (["add", "Shop", "--permission", "read"], 1, "name: is 2 to 63 characters"),
+        (["add", "shop", "--permission", "fly"], 1, "'fly' is not a permission; there are read, write,"),
         (["add", "shop"], 2, "--permission requires an argument"),
-        (["add", "shop", "--permission", "read", "--description", "a\x1b[2Jb"], 1, "description: is one line"),
-        (["show", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
-        (["disable", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
-        (["enable", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
-        (["rotate-secret", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
+        (["add", "shop", "--permission", "read", "--description", "a\x1b[2Jb"], 1, "description: must be one line"),
+        (["show", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
+        (["disable", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
+        (["enable", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
+        (["rotate-secret", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
         (["rotate-secret", "minu_find", "--overlap", "soon"], 2, "--overlap: must be a duration such as"),
-        (["rotate-secret", "minu_find", "--expires", "0"], 1, "expires: is longer than nothing"),
-        (["disable", "hub"], 1, "the hub's own service cannot be disabled"),
+        (["rotate-secret", "minu_find", "--expires", "0"], 1, "expires: must be positive"),
+        (["disable", "hub"], 1, "the hub cannot do without itself"),
     ],
 )
-async def test_a_refusal_is_one_line_that_says_what_to_do(run: Run, words: list[str], code: int, told: str) -> None:
-    refused = run("service", *words, code=code, PABAL_LOG_LEVEL="warning")
+async def test_a_refusal_is_one_line_with_advice(run: Run, args: list[str], code: int, result: str) -> None:
+    refused = run("service", *args, code=code, PABAL_LOG_LEVEL="warning")
 
     [line] = refused.stderr.splitlines()
-    assert told in line
+    assert result in line
     assert refused.stdout == ""
 
 
-async def test_what_may_be_shown_of_a_service_is_shown(run: Run, ask: Ask) -> None:
-    ask("service", "add", "shop", "--permission", "read", "tokens:introspect", "--description", "sells")
+async def test_show_and_list_print_everything_but_the_secret(run: Run, ask: Ask) -> None:
+    ask("service", "add", "shop", "--permission", "read", "--permission", "tokens:introspect", "--description", "sells")
     ask("token", "issue", "shop")
 
     shown = ask("service", "show", "shop")
-    told = run("service", "show", "shop").stdout
-    every = {each["name"]: each for each in ask("service", "list")}
+    result = run("service", "show", "shop").stdout
+    every = {item["name"]: item for item in ask("service", "list")["items"]}
 
     assert shown["permissions"] == ["read", "tokens:introspect"]
     assert shown["scope"] == "events:read notifications:read tokens:introspect"
@@ -125,14 +128,14 @@ async def test_what_may_be_shown_of_a_service_is_shown(run: Run, ask: Ask) -> No
     [secret] = shown["secrets"]
     assert secret.keys() == {"id", "created_at", "expires_at"}
     assert secret["expires_at"] is None
-    assert secret["id"] in told
-    assert "works for good" in told
+    assert secret["id"] in result
+    assert "does not expire" in result
     assert every["shop"].items() <= shown.items()
     assert {"hub", "minu_find", "minu_frame", "minu_build", "minu_keep", "shop"} == every.keys()
     assert "pabal service rotate-secret minu_find" in run("service", "show", "minu_find").stdout
 
 
-async def test_a_disabled_service_stays_out_until_it_is_enabled(
+async def test_a_disabled_service_cannot_authenticate_until_enabled(
     hub: Hub, database_urls: DatabaseUrls, run: Run, ask: Ask
 ) -> None:
     secret = ask("service", "add", "shop", "--permission", "read")["client_secret"]
@@ -148,7 +151,7 @@ async def test_a_disabled_service_stays_out_until_it_is_enabled(
     assert (off["active"], off["disabled_at"] is None) == (False, False)
     assert again == off
     assert "disabled since" in listed
-    assert refused.stderr == "pabal: shop is disabled: `pabal service enable shop` lets it in again\n"
+    assert refused.stderr == "pabal: shop is disabled: enable it with `pabal service enable shop`\n"
     assert on.stdout.startswith("shop is active")
     assert (await enter(hub, "shop", secret)).service == "shop"
     assert (await audit(database_urls, "shop"))[2:] == [
@@ -158,7 +161,7 @@ async def test_a_disabled_service_stays_out_until_it_is_enabled(
     ]
 
 
-async def test_the_secret_before_works_on_for_the_overlap(
+async def test_the_old_secret_works_during_the_overlap(
     hub: Hub, run: Run, ask: Ask, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
     first = ask("service", "add", "shop", "--permission", "read")["client_secret"]
@@ -171,7 +174,7 @@ async def test_the_secret_before_works_on_for_the_overlap(
     assert new["expires_at"] is None
     overlap = datetime.fromisoformat(before["expires_at"]) - datetime.fromisoformat(new["created_at"])
     assert overlap == timedelta(hours=2)
-    assert refused.stderr.endswith("or revoke both at once with --overlap 0\n")
+    assert refused.stderr.endswith("or end both at once with --overlap 0\n")
     for secret in (first, second):
         await enter(hub, "shop", secret)
 
@@ -182,15 +185,15 @@ async def test_the_secret_before_works_on_for_the_overlap(
         await enter(hub, "shop", first)
 
 
-async def test_without_an_overlap_only_the_new_secret_works_and_only_as_long_as_it_was_said(
+async def test_without_an_overlap_only_the_new_secret_works_until_it_expires(
     hub: Hub, run: Run, ask: Ask, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
     first = ask("service", "add", "shop", "--permission", "read")["client_secret"]
-    told = run("service", "rotate-secret", "shop", "--overlap", "0", "--expires", "90d").stdout
-    [second] = SECRET.findall(told)
+    result = run("service", "rotate-secret", "shop", "--overlap", "0", "--expires", "90d").stdout
+    [second] = SECRET.findall(result)
 
-    assert "It works until" in told
-    assert "No other secret works any more." in told
+    assert "It expires" in result
+    assert "No other secret is valid." in result
     await enter(hub, "shop", second)
     with pytest.raises(InvalidClient):
         await enter(hub, "shop", first)
@@ -201,7 +204,7 @@ async def test_without_an_overlap_only_the_new_secret_works_and_only_as_long_as_
         await enter(hub, "shop", second)
 
 
-async def test_ctrl_c_ends_a_command_that_waits_and_nothing_is_done(
+async def test_ctrl_c_ends_a_waiting_command_and_changes_nothing(
     folder: Path, database_urls: DatabaseUrls, ask: Ask
 ) -> None:
     url = database_urls.direct or database_urls.main

@@ -1,4 +1,4 @@
-"""`pabal subscription`: an operator subscribes services, and sees how their receivers do."""
+"""`pabal subscription`."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
 from support.clusters import connected
-from support.pabal_process import listing, pabal, running
+from support.pabal_process import pabal, pabal_json, running
 from support.receiver import Receiver, answers, hangs, receiver
 
 pytestmark = pytest.mark.anyio
@@ -25,18 +25,18 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def said(database_urls: DatabaseUrls) -> dict[str, str]:
+def variables(database_urls: DatabaseUrls) -> dict[str, str]:
     return {"PABAL_DATABASE_URL": database_urls.main, "PABAL_CALLBACK_ALLOW": "http://127.0.0.1", "COLUMNS": "200"}
 
 
 @pytest.fixture
-def run(folder: Path, said: dict[str, str]) -> Run:
-    return partial(pabal, "subscription", folder=folder, **said)
+def run(folder: Path, variables: dict[str, str]) -> Run:
+    return partial(pabal, "subscription", folder=folder, **variables)
 
 
 @pytest.fixture
-def ask(folder: Path, said: dict[str, str]) -> Ask:
-    return partial(listing, "subscription", folder=folder, **said)
+def ask(folder: Path, variables: dict[str, str]) -> Ask:
+    return partial(pabal_json, "subscription", folder=folder, **variables)
 
 
 @pytest.fixture
@@ -46,16 +46,18 @@ async def there() -> AsyncGenerator[Receiver]:
 
 
 async def test_a_life(database_urls: DatabaseUrls, run: Run, ask: Ask, there: Receiver) -> None:
-    told = run("add", "order.*", "cart.filled", "--service", "minu_build", "--url", there.url, "--timeout", "7").stdout
-    [secret] = SECRET.findall(told)
-    [one] = ask("list")
+    result = run(
+        "add", "order.*", "cart.filled", "--service", "minu_build", "--url", there.url, "--timeout", "7"
+    ).stdout
+    [secret] = SECRET.findall(result)
+    [one] = ask("list")["items"]
     row = one["id"]
 
-    assert row in told
-    assert "shown this once" in told
+    assert row in result
+    assert "shown only once" in result
     assert (one["service_name"], one["mode"], one["url"]) == ("minu_build", "push", there.url)
     assert (one["event_types"], one["timeout_seconds"]) == (["order.*", "cart.filled"], 7)
-    assert ask("list", "--service", "minu_keep") == []
+    assert ask("list", "--service", "minu_keep")["items"] == []
     assert ask("show", row) == one
     shown = run("show", row).stdout
     assert there.url in shown
@@ -72,16 +74,16 @@ async def test_a_life(database_urls: DatabaseUrls, run: Run, ask: Ask, there: Re
     assert "signs until" in run("show", row).stdout
 
     assert ask("remove", row) == {"removed": row}
-    assert ask("list") == []
+    assert ask("list")["items"] == []
     async with connected(database_urls.main) as conn:
         deeds = await conn.fetch("select actor, action from pabal.audit_log where subject = $1 order by id", row)
     assert {deed["actor"].partition(":")[0] for deed in deeds} == {"cli"}
     assert [deed["action"] for deed in deeds] == [
-        f"subscription.{each}" for each in ("added", "paused", "resumed", "secret_rotated", "removed")
+        f"subscription.{item}" for item in ("added", "paused", "resumed", "secret_rotated", "removed")
     ]
 
 
-async def test_a_test_says_what_came_back(run: Run, ask: Ask, there: Receiver) -> None:
+async def test_the_test_push_reports_the_response(run: Run, ask: Ask, there: Receiver) -> None:
     added = ask("add", "order.*", "--service", "minu_build", "--url", there.url)
 
     done = await asyncio.to_thread(run, "test", added["id"])
@@ -90,19 +92,19 @@ async def test_a_test_says_what_came_back(run: Run, ask: Ask, there: Receiver) -
     read = await asyncio.to_thread(ask, "test", added["id"], code=1)
 
     assert done.stdout == "delivered\n"
-    assert failed.stderr == "pabal: the test was not delivered: HTTP 500: oh no\n"
-    assert read == {"delivered": False, "error": "HTTP 500: oh no"}
-    told = Webhook(added["secret"]).verify(there.requests[0].body, dict(there.requests[0].headers))
-    assert (told["event_type"], told["target_service"]) == ("pabal.test", "minu_build")
+    assert failed.stderr == "pabal: test event not delivered: answered 500: oh no\n"
+    assert read == {"delivered": False, "error": "answered 500: oh no"}
+    result = Webhook(added["secret"]).verify(there.requests[0].body, dict(there.requests[0].headers))
+    assert (result["event_type"], result["target_service"]) == ("pabal.test", "minu_build")
 
 
-async def test_a_running_hub_pushes_and_gives_back_what_hangs_when_it_stops(
-    folder: Path, database_urls: DatabaseUrls, said: dict[str, str], ask: Ask, there: Receiver
+async def test_a_stopping_hub_releases_a_push_that_hangs(
+    folder: Path, database_urls: DatabaseUrls, variables: dict[str, str], ask: Ask, there: Receiver
 ) -> None:
     publish = "select pabal.publish('minu_find', 'order.paid', target => 'minu_build')"
     ask("add", "order.*", "--service", "minu_build", "--url", there.url)
     async with connected(database_urls.main) as conn:
-        with running(folder, PABAL_DATABASE_DIRECT_URL=database_urls.direct or "", **said) as up:
+        with running(folder, PABAL_DATABASE_DIRECT_URL=database_urls.direct or "", **variables) as up:
             await conn.fetchval(publish)
             await there.received(1)
             there.mood = hangs
@@ -118,21 +120,21 @@ async def test_a_running_hub_pushes_and_gives_back_what_hangs_when_it_stops(
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("args", "code", "result"),
     [
-        (["add", "*", "--service", "nobody"], 1, "No such service: nobody"),
+        (["add", "*", "--service", "nobody"], 1, "there is no service nobody"),
         (["add", "Order", "--service", "minu_build"], 1, "event_types: are 1 to 50 types"),
-        (["add", "*", "--service", "minu_build", "--url", "https://10.0.0.1/"], 1, "url: resolves to an address"),
+        (["add", "*", "--service", "minu_build", "--url", "https://10.0.0.1/"], 1, "url: leads to an address"),
         (["add", "*", "--service", "minu_build", "--timeout", "61"], 2, "--timeout"),
-        (["add", "*", "--service", "minu_build", "--description", "a\x1b[2Jb"], 1, "description: is one line"),
+        (["add", "*", "--service", "minu_build", "--description", "a\x1b[2Jb"], 1, "description: must be one line"),
         (["add", "*"], 2, "--service"),
         (["show", "x"], 2, "ID"),
-        (["pause", str(new_id())], 1, "No such subscription"),
+        (["pause", str(new_id())], 1, "there is no subscription"),
     ],
 )
-async def test_a_refusal_is_one_line(run: Run, words: list[str], code: int, told: str) -> None:
-    refused = run(*words, code=code, PABAL_LOG_LEVEL="warning")
+async def test_a_refusal_is_one_line(run: Run, args: list[str], code: int, result: str) -> None:
+    refused = run(*args, code=code, PABAL_LOG_LEVEL="warning")
 
     [line] = refused.stderr.splitlines()
-    assert told in line
+    assert result in line
     assert refused.stdout == ""

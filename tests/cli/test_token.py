@@ -1,4 +1,4 @@
-"""`pabal token`: issue, refresh, verify, revoke, list, from a terminal."""
+"""`pabal token`."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ from pabal.tokens.issue import OAuthClient, issue_tokens
 from pabal.tokens.services import find_service
 from pabal.tokens.verify import TokenVerifier, find_token_state
 from support.clusters import connected
-from support.pabal_process import listing, pabal
+from support.pabal_process import pabal, pabal_json
 from support.server import serving
 from support.wait import until
 
@@ -41,7 +41,7 @@ NOBODYS = "01a1e1f9-3111-70f9-9be9-6446874576ca"
 
 @pytest.fixture
 def settings(folder: Path) -> Settings:
-    """Those of the commands, so that the hub in the test has their keys."""
+    """The settings of the commands, so that the hub of the test uses the same keys."""
     return Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
 
 
@@ -52,15 +52,15 @@ def run(folder: Path, database_urls: DatabaseUrls) -> Run:
 
 @pytest.fixture
 def ask(folder: Path, database_urls: DatabaseUrls) -> Ask:
-    return partial(listing, folder=folder, PABAL_DATABASE_URL=database_urls.main)
+    return partial(pabal_json, folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 @pytest.fixture
 async def trusting(hub: Hub) -> AsyncGenerator[Hub]:
-    """A hub that believes a token for an hour, unless it hears otherwise."""
-    with hub.doorbell.listen(Channel.TOKENS) as ear:
+    """A hub that caches a token for an hour unless it is notified."""
+    with hub.doorbell.listen(Channel.TOKENS) as listener:
         yield replace(
-            hub, token_verifier=TokenVerifier(hub.db, hub.token_issuer, ear, cache_lifetime=timedelta(hours=1))
+            hub, token_verifier=TokenVerifier(hub.db, hub.token_issuer, listener, cache_lifetime=timedelta(hours=1))
         )
 
 
@@ -76,11 +76,9 @@ async def execute(database_urls: DatabaseUrls, statement: str, *given: object) -
         await conn.execute(statement, *given)
 
 
-async def test_tokens_are_issued_as_at_the_door_and_are_good_there(
-    hub: Hub, database_urls: DatabaseUrls, ask: Ask
-) -> None:
+async def test_issued_tokens_are_valid_at_the_api(hub: Hub, database_urls: DatabaseUrls, ask: Ask) -> None:
     pair = ask("token", "issue", "minu_find")
-    less = ask("token", "issue", "minu_find", "--scope", "events:read", "tokens:admin", "--no-refresh")
+    less = ask("token", "issue", "minu_find", "--scope", "events:read", "--scope", "tokens:admin", "--no-refresh")
 
     assert pair.keys() == {"access_token", "refresh_token", "expires_in", "scope", "token_type", "family"}
     assert (pair["token_type"], pair["scope"]) == ("Bearer", WRITE)
@@ -111,50 +109,50 @@ async def test_tokens_are_shown_once_and_nowhere_else(run: Run) -> None:
 
     assert second != first
     for shown in (given, refreshed):
-        assert "shown this once" in shown.stdout
-    assert given.stderr  # it speaks at all: of the keys it made
-    for printed in (given.stderr, refreshed.stderr, *(each.stdout + each.stderr for each in others)):
+        assert "shown only once" in shown.stdout
+    assert given.stderr  # the log is on: it reports the keys it created
+    for printed in (given.stderr, refreshed.stderr, *(item.stdout + item.stderr for item in others)):
         assert "eyJ" not in printed
         assert "pbr_" not in printed
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("args", "code", "result"),
     [
-        (["issue", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
-        (["issue", "minu_find", "--scope", "hub:admin"], 1, "has none of the requested permissions"),
-        (["issue", "minu_find", "--scope", "fly"], 1, "'fly' is not a permission; use one of read, write,"),
-        (["refresh", "eyJhbGciOiJFUzI1NiJ9.e30.x"], 1, "is not a refresh token: those begin with pbr_"),
-        (["refresh", "pbr_nobodys"], 1, "unknown refresh token: `pabal token issue`"),
-        (["verify", "-"], 1, "token: is empty"),
-        (["verify", "--jsn"], 1, "'--jsn' is not an option either"),
-        (["revoke"], 2, "Say one of TOKEN, --id, --family and --service."),
-        (["revoke", "pbr_x", "--service", "minu_find"], 2, "Say one of TOKEN, --id, --family and --service."),
-        (["revoke", "pbr_nobodys"], 1, "not a token of this hub: `pabal token verify`"),
-        (["revoke", "--id", NOBODYS], 1, f"no live access token {NOBODYS}: `pabal token list`"),
-        (["revoke", "--family", NOBODYS], 1, f"no live family {NOBODYS}: `pabal token list`"),
+        (["issue", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
+        (["issue", "minu_find", "--scope", "hub:admin"], 1, "allowed none of the permissions asked for"),
+        (["issue", "minu_find", "--scope", "fly"], 1, "'fly' is not a permission; there are read, write,"),
+        (["refresh", "eyJhbGciOiJFUzI1NiJ9.e30.x"], 1, "is not a refresh token; those begin with pbr_"),
+        (["refresh", "pbr_nobodys"], 1, "unknown refresh token: start again with `pabal token issue`"),
+        (["verify", "-"], 1, "token: must not be empty"),
+        (["verify", "--jsn"], 1, "'--jsn' is not an option"),
+        (["revoke"], 2, "Use exactly one of TOKEN, --id, --family and --service."),
+        (["revoke", "pbr_x", "--service", "minu_find"], 2, "Use exactly one of TOKEN, --id, --family and --service."),
+        (["revoke", "pbr_nobodys"], 1, "not issued by this hub: see `pabal token verify`"),
+        (["revoke", "--id", NOBODYS], 1, f"no valid access token {NOBODYS}: see `pabal token list`"),
+        (["revoke", "--family", NOBODYS], 1, f"no valid family {NOBODYS}: see `pabal token list`"),
         (["revoke", "--family", "x"], 2, "--family"),
-        (["revoke", "--service", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
-        (["list", "--service", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
-        (["list", "--cursor", "yesterday"], 1, "cursor: is not one of ours"),
+        (["revoke", "--service", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
+        (["list", "--service", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
+        (["list", "--cursor", "yesterday"], 1, "cursor: is not a cursor of this list"),
         (["list", "--limit", "0"], 2, "--limit"),
     ],
 )
-async def test_a_refusal_is_one_line_that_says_what_to_do(run: Run, words: list[str], code: int, told: str) -> None:
-    refused = run("token", *words, code=code, PABAL_LOG_LEVEL="warning")
+async def test_a_refusal_is_one_line_with_advice(run: Run, args: list[str], code: int, result: str) -> None:
+    refused = run("token", *args, code=code, PABAL_LOG_LEVEL="warning")
 
     [line] = refused.stderr.splitlines()
-    assert told in line
+    assert result in line
     assert refused.stdout == ""
 
 
 async def test_the_help_warns_of_tokens_in_arguments(run: Run) -> None:
     for verb in ("refresh", "verify", "revoke"):
-        told = " ".join(re.sub(r"[│\s]+", " ", run("token", verb, "-h").stdout).split())
-        assert "`-` reads it from standard input; an argument is seen by everybody who runs `ps`" in told
+        result = " ".join(re.sub(r"[│\s]+", " ", run("token", verb, "-h").stdout).split())
+        assert "`-` reads it from standard input; arguments are visible in `ps`" in result
 
 
-async def test_a_spent_token_brought_back_ends_its_family_before_anybody_is_told(
+async def test_a_reused_refresh_token_revokes_its_family(
     hub: Hub, database_urls: DatabaseUrls, run: Run, ask: Ask, travel: Travel
 ) -> None:
     first = ask("token", "issue", "minu_find")
@@ -167,10 +165,10 @@ async def test_a_spent_token_brought_back_ends_its_family_before_anybody_is_told
     refused = run("token", "refresh", first["refresh_token"], code=1, PABAL_LOG_LEVEL="warning")
 
     [line] = refused.stderr.splitlines()
-    assert "was already used; all tokens of its family are revoked" in line
-    assert "`pabal token issue` begins anew" in line
-    told = ask("token", "verify", second["access_token"], code=1)
-    assert [why.rpartition(": ")[2] for why in told["why"]] == ["Refresh token reused"]
+    assert "was used before; all tokens that came from it are revoked" in line
+    assert "start again with `pabal token issue`" in line
+    result = ask("token", "verify", second["access_token"], code=1)
+    assert [why.rpartition(": ")[2] for why in result["why"]] == ["Refresh token reused"]
     with pytest.raises(InvalidToken):
         await hub.token_verifier.verify(second["access_token"])
     async with connected(database_urls.main) as conn:
@@ -178,7 +176,7 @@ async def test_a_spent_token_brought_back_ends_its_family_before_anybody_is_told
     assert [row["action"] for row in actions] == ["token.issued", *["token.refreshed"] * 2, "token.reused"]
 
 
-async def test_a_disabled_services_token_is_not_spent(hub: Hub, run: Run, ask: Ask) -> None:
+async def test_a_disabled_services_refresh_token_is_not_used_up(hub: Hub, run: Run, ask: Ask) -> None:
     pair = await issued(hub)
     assert pair.refresh_token
     ask("service", "disable", "minu_find")
@@ -186,16 +184,16 @@ async def test_a_disabled_services_token_is_not_spent(hub: Hub, run: Run, ask: A
     refused = run("token", "refresh", "-", feed=pair.refresh_token, code=1, PABAL_LOG_LEVEL="warning")
     ask("service", "enable", "minu_find")
 
-    assert refused.stderr == "pabal: minu_find is disabled: `pabal service enable minu_find` lets it in again\n"
+    assert refused.stderr == "pabal: minu_find is disabled: enable it with `pabal service enable minu_find`\n"
     assert ask("token", "verify", "-", feed=pair.refresh_token)["good"] is True
 
 
-async def test_a_good_token_is_told_with_what_it_says(hub: Hub, run: Run, ask: Ask) -> None:
+async def test_a_valid_token_is_shown_with_its_claims(hub: Hub, run: Run, ask: Ask) -> None:
     pair = await issued(hub)
 
     access = ask("token", "verify", pair.access_token)
     refresh = ask("token", "verify", "-", feed=f"  {pair.refresh_token}\n")
-    told = run("token", "verify", pair.access_token).stdout
+    result = run("token", "verify", pair.access_token).stdout
 
     assert access.keys() == refresh.keys() == {"good", "why", "kind", "token", "claims"}
     assert (access["good"], access["why"], access["kind"]) == (True, [], "access")
@@ -204,21 +202,19 @@ async def test_a_good_token_is_told_with_what_it_says(hub: Hub, run: Run, ask: A
     assert access["token"]["scope"] == access["claims"]["scope"] == WRITE
     assert access["claims"]["jti"] == access["token"]["id"]
     assert (access["claims"]["sub"], access["claims"]["aud"]) == ("minu_find", "pabal")
-    assert told.startswith("good\n")
-    assert access["token"]["id"] in told
+    assert result.startswith("valid\n")
+    assert access["token"]["id"] in result
 
 
-async def test_a_token_that_is_not_good_is_told_why(
-    hub: Hub, database_urls: DatabaseUrls, ask: Ask, travel: Travel
-) -> None:
-    async def whys(token: str) -> list[str]:
-        """Why not, without the moments; never otherwise than the doors see it."""
+async def test_an_invalid_token_is_explained(hub: Hub, database_urls: DatabaseUrls, ask: Ask, travel: Travel) -> None:
+    async def problems(token: str) -> list[str]:
+        """The problems of a token, without timestamps. The command and the API always agree."""
         async with hub.autocommit() as tx:
             seen = await find_token_state(tx, token)
         good = seen is not None and seen.is_valid
-        told = ask("token", "verify", "-", feed=token, code=0 if good else 1)
-        assert told["good"] is good
-        return [re.sub(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "", why) for why in told["why"]]
+        result = ask("token", "verify", "-", feed=token, code=0 if good else 1)
+        assert result["good"] is good
+        return [re.sub(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "", why) for why in result["why"]]
 
     alone, family, spent, gone = [await issued(hub) for _ in range(4)]
     other = await issued(hub, "minu_keep")
@@ -230,33 +226,33 @@ async def test_a_token_that_is_not_good_is_told_why(
     await execute(database_urls, "delete from public.token_families where id = $1", gone.family_id)
     ask("service", "disable", "minu_keep")
 
-    assert await whys(alone.access_token) == ["it was revoked at: Revoked"]
-    assert await whys(family.access_token) == ["its family was revoked at: Revoked"]
-    assert await whys(spent.access_token) == []
-    assert await whys(spent.refresh_token) == ["it was already used and replaced by a new one"]
-    assert await whys(gone.refresh_token or "") == ["unknown refresh token"]
-    disabled = "its service minu_keep was disabled at"
-    assert await whys(other.access_token) == [disabled]
+    assert await problems(alone.access_token) == ["it was revoked at: Revoked"]
+    assert await problems(family.access_token) == ["its family was ended at: Revoked"]
+    assert await problems(spent.access_token) == []
+    assert await problems(spent.refresh_token) == ["it was used before, and another took its place"]
+    assert await problems(gone.refresh_token or "") == ["it is not known here"]
+    disabled = "its service minu_keep is disabled since"
+    assert await problems(other.access_token) == [disabled]
 
     await travel(timedelta(hours=1))
-    assert await whys(spent.access_token) == ["it expired at"]
-    assert await whys(other.access_token) == ["it expired at", disabled]
+    assert await problems(spent.access_token) == ["it expired at"]
+    assert await problems(other.access_token) == ["it expired at", disabled]
     await execute(database_urls, "select public.cleanup_expired_tokens()")
-    assert await whys(spent.access_token) == ["it expired at"]
-    assert await whys(other.refresh_token) == [disabled]
+    assert await problems(spent.access_token) == ["it expired at"]
+    assert await problems(other.refresh_token) == [disabled]
 
 
-async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, database_urls: DatabaseUrls, ask: Ask) -> None:
+async def test_a_foreign_token_is_explained(hub: Hub, database_urls: DatabaseUrls, ask: Ask) -> None:
     def why(token: str) -> str:
-        told = ask("token", "verify", "-", feed=token, code=1)
-        [only] = told["why"]
-        assert (told["good"], told["token"]) == (False, None)
-        assert bool(told["claims"]) is ("signed by this hub" in only)  # unverified claims are not shown
+        result = ask("token", "verify", "-", feed=token, code=1)
+        [only] = result["why"]
+        assert (result["good"], result["token"]) == (False, None)
+        assert bool(result["claims"]) is ("signed here" in only)  # unverified claims are not shown
         return only
 
-    def made_by(mint: TokenIssuer) -> str:
+    def made_by(issuer: TokenIssuer) -> str:
         now = datetime.now(UTC)
-        return mint.create_access_token(
+        return issuer.create_access_token(
             "minu_find", ("read",), new_id(), now=now, latest_expiry=now + timedelta(days=1)
         ).token
 
@@ -264,20 +260,20 @@ async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, database_urls: Dat
     await execute(database_urls, "delete from public.token_families where id = $1", gone.family_id)
     head, claims, signature = ours.access_token.split(".")
 
-    assert why("nonsense") == why("\N{SNOWMAN}.x.y") == "it is not a token of this hub"
-    changed = "its signature is invalid"
+    assert why("nonsense") == why("\N{SNOWMAN}.x.y") == "it is not one of our tokens"
+    changed = "its signature is not ours: it was changed on the way, or made up"
     assert why(f"{head}.{claims}.{signature[::-1]}") == why(f"{head}.e30.{signature}") == changed
     strange = replace(hub.token_issuer, key_ring=KeyRing(KeySet.generate(datetime.now(UTC))))
-    assert why(made_by(strange)) == "it was signed with an unknown key"
-    assert why(made_by(replace(hub.token_issuer, audience="you"))) == "the access token has another audience"
-    assert why(gone.access_token).startswith("signed by this hub, but not in this database")
+    assert why(made_by(strange)) == "it was signed with a key that is not here"
+    assert why(made_by(replace(hub.token_issuer, audience="you"))) == "this access token is meant for somebody else"
+    assert why(gone.access_token).startswith("it was signed here, but its row is gone")
 
 
-async def test_tokens_are_revoked_by_any_of_their_names(hub: Hub, run: Run, ask: Ask) -> None:
+async def test_tokens_are_revoked_by_token_id_family_or_service(hub: Hub, run: Run, ask: Ask) -> None:
     async def alive(*pairs: TokenPair) -> list[bool]:
         async with hub.autocommit() as tx:
-            seen = [await find_token_state(tx, each.access_token) for each in pairs]
-        return [each is not None and each.is_valid for each in seen]
+            seen = [await find_token_state(tx, item.access_token) for item in pairs]
+        return [item is not None and item.is_valid for item in seen]
 
     one, two, three, four = [await issued(hub) for _ in range(4)]
     bystander = await issued(hub, "minu_keep")
@@ -291,20 +287,20 @@ async def test_tokens_are_revoked_by_any_of_their_names(hub: Hub, run: Run, ask:
         "revoked": 1,
     }
     assert await alive(one, two, three, four) == [False, True, True, True]
-    assert ask("token", "verify", "-", feed=one.refresh_token)["good"] is True  # its family goes on
+    assert ask("token", "verify", "-", feed=one.refresh_token)["good"] is True  # its family stays valid
     assert ask("token", "revoke", "-", feed=one.access_token)["revoked"] == 0
-    assert run("token", "revoke", one.access_token).stdout == f"access token {name} had ended already\n"
+    assert run("token", "revoke", one.access_token).stdout == f"access token {name} was no longer valid\n"
 
     assert ask("token", "revoke", two.refresh_token)["family"] == str(two.family_id)
-    assert run("token", "revoke", "--family", str(three.family_id)).stdout == f"family {three.family_id} is revoked\n"
+    assert run("token", "revoke", "--family", str(three.family_id)).stdout == f"family {three.family_id} revoked\n"
     assert await alive(two, three, four) == [False, False, True]
 
     assert ask("token", "revoke", "--service", "minu_find")["revoked"] == 2  # one's and four's
-    assert run("token", "revoke", "--service", "minu_find").stdout == "0 families of minu_find are revoked\n"
+    assert run("token", "revoke", "--service", "minu_find").stdout == "0 token families of minu_find revoked\n"
     assert await alive(four, bystander) == [False, True]
 
 
-async def test_tokens_are_listed_page_by_page(hub: Hub, run: Run, ask: Ask) -> None:
+async def test_tokens_are_listed_in_pages(hub: Hub, run: Run, ask: Ask) -> None:
     finds = [await issued(hub) for _ in range(5)]
     keeps = await issued(hub, "minu_keep")
     families = [str(pair.family_id) for pair in reversed(finds)]
@@ -319,25 +315,25 @@ async def test_tokens_are_listed_page_by_page(hub: Hub, run: Run, ask: Ask) -> N
         seen += page["items"]
         cursor = ["--service", "minu_find", "--cursor", page["cursor"]]
     assert page["cursor"] is None
-    assert [each["family"] for each in seen] == families
-    assert [each["good"] for each in seen] == [False, True, True, True, True]
+    assert [item["family"] for item in seen] == families
+    assert [item["good"] for item in seen] == [False, True, True, True, True]
     assert seen[0].keys() == {"id", "family", "service", "scope", "good", "created_at", "expires_at"}
-    assert {each["scope"] for each in seen} == {WRITE}
+    assert {item["scope"] for item in seen} == {WRITE}
 
     live = ask("token", "list")["items"]
-    assert [each["family"] for each in live] == [str(keeps.family_id), *families[1:]]
+    assert [item["family"] for item in live] == [str(keeps.family_id), *families[1:]]
     table = run("token", "list", "--limit", "1").stdout
     assert live[0]["id"] in table
     assert "older: --cursor " in table
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [("token", "revoke", "{token}"), ("token", "revoke", "--service", "hub"), ("service", "disable", "minu_find")],
     ids=" ".join,
 )
-async def test_a_running_hub_hears_of_it_at_once(trusting: Hub, run: Run, words: tuple[str, ...]) -> None:
-    holder = "hub" if "hub" in words else "minu_find"
+async def test_a_running_hub_refuses_revoked_tokens_at_once(trusting: Hub, run: Run, args: tuple[str, ...]) -> None:
+    holder = "hub" if "hub" in args else "minu_find"
     token = (await issued(trusting, holder)).access_token
     await until(lambda: trusting.doorbell.listening)
 
@@ -352,7 +348,7 @@ async def test_a_running_hub_hears_of_it_at_once(trusting: Hub, run: Run, words:
         brought = {"authorization": f"Bearer {token}"}
         assert (await web.post("/oauth/revoke", headers=brought, data={"token": "nobodys"})).status_code == 200
 
-        await asyncio.to_thread(run, *(word.format(token=token) for word in words))
-        await until(refused)  # without a ring it would take the hour
+        await asyncio.to_thread(run, *(arg.format(token=token) for arg in args))
+        await until(refused)  # without a notification it would take an hour
 
         assert (await web.post("/oauth/revoke", headers=brought, data={"token": "nobodys"})).status_code == 401

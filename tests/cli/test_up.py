@@ -1,4 +1,4 @@
-"""The two commands of the README: start it, use it, stop it, start it again."""
+"""`pabal up` and `serve`: start, use, stop, start again."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ import pytest
 
 from pabal.hub import DatabaseUrls
 from support.clusters import connected
-from support.pabal_process import PABAL, PATIENCE, environment, leftovers, listing, pabal, running, servers
+from support.pabal_process import PABAL, PATIENCE, environment, leftovers, pabal, pabal_json, running, servers
 
 SECRET = "0a1b2c3d" * 8
 
@@ -37,7 +37,7 @@ async def ask(url: str) -> int:
         return await conn.fetchval("select count(*) from pabal.operators")
 
 
-def test_it_starts_serves_and_stops_and_keeps_what_it_was_given(folder: Path) -> None:
+def test_up_serves_stops_and_keeps_its_data(folder: Path) -> None:
     with running(folder, PABAL_LOG_LEVEL="debug") as hub, httpx2.Client(base_url=hub.address) as web:
         assert hub.password
         assert healthy(web)
@@ -50,15 +50,15 @@ def test_it_starts_serves_and_stops_and_keeps_what_it_was_given(folder: Path) ->
         assert asyncio.run(ask(url)) == 1
         if shutil.which("psql"):
             assert "pabal_hub" in pabal("db", "shell", folder=folder, feed="select current_user").stdout
-        told = {finding["what"]: finding for finding in listing("doctor", folder=folder)}
-        assert {told[what]["level"] for what in ("database", "schema", "doorbell")} == {"good"}
-        assert (told["webhook secret"]["level"], bool(told["webhook secret"]["advice"])) == ("warning", True)
-        migrations = listing("migrate", "status", folder=folder)
+        result = {finding["what"]: finding for finding in pabal_json("doctor", folder=folder)["items"]}
+        assert {result[what]["level"] for what in ("database", "schema", "doorbell")} == {"good"}
+        assert (result["webhook secret"]["level"], bool(result["webhook secret"]["advice"])) == ("warning", True)
+        migrations = pabal_json("migrate", "status", folder=folder)["items"]
         assert migrations
-        assert {each["state"] for each in migrations} == {"applied"}
-        assert listing("migrate", "up", folder=folder) == []
+        assert {item["state"] for item in migrations} == {"applied"}
+        assert pabal_json("migrate", "up", folder=folder)["items"] == []
 
-        assert hub.end() < 3  # with a connection kept alive
+        assert hub.end() < 3  # with an open keep-alive connection
     assert hub.process.returncode == 0
     assert leftovers(folder) == []
     written = hub.log.read_text()
@@ -75,7 +75,7 @@ def test_it_starts_serves_and_stops_and_keeps_what_it_was_given(folder: Path) ->
     assert leftovers(folder) == []
 
 
-def test_killed_it_starts_again_with_what_it_had(folder: Path) -> None:
+def test_up_starts_again_after_a_kill(folder: Path) -> None:
     with running(folder, PABAL_ADMIN_PASSWORD="correct horse") as hub, httpx2.Client(base_url=hub.address) as web:
         assert hub.password is None
         assert enter(web, "correct horse") == 303
@@ -84,18 +84,18 @@ def test_killed_it_starts_again_with_what_it_had(folder: Path) -> None:
     assert len(orphans) == 1
 
     with running(folder) as again, httpx2.Client(base_url=again.address) as web:
-        assert servers(folder) == orphans  # adopted, not doubled
+        assert servers(folder) == orphans  # the running server is reused
         assert enter(web, "correct horse") == 303
         assert again.end() < 3
     assert leftovers(folder) == []
 
 
-def test_asked_to_stop_while_starting_it_leaves_nothing_running(folder: Path) -> None:
+def test_sigterm_during_the_start_leaves_nothing_running(folder: Path) -> None:
     with (folder / "log").open("w") as log:
-        words = {"PABAL_DATA_DIR": str(folder / "data"), "PABAL_PORT": "0"}
-        starting = subprocess.Popen([PABAL, "up"], stdout=log, stderr=log, cwd=folder, env=environment(**words))
+        args = {"PABAL_DATA_DIR": str(folder / "data"), "PABAL_PORT": "0"}
+        starting = subprocess.Popen([PABAL, "up"], stdout=log, stderr=log, cwd=folder, env=environment(**args))
     deadline = time.monotonic() + PATIENCE
-    while not [*folder.glob("data/*")]:  # it has begun to make its database
+    while not [*folder.glob("data/*")]:  # until it creates its database
         assert time.monotonic() < deadline
 
     starting.send_signal(signal.SIGTERM)
@@ -106,14 +106,14 @@ def test_asked_to_stop_while_starting_it_leaves_nothing_running(folder: Path) ->
         assert healthy(web)
 
 
-def test_a_database_killed_under_the_hub_comes_back_by_itself(folder: Path) -> None:
+def test_a_killed_database_is_restarted(folder: Path) -> None:
     with running(folder) as hub, httpx2.Client(base_url=hub.address, timeout=PATIENCE) as web:
         assert healthy(web)
         [old] = servers(folder)
         os.kill(old, signal.SIGKILL)
 
         deadline = time.monotonic() + PATIENCE
-        while "database back" not in hub.log.read_text() or not healthy(web):
+        while "database restarted" not in hub.log.read_text() or not healthy(web):
             assert time.monotonic() < deadline, hub.log.read_text()
 
         [new] = servers(folder)
@@ -122,7 +122,7 @@ def test_a_database_killed_under_the_hub_comes_back_by_itself(folder: Path) -> N
     assert leftovers(folder) == []
 
 
-def test_a_taken_port_is_one_line_and_costs_nothing(folder: Path) -> None:
+def test_a_port_in_use_is_one_line_and_starts_nothing(folder: Path) -> None:
     with running(folder) as hub:
         port = hub.address.rpartition(":")[2]
         refused = pabal("up", "--port", port, "--data-dir", str(folder / "other"), folder=folder, code=1)
@@ -143,7 +143,7 @@ def test_a_taken_port_is_one_line_and_costs_nothing(folder: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_external_database_means_no_embedded_one(folder: Path, database_urls: DatabaseUrls) -> None:
+async def test_an_external_database_starts_no_embedded_server(folder: Path, database_urls: DatabaseUrls) -> None:
     url = database_urls.direct or database_urls.main
     with (
         running(folder, PABAL_DATABASE_URL=url, PABAL_ADMIN_PASSWORD="correct horse") as hub,
@@ -151,21 +151,23 @@ async def test_an_external_database_means_no_embedded_one(folder: Path, database
     ):
         assert healthy(web)
         assert enter(web, "correct horse") == 303
-        told = {finding["what"]: finding for finding in listing("doctor", folder=folder, PABAL_DATABASE_URL=url)}
-        assert told["database role"]["level"] == "warning"
-        assert "superuser" in told["database role"]["seen"]
+        result = {
+            finding["what"]: finding for finding in pabal_json("doctor", folder=folder, PABAL_DATABASE_URL=url)["items"]
+        }
+        assert result["database role"]["level"] == "warning"
+        assert "superuser" in result["database role"]["seen"]
         assert [*(folder / "data").glob("postgres*")] == []
         assert hub.end() < 3
 
 
 @pytest.mark.anyio
-async def test_half_a_hub_does_not_start_on_half_a_schema(folder: Path, database_urls: DatabaseUrls) -> None:
+async def test_serve_refuses_pending_migrations(folder: Path, database_urls: DatabaseUrls) -> None:
     url = database_urls.direct or database_urls.main
     pabal("migrate", "down", "--to", "20251124100007", "--yes", folder=folder, PABAL_DATABASE_URL=url)
 
     refused = pabal("serve", "--port", "0", folder=folder, code=1, PABAL_DATABASE_URL=url)
 
     assert "run `pabal migrate up` first" in refused.stderr
-    states = [each["state"] for each in listing("migrate", "status", folder=folder, PABAL_DATABASE_URL=url)]
+    states = [item["state"] for item in pabal_json("migrate", "status", folder=folder, PABAL_DATABASE_URL=url)["items"]]
     assert states == sorted(states)  # applied, then pending
     assert {*states} == {"applied", "pending"}

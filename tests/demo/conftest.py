@@ -1,4 +1,4 @@
-"""A play on stage: a real hub, Kakao beside it, and a bot that joins when it is asked to."""
+"""A demo in the test process: a real hub, the fake Kakao, and on request a bot."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ from pabal.demo.bot import EchoBot
 from pabal.demo.run import listener_url, serve_fake_kakao
 from pabal.hub import Hub, build_workers
 from pabal.settings import Settings
-from support.demo import Play
+from support.demo import RunningDemo
 from support.server import serving
 
 
@@ -29,18 +29,18 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def play(hub: Hub) -> AsyncGenerator[Play]:
+async def demo(hub: Hub) -> AsyncGenerator[RunningDemo]:
     async with AsyncExitStack() as stack:
         hub_address = await stack.enter_async_context(serving(hub))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         kakao = await stack.enter_async_context(serve_fake_kakao(listener, hub_address, has_bot=True))
-        yield Play(hub_address, kakao, listener_url(listener))
+        yield RunningDemo(hub_address, kakao, listener_url(listener))
 
 
 @pytest.fixture
-async def bot(play: Play) -> AsyncGenerator[EchoBot]:
-    """The bot joins."""
-    joined = EchoBot(play.hub, play.announce, play.thought.wait)
+async def bot(demo: RunningDemo) -> AsyncGenerator[EchoBot]:
+    """A running bot."""
+    joined = EchoBot(demo.hub, demo.announce, demo.thought.wait)
     task = asyncio.create_task(joined.run())
     yield joined
     task.cancel()
@@ -48,19 +48,19 @@ async def bot(play: Play) -> AsyncGenerator[EchoBot]:
 
 
 @asynccontextmanager
-async def employed(hub: Hub) -> AsyncGenerator[None]:
-    """Everybody who works in a hub works."""
-    working = build_workers(hub)
-    tasks = [asyncio.create_task(each.run()) for each in working]
+async def running_workers(hub: Hub) -> AsyncGenerator[None]:
+    """Run the hub's workers."""
+    workers = build_workers(hub)
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
     try:
         yield
     finally:
-        for each in working:
-            each.stop()
+        for worker in workers:
+            worker.stop()
         await asyncio.gather(*tasks)
 
 
 @pytest.fixture
-async def labour(hub: Hub) -> AsyncGenerator[None]:
-    async with employed(hub):
+async def workers(hub: Hub) -> AsyncGenerator[None]:
+    async with running_workers(hub):
         yield

@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, ViewportSize, expect
 
 from pabal.demo.bot import EchoBot
 from support.browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
-from support.demo import Play
+from support.demo import RunningDemo
 from support.wait import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -52,11 +52,11 @@ async def chromium() -> AsyncGenerator[Browser]:
 @asynccontextmanager
 async def opened(
     chromium: Browser,
-    play: Play,
+    demo: RunningDemo,
     locale: str = "en-GB",
     viewport: ViewportSize = WIDE,
 ) -> AsyncGenerator[Page]:
-    context = await chromium.new_context(base_url=play.page, locale=locale, viewport=viewport)
+    context = await chromium.new_context(base_url=demo.page, locale=locale, viewport=viewport)
     async with watched(context) as page:
         await page.goto("/")
         yield page
@@ -68,8 +68,8 @@ async def write(page: Page, text: str) -> None:
     await page.keyboard.press("Enter")
 
 
-async def test_pairing_and_talking(chromium: Browser, play: Play, bot: EchoBot) -> None:
-    async with opened(chromium, play) as page:
+async def test_pairing_and_talking(chromium: Browser, demo: RunningDemo, bot: EchoBot) -> None:
+    async with opened(chromium, demo) as page:
         await expect(page.get_by_role("status")).to_have_text("Connected")
         log = page.get_by_role("log")
         await write(page, "hello?")
@@ -78,8 +78,8 @@ async def test_pairing_and_talking(chromium: Browser, play: Play, bot: EchoBot) 
         await expect(log).to_contain_text("Connected! What you write now goes to the bot.")
         await expect(page.get_by_role("button", name="/pair")).to_be_hidden()
 
-        await write(page, "Is anybody there?")
-        await expect(log).to_contain_text("Echo: Is anybody there?")
+        await write(page, "Are you there?")
+        await expect(log).to_contain_text("Echo: Are you there?")
         await expect(page.locator(".typing")).to_have_count(0)
         await page.get_by_role("group", name="Quick replies").get_by_role("button", name="card").click()
         await expect(log.get_by_role("article")).to_contain_text("Riders who handed a message on")
@@ -92,8 +92,8 @@ async def test_pairing_and_talking(chromium: Browser, play: Play, bot: EchoBot) 
         await expect(log.locator(".turn.mine")).to_have_count(5)
 
 
-async def test_while_the_bot_thinks(chromium: Browser, play: Play, bot: EchoBot, labour: None) -> None:
-    async with opened(chromium, play) as page:
+async def test_while_the_bot_thinks(chromium: Browser, demo: RunningDemo, bot: EchoBot, workers: None) -> None:
+    async with opened(chromium, demo) as page:
         await page.get_by_role("button", name="/pair").click()
         await expect(page.get_by_role("log")).to_contain_text("Connected!")
         await write(page, "slowly")
@@ -103,8 +103,8 @@ async def test_while_the_bot_thinks(chromium: Browser, play: Play, bot: EchoBot,
         await expect(page.locator(".typing")).to_have_count(0)
 
 
-async def test_with_the_keyboard_alone(chromium: Browser, play: Play, bot: EchoBot) -> None:
-    async with opened(chromium, play) as page:
+async def test_with_the_keyboard_alone(chromium: Browser, demo: RunningDemo, bot: EchoBot) -> None:
+    async with opened(chromium, demo) as page:
         code = page.get_by_role("button", name="/pair")
         await expect(code).to_be_visible()
         await expect(page.get_by_role("textbox")).to_be_focused()
@@ -125,12 +125,12 @@ async def test_with_the_keyboard_alone(chromium: Browser, play: Play, bot: EchoB
         await expect(page.get_by_role("log").locator(".mine").last).to_contain_text("slowly")
 
 
-async def test_in_korean(chromium: Browser, play: Play, bot: EchoBot) -> None:
-    async with opened(chromium, play, "ko-KR") as page:
+async def test_in_korean(chromium: Browser, demo: RunningDemo, bot: EchoBot) -> None:
+    async with opened(chromium, demo, "ko-KR") as page:
         await expect(page.locator("html")).to_have_attribute("lang", "ko")
         await expect(page.get_by_role("heading", level=1)).to_have_text("파발 데모 채널")
         await page.get_by_role("button", name="/pair").click()
-        await expect(page.get_by_role("log")).to_contain_text("Connected!")  # the hub itself speaks as it is set
+        await expect(page.get_by_role("log")).to_contain_text("Connected!")  # the hub's own language is a setting
         await write(page, "안녕, 봇아")
         await expect(page.get_by_role("log")).to_contain_text("메아리: 안녕, 봇아")
         await page.get_by_role("button", name="카드").click()
@@ -141,13 +141,13 @@ async def test_in_korean(chromium: Browser, play: Play, bot: EchoBot) -> None:
 @pytest.mark.parametrize("locale", ["en-GB", "ko-KR"])
 @pytest.mark.parametrize("viewport", [NARROW, WIDE], ids=["phone", "wide"])
 async def test_nothing_is_too_wide_or_too_faint(
-    chromium: Browser, play: Play, bot: EchoBot, locale: str, viewport: ViewportSize
+    chromium: Browser, demo: RunningDemo, bot: EchoBot, locale: str, viewport: ViewportSize
 ) -> None:
-    async with opened(chromium, play, locale, viewport) as page:
+    async with opened(chromium, demo, locale, viewport) as page:
         await expect(page.get_by_role("button", name="/pair")).to_be_visible()
         await picture(page, f"first-{locale[:2]}-{viewport['width']}")
         me = await page.evaluate("sessionStorage.getItem('me')")
-        chat = play.kakao.chat(me)
+        chat = demo.kakao.chat(me)
         chat.add("mine", text=LONG)
         chat.add("failed", why="refused", status=503)
         chat.add("said", outputs=KINDS[:3], quickReplies=[])
@@ -168,10 +168,10 @@ async def test_nothing_is_too_wide_or_too_faint(
             await picture(page, f"kinds-top-{name}")
 
 
-async def test_cards_are_shown_in_a_plain_form_and_nothing_in_them_runs(chromium: Browser, play: Play) -> None:
-    async with opened(chromium, play) as page:
+async def test_cards_are_shown_in_a_plain_form_and_nothing_in_them_runs(chromium: Browser, demo: RunningDemo) -> None:
+    async with opened(chromium, demo) as page:
         await expect(page.get_by_role("status")).to_have_text("Connected")
-        play.kakao.chat(await page.evaluate("sessionStorage.getItem('me')")).add("said", outputs=KINDS, quickReplies=[])
+        demo.kakao.chat(await page.evaluate("sessionStorage.getItem('me')")).add("said", outputs=KINDS, quickReplies=[])
 
         log = page.get_by_role("log")
         await expect(log).to_contain_text("<b>plain</b> & honest")
@@ -186,22 +186,22 @@ async def test_cards_are_shown_in_a_plain_form_and_nothing_in_them_runs(chromium
         await expect(log).to_contain_text('{"fromTheFuture":{"text":"?"}}')
 
 
-async def test_a_tab_is_a_person(chromium: Browser, play: Play, bot: EchoBot) -> None:
-    context = await chromium.new_context(base_url=play.page, locale="en-GB")
+async def test_each_tab_is_a_user(chromium: Browser, demo: RunningDemo, bot: EchoBot) -> None:
+    context = await chromium.new_context(base_url=demo.page, locale="en-GB")
     async with watched(context) as first, watched(context) as second:
         for page in (first, second):
             await page.goto("/")
             await page.get_by_role("button", name="/pair").click()
             await expect(page.get_by_role("log")).to_contain_text("Connected!")
-        await until(lambda: len(play.paired) == 2)
+        await until(lambda: len(demo.paired) == 2)
         await write(first, "only for the first")
         await expect(first.get_by_role("log")).to_contain_text("Echo: only for the first")
         await expect(second.get_by_role("log")).not_to_contain_text("only for the first")
     await context.close()
 
 
-async def test_a_demo_that_stops_is_said(chromium: Browser, play: Play) -> None:
-    context = await chromium.new_context(base_url=play.page, locale="en-GB")
+async def test_the_page_shows_that_the_demo_stopped(chromium: Browser, demo: RunningDemo) -> None:
+    context = await chromium.new_context(base_url=demo.page, locale="en-GB")
     page = await context.new_page()
     await page.goto("/")
     await expect(page.get_by_role("status")).to_have_text("Connected")

@@ -1,4 +1,4 @@
-"""`pabal demo` as people start it: a few lines, a chat, a console, and nothing left behind."""
+"""`pabal demo`: its output, its chat and console, and that it leaves nothing behind."""
 
 import re
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from support.demo_process import ELSEWHERE, enter, events, say, started
+from support.demo_process import REAL_HUB_VARIABLES, read_page_events, send_message, sign_in, started
 from support.pabal_process import fresh_folder, leftovers, pabal
 
 
@@ -18,14 +18,14 @@ def folder() -> Generator[Path]:
         yield made
 
 
-def test_the_whole_loop_and_nothing_is_left(folder: Path) -> None:
+def test_the_demo_answers_and_leaves_nothing_behind(folder: Path) -> None:
     with started(folder, "--language", "en") as demo:
-        assert enter(demo.console, demo.password) == 303
-        code = re.findall(r'"code":"([A-Z2-9-]{9})"', events(demo.chat, until='"code":"'))[0]
-        say(demo.chat, f"/pair {code}")
-        events(demo.chat, until="Connected!")
-        say(demo.chat, "hello")
-        events(demo.chat, until="Echo: hello")
+        assert sign_in(demo.console, demo.password) == 303
+        code = re.findall(r'"code":"([A-Z2-9-]{9})"', read_page_events(demo.chat, until='"code":"'))[0]
+        send_message(demo.chat, f"/pair {code}")
+        read_page_events(demo.chat, until="Connected!")
+        send_message(demo.chat, "hello")
+        read_page_events(demo.chat, until="Echo: hello")
 
         demo.end()
         assert demo.process.returncode == 0
@@ -36,13 +36,13 @@ def test_the_whole_loop_and_nothing_is_left(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["log"]
 
 
-def test_a_folder_of_ones_own_is_kept(folder: Path) -> None:
+def test_a_chosen_data_directory_is_kept(folder: Path) -> None:
     kept = folder / "kept"
     for attempt in range(2):
         with started(folder, "--data-dir", str(kept), "--no-bot", "--no-samples") as demo:
             page = httpx2.get(demo.chat, headers={"accept-language": "en"}).text
             assert demo.console in page
-            assert '"code":null' in events(demo.chat, until='"code":')
+            assert '"code":null' in read_page_events(demo.chat, until='"code":')
             assert (demo.password == "of the first start") == (attempt == 1)
             assert demo.person == ""
             demo.end(signal.SIGTERM)
@@ -50,12 +50,12 @@ def test_a_folder_of_ones_own_is_kept(folder: Path) -> None:
     assert leftovers(folder) == []
 
 
-def test_a_taken_port_is_one_line_and_costs_nothing(folder: Path) -> None:
+def test_a_port_in_use_is_one_line_and_starts_nothing(folder: Path) -> None:
     with started(folder, "--no-bot", "--no-samples") as demo:
         before = {*folder.iterdir()}
         for option, address in (("--port", demo.console), ("--chat-port", demo.chat)):
             port = address.rpartition(":")[2]
-            refused = pabal("demo", option, port, folder=folder, code=1, **ELSEWHERE, TMPDIR=str(folder))
+            refused = pabal("demo", option, port, folder=folder, code=1, **REAL_HUB_VARIABLES, TMPDIR=str(folder))
             [line] = refused.stderr.splitlines()
             assert line == f"pabal: cannot listen on 127.0.0.1:{port}; choose another port with {option}"
         assert {*folder.iterdir()} == before

@@ -1,4 +1,4 @@
-"""Kakao as it is played: what it posts, what it shows, and what it refuses."""
+"""The fake Kakao: its webhooks, its chat and its callbacks."""
 
 import json
 import socket
@@ -28,7 +28,7 @@ def skill(text: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Platform:
-    """Kakao with a skill server we play ourselves, and a clock we move."""
+    """The fake Kakao with a skill server and a clock of the test."""
 
     kakao: FakeKakao
     skill_server: Receiver
@@ -36,12 +36,12 @@ class Platform:
     now: float = 0.0
 
     @property
-    def said(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[dict[str, Any]]:
         return self.kakao.chat(USER).entries
 
     @property
     def kinds(self) -> list[str]:
-        return [entry["kind"] for entry in self.said]
+        return [entry["kind"] for entry in self.entries]
 
     def callback(self) -> str:
         """The callback URL of the last webhook."""
@@ -74,20 +74,20 @@ async def test_the_payload_is_one_the_hub_reads(platform: Platform) -> None:
     assert arrival.callback_url == platform.callback()
 
 
-async def test_an_answer_on_the_spot_is_shown_and_ends_the_callback(platform: Platform) -> None:
+async def test_an_immediate_response_is_shown_and_ends_the_callback(platform: Platform) -> None:
     platform.skill_server.mood = ON_THE_SPOT
     await platform.kakao.send_message(USER, "hi")
 
     assert platform.kinds == ["mine", "said"]
-    assert platform.said[1]["outputs"] == [{"simpleText": {"text": "Hello"}}]
+    assert platform.entries[1]["outputs"] == [{"simpleText": {"text": "Hello"}}]
     late = await platform.web.post(platform.callback(), json=skill("and more"))
     assert (late.status_code, late.json()["status"]) == (404, "FAIL")
     assert platform.kinds == ["mine", "said"]
 
 
-async def test_a_callback_is_good_once(platform: Platform) -> None:
+async def test_a_callback_is_valid_once(platform: Platform) -> None:
     await platform.kakao.send_message(USER, "hi")
-    assert platform.said[1] | {"at": 0} == {"number": 2, "kind": "awaited", "at": 0, "text": "Hm", "answers": 1}
+    assert platform.entries[1] | {"at": 0} == {"number": 2, "kind": "awaited", "at": 0, "text": "Hm", "answers": 1}
 
     first = await platform.web.post(platform.callback(), json=skill("one"))
     second = await platform.web.post(platform.callback(), json=skill("two"))
@@ -96,10 +96,10 @@ async def test_a_callback_is_good_once(platform: Platform) -> None:
     assert (first.status_code, first.json()["status"]) == (200, "SUCCESS")
     assert (second.status_code, second.json()["status"]) == (200, "FAIL")
     assert platform.kinds == ["mine", "awaited", "said"]
-    assert platform.said[2]["answers"] == 1
+    assert platform.entries[2]["answers"] == 1
 
 
-async def test_a_callback_is_good_for_a_minute(platform: Platform) -> None:
+async def test_a_callback_is_valid_for_a_minute(platform: Platform) -> None:
     await platform.kakao.send_message(USER, "quick")
     platform.now = CALLBACK_LIFETIME_SECONDS - 0.1
     in_time = await platform.web.post(platform.callback(), json=skill("one"))
@@ -114,7 +114,7 @@ async def test_a_callback_is_good_for_a_minute(platform: Platform) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"version":"2.0"}', b'{"template":{"outputs":[]}}'])
-async def test_garbage_burns_the_callback(platform: Platform, body: bytes) -> None:
+async def test_an_invalid_response_uses_up_the_callback(platform: Platform, body: bytes) -> None:
     await platform.kakao.send_message(USER, "hi")
 
     burnt = await platform.web.post(platform.callback(), content=body)
@@ -125,16 +125,16 @@ async def test_garbage_burns_the_callback(platform: Platform, body: bytes) -> No
     assert platform.kinds == ["mine", "awaited", "lapsed"]
 
 
-async def test_a_skill_server_that_fails_is_told_to_the_person(platform: Platform) -> None:
+async def test_a_failing_skill_server_is_shown_in_the_chat(platform: Platform) -> None:
     platform.skill_server.script.extend([answers(503), answers(200, b"<html>"), closes])
     for _ in range(3):
         await platform.kakao.send_message(USER, "hi")
 
-    told = [(entry.get("why"), entry.get("status")) for entry in platform.said if entry["kind"] == "failed"]
-    assert told == [("refused", 503), ("refused", 200), ("silent", None)]
+    result = [(entry.get("why"), entry.get("status")) for entry in platform.entries if entry["kind"] == "failed"]
+    assert result == [("refused", 503), ("refused", 200), ("silent", None)]
 
 
-async def test_a_page_that_comes_back_reads_on_where_it_was(platform: Platform) -> None:
+async def test_a_reconnecting_page_resumes(platform: Platform) -> None:
     for text in ("one", "two"):
         await platform.kakao.send_message(USER, text)
 
@@ -144,7 +144,7 @@ async def test_a_page_that_comes_back_reads_on_where_it_was(platform: Platform) 
         assert stream.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
         async for chunk in stream.aiter_bytes():
             seen += [line for line in chunk.split(b"\n") if line.startswith(b"id: ")]
-            if len(seen) >= 2:  # what was missed, and how the bot stands
+            if len(seen) >= 2:  # the missed entry and the bot status
                 break
     assert seen == [b"id: 4", b"id: 4"]
 
@@ -153,11 +153,11 @@ async def test_what_a_page_may_send(platform: Platform) -> None:
     chat = f"/chats/{USER}"
     foreign = await platform.web.post(chat, content='{"text":"hi"}', headers={"content-type": "text/plain"})
     crooked = await platform.web.post(chat, json={"text": 7})
-    nobody = await platform.web.post("/chats/a%2Fb", json={"text": "hi"})
+    unknown = await platform.web.post("/chats/a%2Fb", json={"text": "hi"})
     huge = await platform.web.post(chat, json={"text": "x" * 1_100_000})
 
-    assert [each.status_code for each in (foreign, crooked, nobody, huge)] == [415, 400, 404, 413]
-    assert platform.said == []
+    assert [item.status_code for item in (foreign, crooked, unknown, huge)] == [415, 400, 404, 413]
+    assert platform.entries == []
     good = await platform.web.post(chat, json={"text": "hi", "language": "en"})
     assert good.status_code == 204
     assert platform.kinds == ["mine", "awaited"]

@@ -7,7 +7,7 @@ from pabal.db.queries import parse_queries
 from pabal.demo.bot import EchoBot
 from pabal.hub import Hub
 from pabal.relay.webhook.skill_response import chat_texts
-from support.demo import USER, Play
+from support.demo import USER, RunningDemo
 from support.wait import until
 
 pytestmark = pytest.mark.anyio
@@ -18,76 +18,78 @@ select count(*) from public.relay_replies where state = 'late'
 """)
 
 
-async def test_a_person_pairs_and_is_echoed(play: Play, bot: EchoBot) -> None:
-    async with httpx2.AsyncClient(base_url=play.page) as page:
+async def test_a_user_pairs_and_gets_an_echo(demo: RunningDemo, bot: EchoBot) -> None:
+    async with httpx2.AsyncClient(base_url=demo.page) as page:
         await page.post(f"/chats/{USER}", json={"text": "hello?", "language": "en"})
-        assert play.heard()[0].startswith("You are not connected to a bot yet.")
-        await play.pair()
+        assert demo.texts()[0].startswith("You are not connected to a bot yet.")
+        await demo.pair()
         await page.post(f"/chats/{USER}", json={"text": "line one\nline\u2028two", "language": "en"})
-    await play.hears("Echo: line one\nline\u2028two")
+    await demo.sees("Echo: line one\nline\u2028two")
 
-    assert play.heard()[1].startswith("Connected!")
-    last = play.kakao.chat(USER).entries[-1]
+    assert demo.texts()[1].startswith("Connected!")
+    last = demo.kakao.chat(USER).entries[-1]
     assert [reply["label"] for reply in last["quickReplies"]] == ["card", "slowly"]
 
 
-async def test_it_shows_a_card_and_speaks_korean(play: Play, bot: EchoBot) -> None:
-    await play.pair()
-    await play.kakao.send_message(USER, "카드", "ko")
-    await until(lambda: "textCard" in str(play.kakao.chat(USER).entries[-1]))
-    await play.kakao.send_message(USER, "안녕", "ko")
-    await play.hears("메아리: 안녕")
+async def test_the_bot_sends_a_card_and_speaks_korean(demo: RunningDemo, bot: EchoBot) -> None:
+    await demo.pair()
+    await demo.kakao.send_message(USER, "카드", "ko")
+    await until(lambda: "textCard" in str(demo.kakao.chat(USER).entries[-1]))
+    await demo.kakao.send_message(USER, "안녕", "ko")
+    await demo.sees("메아리: 안녕")
 
 
-async def test_two_people_have_a_session_each(play: Play, bot: EchoBot) -> None:
-    first = await play.pair()
-    await until(lambda: play.code not in {None, first})
-    await play.pair("somebody-2")
+async def test_two_users_have_their_own_sessions(demo: RunningDemo, bot: EchoBot) -> None:
+    first = await demo.pair()
+    await until(lambda: demo.code not in {None, first})
+    await demo.pair("demo-user-2")
 
-    await play.kakao.send_message(USER, "from the first", "en")
-    await play.kakao.send_message("somebody-2", "from the second", "en")
-    await play.hears("Echo: from the first")
-    await play.hears("Echo: from the second", "somebody-2")
-    assert "Echo: from the second" not in play.heard()
-
-
-async def test_who_leaves_is_offered_a_code_again(play: Play, bot: EchoBot) -> None:
-    await play.pair()
-    await play.kakao.send_message(USER, "/unpair")
-    await until(lambda: USER not in play.paired)
-
-    await play.pair()
-    await play.kakao.send_message(USER, "back", "en")
-    await play.hears("Echo: back")
+    await demo.kakao.send_message(USER, "from the first", "en")
+    await demo.kakao.send_message("demo-user-2", "from the second", "en")
+    await demo.sees("Echo: from the first")
+    await demo.sees("Echo: from the second", "demo-user-2")
+    assert "Echo: from the second" not in demo.texts()
 
 
-async def test_a_slow_answer_is_promised_and_then_shown_first(hub: Hub, play: Play, bot: EchoBot, labour: None) -> None:
-    await play.pair()
-    await play.kakao.send_message(USER, "slowly", "en")
-    await play.hears(chat_texts("en").still_working)
-    play.thought.set()
+async def test_a_user_who_unpairs_gets_a_new_code(demo: RunningDemo, bot: EchoBot) -> None:
+    await demo.pair()
+    await demo.kakao.send_message(USER, "/unpair")
+    await until(lambda: USER not in demo.paired)
+
+    await demo.pair()
+    await demo.kakao.send_message(USER, "back", "en")
+    await demo.sees("Echo: back")
+
+
+async def test_a_slow_reply_is_announced_and_shown_with_the_next_one(
+    hub: Hub, demo: RunningDemo, bot: EchoBot, workers: None
+) -> None:
+    await demo.pair()
+    await demo.kakao.send_message(USER, "slowly", "en")
+    await demo.sees(chat_texts("en").still_working)
+    demo.thought.set()
 
     async def is_kept() -> bool:
         async with hub.autocommit() as tx:
             return await tx.value(KEPT) == 1
 
     await until(is_kept)
-    await play.kakao.send_message(USER, "well?", "en")
-    await play.hears("Echo: well?")
-    late, echo = play.shown()[-1]
+    await demo.kakao.send_message(USER, "well?", "en")
+    await demo.sees("Echo: well?")
+    late, echo = demo.outputs()[-1]
     assert late["simpleText"]["text"] == "This is the answer I took my time for."
     assert echo["simpleText"]["text"] == "Echo: well?"
 
 
-async def test_a_stream_that_ends_is_resumed_and_nothing_is_answered_twice(hub: Hub, play: Play, bot: EchoBot) -> None:
-    await play.pair()
+async def test_a_stream_resumes_and_answers_nothing_twice(hub: Hub, demo: RunningDemo, bot: EchoBot) -> None:
+    await demo.pair()
     expected: list[str] = []
     for number in range(3):
-        await play.kakao.send_message(USER, f"message {number}", "en")
+        await demo.kakao.send_message(USER, f"message {number}", "en")
         hub.relay.stream_registry.close_all()
         expected.append(f"Echo: message {number}")
-        await play.hears(expected[-1])
+        await demo.sees(expected[-1])
 
-    await play.kakao.send_message(USER, "the last", "en")
-    await play.hears("Echo: the last")
-    assert [text for text in play.heard() if text.startswith("Echo: ")] == [*expected, "Echo: the last"]
+    await demo.kakao.send_message(USER, "the last", "en")
+    await demo.sees("Echo: the last")
+    assert [text for text in demo.texts() if text.startswith("Echo: ")] == [*expected, "Echo: the last"]

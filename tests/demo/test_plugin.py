@@ -1,4 +1,4 @@
-"""The session family from the client's side: what it asks for, and what it does when the stream ends."""
+"""The bot's relay session: its requests, and how it reconnects."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -33,7 +33,7 @@ async def session(hub: Receiver) -> AsyncGenerator[DemoRelaySession]:
         yield await create_demo_session(web)
 
 
-async def test_it_comes_back_with_the_last_id_until_its_token_is_dead(hub: Receiver, session: DemoRelaySession) -> None:
+async def test_it_reconnects_with_the_last_id_until_its_token_ends(hub: Receiver, session: DemoRelaySession) -> None:
     hub.script += [
         answers(
             body=stream(
@@ -46,9 +46,9 @@ async def test_it_comes_back_with_the_last_id_until_its_token_is_dead(hub: Recei
         closes,
         answers(401),
     ]
-    told = [each async for each in session.events()]
+    result = [item async for item in session.events()]
 
-    assert [(each.name, each.event_id) for each in told] == [("connected", "0"), ("message", "7")]
+    assert [(item.name, item.event_id) for item in result] == [("connected", "0"), ("message", "7")]
     assert [request.target for request in hub.requests] == [
         "/v1/sessions/create",
         "/v1/events",
@@ -61,29 +61,27 @@ async def test_it_comes_back_with_the_last_id_until_its_token_is_dead(hub: Recei
     assert {request.headers["authorization"] for request in streams} == {f"Bearer {TOKEN}"}
 
 
-async def test_after_pairing_it_comes_back_at_once_as_the_account(hub: Receiver, session: DemoRelaySession) -> None:
+async def test_after_pairing_it_reconnects_at_once_as_the_account(hub: Receiver, session: DemoRelaySession) -> None:
     hub.script += [
         answers(body=stream('id: 0\nevent: pairing_complete\ndata: {"kakaoUserId":"u"}', "id: 1\nevent: x\ndata: {}")),
         answers(410),
     ]
-    told = [each.name async for each in session.events()]
+    result = [item.name async for item in session.events()]
 
-    assert told == ["pairing_complete"]
+    assert result == ["pairing_complete"]
     assert [request.target for request in hub.requests[1:]] == ["/v1/events", "/v1/events"]
 
 
 @pytest.mark.parametrize("answer", [answers(body=b'{"status":"expired"}'), answers(404)])
-async def test_a_session_that_is_over_is_not_asked_for_again(
-    hub: Receiver, session: DemoRelaySession, answer: Mood
-) -> None:
+async def test_an_ended_session_is_not_reconnected(hub: Receiver, session: DemoRelaySession, answer: Mood) -> None:
     hub.script += [answers(body=stream("id: 0\nevent: connected\ndata: {}")), answer]
 
-    assert [each.name async for each in session.events()] == ["connected"]
+    assert [item.name async for item in session.events()] == ["connected"]
     assert len(hub.requests) == 3
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-async def test_events_are_read_however_they_are_cut(size: int) -> None:
+async def test_events_are_parsed_across_chunk_boundaries(size: int) -> None:
     text = "가\u2028나"
     wire = stream(": ping", f'id: 3\nevent: message\ndata: {{"text":"{text}"}}', 'data: {"a":"b: c"}')
 
@@ -91,8 +89,8 @@ async def test_events_are_read_however_they_are_cut(size: int) -> None:
         for start in range(0, len(wire), size):
             yield wire[start : start + size]
 
-    told = [each async for each in read_sse_events(cut())]
-    assert [(each.name, each.event_id, each.data) for each in told] == [
+    result = [item async for item in read_sse_events(cut())]
+    assert [(item.name, item.event_id, item.data) for item in result] == [
         ("message", "3", {"text": text}),
         ("message", "", {"a": "b: c"}),
     ]
@@ -100,5 +98,5 @@ async def test_events_are_read_however_they_are_cut(size: int) -> None:
 
 @pytest.mark.parametrize("language", ["ko", "en"])
 @pytest.mark.parametrize("text", ["hello", "카드", "CARD ", "slowly", "천천히", "x" * 2000])
-def test_whatever_the_bot_says_keeps_kakaos_limits(text: str, language: str) -> None:
+def test_every_reply_of_the_bot_keeps_kakaos_limits(text: str, language: str) -> None:
     assert validate_skill_response(demo_response(text, language))

@@ -1,4 +1,4 @@
-"""The sample services of `pabal demo`: within a minute there is something to see in every room, and nothing stays."""
+"""The sample services of `pabal demo`: within a minute every page of the console has data."""
 
 import re
 import time
@@ -9,10 +9,10 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx2
 import pytest
 
+from pabal.cli.database_settings import DatabaseSettings
 from pabal.cli.target import running_target
-from pabal.settings import Settings
 from support.clusters import Connection, connected
-from support.demo_process import enter, events, started
+from support.demo_process import read_page_events, sign_in, started
 from support.pabal_process import fresh_folder, leftovers
 from support.wait import until
 
@@ -38,21 +38,21 @@ LIFE = {
         " from notification.requests where state = 'suppressed'"
     ),
     "one is refused": "select count(*) > 0 from notification.requests where state = 'failed'",
-    "somebody is paired": "select count(*) = 1 from public.conversation_mappings where state = 'PAIRED'",
+    "a user is paired": "select count(*) = 1 from public.conversation_mappings where state = 'PAIRED'",
     "and answered": "select count(*) > 0 from public.relay_replies where state = 'sent'",
     "tokens are in use": "select count(*) > 1 from public.token_families",
 }
 
 
-async def test_there_is_life_in_every_room_and_nothing_is_left() -> None:
+async def test_every_page_of_the_console_has_data_and_nothing_is_left() -> None:
     with fresh_folder() as folder:
         kept = folder / "kept"
         with started(folder, "--data-dir", str(kept), "--language", "en") as demo:
-            database_urls = running_target(Settings(_env_file=None, data_dir=kept)).urls  # pyright: ignore[reportCallIssue]
+            database_urls = running_target(DatabaseSettings(kept)).urls
             async with connected(database_urls.main) as db:
                 assert await lacking(db) == []
-            assert enter(demo.console, demo.password) == 303
-            assert '"code":"' in events(demo.chat, until='"code":"')
+            assert sign_in(demo.console, demo.password) == 303
+            assert '"code":"' in read_page_events(demo.chat, until='"code":"')
             link = urlsplit(demo.person)
             with httpx2.Client(headers={"origin": f"{link.scheme}://{link.netloc}"}) as web:
                 mine = web.post(demo.person, data=dict(parse_qsl(link.query)), follow_redirects=True)
@@ -66,7 +66,7 @@ async def test_there_is_life_in_every_room_and_nothing_is_left() -> None:
 
 
 async def lacking(db: Connection) -> list[str]:
-    """What there is no sign of when the minute is over."""
+    """The checks that are still unmet after a minute."""
     over = time.monotonic() + WITHIN
     missed: list[str] = []
     for name, sign in LIFE.items():
@@ -82,10 +82,10 @@ async def shows(db: Connection, sign: str) -> bool:
 
 
 def again(folder: Path, kept: Path, password: str) -> None:
-    """A kept stage is played on again."""
+    """A kept database can be used again."""
     with started(folder, "--data-dir", str(kept)) as demo:
         assert demo.password == "of the first start"
-        assert enter(demo.console, password) == 303
+        assert sign_in(demo.console, password) == 303
         assert re.search(r"/me\?token=pbp_", demo.person)
         demo.end()
         assert demo.process.returncode == 0

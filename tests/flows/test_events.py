@@ -28,9 +28,9 @@ import json
 import threading
 from pathlib import Path
 
-from pabal.client import Dead, Event, Hub, Retry
+from pabal.client import App, Dead, Event, Retry
 
-hub = Hub("minu_build")
+hub = App("minu_build")
 
 
 def note(event: Event) -> None:
@@ -132,17 +132,17 @@ class TestWhatIsNoProgram:
         monkeypatch.setattr(sys, "path", [*sys.path])
         for name in ("no_program", "broken_program"):
             monkeypatch.delitem(sys.modules, name, raising=False)
-        (tmp_path / "no_program.py").write_text("from pabal.client import Hub\nempty = Hub('minu_build')\nother = 7")
+        (tmp_path / "no_program.py").write_text("from pabal.client import App\nempty = App('minu_build')\nother = 7")
         (tmp_path / "broken_program.py").write_text("import pabal\npabal.nonsense")
 
     @pytest.mark.parametrize(
         ("where", "told"),
         [
-            ("no_program", "--app is module:name"),
-            (":hub", "--app is module:name"),
-            ("nowhere:hub", "there is no module nowhere"),
+            ("no_program", "--app must be module:name"),
+            (":hub", "--app must be module:name"),
+            ("nowhere:hub", "no module named nowhere"),
             ("no_program:hub", "no_program has no hub"),
-            ("no_program:other", "other is a int, not a pabal.client.Hub"),
+            ("no_program:other", "other is a int, not a pabal.client.App"),
             ("no_program:empty", "empty has no handlers"),
         ],
     )

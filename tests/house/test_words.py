@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pabal.cli import app
+from pabal.cli.app import app
 from pabal.core.errors import PabalError
 from pabal.db.channels import Channel
 from pabal.events.lane import LANE as EVENTS

@@ -1,4 +1,4 @@
-"""A play on stage, as its spectators see it: a hub, Kakao beside it, and what the person in the chat was shown."""
+"""A demo without its process: a hub, the fake Kakao beside it, and what a chat user sees."""
 
 import asyncio
 from collections.abc import Collection
@@ -10,12 +10,12 @@ import pytest
 from pabal.demo.kakao import FakeKakao
 from support.wait import until
 
-USER = "somebody-1"
+USER = "demo-user-1"
 
 
 @dataclass(slots=True)
-class Play:
-    """Who is on stage. `page` is where the chat page is; `thought` lets a slow bot go on."""
+class RunningDemo:
+    """The parts of a running demo. `page` is the URL of the chat page; setting `thought` lets a slow bot answer."""
 
     hub: str
     kakao: FakeKakao
@@ -29,23 +29,28 @@ class Play:
         self.kakao.announce_code(code, paired)
 
     async def pair(self, user: str = USER) -> str | None:
-        """Have somebody pair with the code that is offered; which that was."""
+        """Pair a user with the current code, and return the code."""
         await until(lambda: self.code is not None)
         code = self.code
         await self.kakao.send_message(user, f"/pair {code}")
         await until(lambda: user in self.paired)
         return code
 
-    def shown(self, user: str = USER) -> list[list[dict[str, Any]]]:
-        """What each of the channel's turns held so far."""
+    def outputs(self, user: str = USER) -> list[list[dict[str, Any]]]:
+        """The outputs of each message from the channel so far."""
         return [entry["outputs"] for entry in self.kakao.chat(user).entries if entry["kind"] == "said"]
 
-    def heard(self, user: str = USER) -> list[str]:
-        """The texts the person was shown so far."""
-        return [output["simpleText"]["text"] for turn in self.shown(user) for output in turn if "simpleText" in output]
+    def texts(self, user: str = USER) -> list[str]:
+        """The texts the user has seen so far."""
+        return [
+            output["simpleText"]["text"]
+            for message in self.outputs(user)
+            for output in message
+            if "simpleText" in output
+        ]
 
-    async def hears(self, text: str, user: str = USER) -> None:
+    async def sees(self, text: str, user: str = USER) -> None:
         try:
-            await until(lambda: text in self.heard(user))
+            await until(lambda: text in self.texts(user))
         except TimeoutError:
-            pytest.fail(f"{text!r} is not in {self.heard(user)}")
+            pytest.fail(f"{text!r} is not in {self.texts(user)}")

@@ -1,4 +1,4 @@
-"""`pabal demo` as a process of its own, and what its spectators do."""
+"""`pabal demo` in a process of its own, and what its users do."""
 
 import re
 import signal
@@ -9,46 +9,48 @@ from pathlib import Path
 
 import httpx2
 
-from support.pabal_process import PABAL, PATIENCE, environment
+from support.pabal_process import PATIENCE, environment, start_pabal
 
-SECRET = "not for a play"
-ELSEWHERE = {
+SECRET = "not for the demo"
+REAL_HUB_VARIABLES = {
     "PABAL_DATABASE_URL": "postgresql://nobody:nothing@127.0.0.1:1/nowhere",
     "PABAL_WEBHOOK_SECRET": SECRET,
     "PABAL_ADMIN_PASSWORD": SECRET,
     "PABAL_DISCORD_TOKEN": SECRET,
     "PABAL_PORT": "0",
 }
-"""What a real hub was told in the same shell."""
+"""Settings of a real hub in the same shell, which the demo ignores."""
 
 
 class Demo:
-    """A demo from the moment it has said where it is."""
+    """`pabal demo`, from the moment it prints its addresses."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *args: str) -> None:
         self.log = folder / "log"
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [PABAL, "demo", *words],
+            self.process = start_pabal(
+                "demo",
+                *args,
+                folder=folder,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
-                cwd=folder,
-                env=environment(TMPDIR=str(folder), **ELSEWHERE),
+                env=environment(TMPDIR=str(folder), **REAL_HUB_VARIABLES),
             )
-        said = dict(self._greeting())
-        assert "Stop" in said, self.log.read_text()
-        self.chat, self.console = (re.findall(r"http://127\.0\.0\.1:\d+", said[who])[0] for who in ("Chat", "Console"))
-        [self.password] = re.findall(r"with the password (\S.*)\)", said["Console"])
-        self.person = said.get("Person", "").split(" ")[0]
+        lines = dict(self._greeting())
+        assert "Stop" in lines, self.log.read_text()
+        self.chat, self.console = (
+            re.findall(r"http://127\.0\.0\.1:\d+", lines[name])[0] for name in ("Chat", "Console")
+        )
+        [self.password] = re.findall(r"with the password (\S.*)\)", lines["Console"])
+        self.person = lines.get("Person", "").split(" ")[0]
 
     def _greeting(self) -> Generator[tuple[str, str]]:
-        """Who is where, up to how to stop it."""
+        """The printed lines by their first word, up to how to stop it."""
         assert self.process.stdout
         for line in self.process.stdout:
-            who, _, where = line.strip().partition(" ")
-            yield who, where.strip()
-            if who == "Stop":
+            name, _, text = line.strip().partition(" ")
+            yield name, text.strip()
+            if name == "Stop":
                 return
 
     def end(self, by: signal.Signals = signal.SIGINT) -> None:
@@ -57,8 +59,8 @@ class Demo:
 
 
 @contextmanager
-def started(folder: Path, *words: str) -> Generator[Demo]:
-    demo = Demo(folder, *words)
+def started(folder: Path, *args: str) -> Generator[Demo]:
+    demo = Demo(folder, *args)
     try:
         yield demo
     finally:
@@ -68,23 +70,24 @@ def started(folder: Path, *words: str) -> Generator[Demo]:
         demo.process.stdout.close()
 
 
-def events(chat: str, *, until: str) -> str:
-    """What somebody's page is told, up to the first sight of `until`."""
-    told = ""
-    with httpx2.stream("GET", f"{chat}/chats/somebody-1", timeout=PATIENCE) as stream:
+def read_page_events(chat: str, *, until: str) -> str:
+    """The events of a user's page, up to the first match of `until`."""
+    text = ""
+    with httpx2.stream("GET", f"{chat}/chats/demo-user-1", timeout=PATIENCE) as stream:
         for chunk in stream.iter_text():
-            told += chunk
-            if re.search(until, told):
-                return told
-    raise AssertionError(told)
+            text += chunk
+            if re.search(until, text):
+                return text
+    raise AssertionError(text)
 
 
-def say(chat: str, text: str) -> None:
-    answer = httpx2.post(f"{chat}/chats/somebody-1", json={"text": text, "language": "en"}, timeout=PATIENCE)
-    assert answer.status_code == 204
+def send_message(chat: str, text: str) -> None:
+    response = httpx2.post(f"{chat}/chats/demo-user-1", json={"text": text, "language": "en"}, timeout=PATIENCE)
+    assert response.status_code == 204
 
 
-def enter(address: str, password: str) -> int:
+def sign_in(address: str, password: str) -> int:
+    """The status of a sign-in to the console."""
     with httpx2.Client(base_url=address) as web:
         form = re.search(r'name="form" value="([^"]+)"', web.get("/console/login").text)
         assert form

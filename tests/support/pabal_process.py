@@ -1,4 +1,4 @@
-"""The `pabal` command as its users run it: a process of its own."""
+"""Run `pabal` as its users do: commands to their end, and hubs in the background."""
 
 import json
 import os
@@ -15,63 +15,88 @@ from pathlib import Path
 from typing import Any
 
 from support.clusters import roomy
+from support.pabal_command import run_in_thread
 
 PABAL = Path(sys.executable).with_name("pabal")
 PATIENCE = 60.0
+NEEDS_PROCESS = frozenset({("up",), ("serve",), ("work",), ("demo",), ("db", "shell")})
+"""Commands that handle signals or replace their process."""
 
 
-def environment(**said: str) -> dict[str, str]:
-    """Ours, without what it says about Pabal, and as users have it: what was compiled once is kept."""
-    ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    bare = {name: value for name, value in ours.items() if not name.startswith("PABAL_")}
-    return bare | {"PABAL_LOG_FORMAT": "json"} | said
+def environment(**variables: str) -> dict[str, str]:
+    """The environment of this process without its PABAL_* variables. Bytecode is written, as on a user's machine."""
+    outer = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    clean = {name: value for name, value in outer.items() if not name.startswith("PABAL_")}
+    return clean | {"PABAL_LOG_FORMAT": "json"} | variables
 
 
-def pabal(*words: str, folder: Path, code: int = 0, feed: str = "", **said: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end in `folder`, which is its working folder and holds its data."""
-    done = subprocess.run(
-        [PABAL, *words],
+def restore_interrupt() -> None:
+    """Let Ctrl-C end the child also where the test run ignores it, as under `nohup`."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def start_pabal(*args: str, folder: Path, **options: Any) -> "subprocess.Popen[str]":
+    """Start a command in a process of its own, in `folder`."""
+    return subprocess.Popen([PABAL, *args], text=True, cwd=folder, preexec_fn=restore_interrupt, **options)  # noqa: PLW1509
+
+
+def pabal(
+    *args: str, folder: Path, code: int = 0, feed: str = "", **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end in `folder`, which is its working directory and holds its data."""
+    if args[:1] in NEEDS_PROCESS or args[:2] in NEEDS_PROCESS:
+        return pabal_process(*args, folder=folder, code=code, feed=feed, **variables)
+    result = run_in_thread(args, folder, environment(PABAL_DATA_DIR=str(folder / "data"), **variables), feed)
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+def pabal_process(
+    *args: str, folder: Path, code: int = 0, feed: str = "", **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command as `pabal` does, in a process of its own."""
+    result = subprocess.run(
+        [PABAL, *args],
         check=False,
         capture_output=True,
         text=True,
         input=feed,
         cwd=folder,
-        env=environment(PABAL_DATA_DIR=str(folder / "data"), **said),
+        env=environment(PABAL_DATA_DIR=str(folder / "data"), **variables),
         timeout=PATIENCE,
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
 
 
-def listing(*words: str, folder: Path, code: int = 0, **said: str) -> Any:
+def pabal_json(*args: str, folder: Path, code: int = 0, **variables: str) -> Any:
     """Run a command with --json: its output is one document and nothing else."""
-    return json.loads(pabal(*words, "--json", folder=folder, code=code, **said).stdout)
+    return json.loads(pabal(*args, "--json", folder=folder, code=code, **variables).stdout)
 
 
 class Running:
-    """`pabal up` or `serve`, from the moment it has said where it is."""
+    """`pabal up` or `serve`, from the moment it prints its address."""
 
-    def __init__(self, folder: Path, command: str, **said: str) -> None:
+    def __init__(self, folder: Path, command: str, **variables: str) -> None:
         self.log = folder / "log"
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [PABAL, command],
+            self.process = start_pabal(
+                command,
+                folder=folder,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
-                cwd=folder,
-                env=environment(PABAL_DATA_DIR=str(folder / "data"), **{"PABAL_PORT": "0"} | said),
+                env=environment(PABAL_DATA_DIR=str(folder / "data"), **{"PABAL_PORT": "0"} | variables),
             )
         assert self.process.stdout
         greeting = self.process.stdout.readline()
         assert greeting.startswith("Pabal is at "), greeting + self.log.read_text()
         self.address = greeting.removeprefix("Pabal is at ").strip()
         self.how = self.process.stdout.readline().strip()
-        made = re.search(r"with the password (\S+) +\(shown this once\)", self.how)
-        self.password = made[1] if made else None
+        generated = re.search(r"with the password (\S+) +\(shown only once\)", self.how)
+        self.password = generated[1] if generated else None
 
     def end(self, by: signal.Signals = signal.SIGINT) -> float:
-        """Send the signal; how many seconds it took until the process was gone."""
+        """Send the signal and return the seconds until the process ended."""
         started = time.monotonic()
         self.process.send_signal(by)
         self.process.wait(PATIENCE)
@@ -79,8 +104,8 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, command: str = "up", **said: str) -> Generator[Running]:
-    hub = Running(folder, command, **said)
+def running(folder: Path, command: str = "up", **variables: str) -> Generator[Running]:
+    hub = Running(folder, command, **variables)
     try:
         yield hub
     finally:
@@ -92,7 +117,7 @@ def running(folder: Path, command: str = "up", **said: str) -> Generator[Running
 
 @contextmanager
 def fresh_folder() -> Generator[Path]:
-    """A folder an unprivileged server may walk through; whatever still serves from it at the end is stopped."""
+    """Yield a directory that an unprivileged server can enter. Servers that still run on it are stopped at the end."""
     folder = Path(tempfile.mkdtemp(prefix="pabal-cli-", dir=roomy()))
     folder.chmod(0o755)
     try:
@@ -104,7 +129,7 @@ def fresh_folder() -> Generator[Path]:
 
 
 def servers(folder: Path) -> list[int]:
-    """Who still runs on this folder: the postmaster's own file says its pid."""
+    """The pids of the database servers that run on this directory, from their pid files."""
     pids = [int(file.read_text().split("\n")[0]) for file in folder.glob("data/*/postmaster.pid")]
     pids += [int(file.read_text().split("\n")[0]) for file in folder.glob("data/*/*/postmaster.pid")]
     return [pid for pid in pids if Path(f"/proc/{pid}/cmdline").exists() and b"postgres" in cmdline(pid)]
@@ -118,6 +143,6 @@ def cmdline(pid: int) -> bytes:
 
 
 def leftovers(folder: Path) -> list[bytes]:
-    """Every process that names the folder in its arguments."""
-    everybody = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
-    return [line for pid in everybody if bytes(folder) in (line := cmdline(pid))]
+    """The command lines of processes that name the directory."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    return [line for pid in pids if bytes(folder) in (line := cmdline(pid))]

@@ -13,7 +13,6 @@ from pabal.events.events import (
     Event,
     EventAccess,
     EventFilter,
-    EventStatus,
     cancel_event,
     find_event,
     list_dead_letter_ids,
@@ -21,6 +20,7 @@ from pabal.events.events import (
     scan_events,
 )
 from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES, EventDraft, PublishResult, publish_event_batch
+from pabal.events.types import PRIORITY_BY_NAME, EventStatus, EventType
 from pabal.hub import Hub
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
@@ -52,9 +52,6 @@ def trace_entry_views(entries: Iterable[TraceEntryLike]) -> list[TraceEntryView]
     return [TraceEntryView(entry.at, entry.kind, str(entry.says)) for entry in entries]
 
 
-PRIORITY_BY_NAME = {"critical": 1, "high": 3, "normal": 5, "low": 7}
-
-EventType = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=128)]
 ServiceName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{1,62}$")]
 Priority = Annotated[int, msgspec.Meta(ge=1, le=10)] | Literal["critical", "high", "normal", "low"]
 EventText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]

@@ -1,5 +1,6 @@
-"""`pabal account create|list|show|disable|enable|rotate-token|delete`."""
+"""`pabal account add|list|show|disable|enable|rotate-token|remove`."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Annotated
 from uuid import UUID
@@ -8,8 +9,10 @@ import cyclopts
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pabal.cli.context import cli_actor, with_hub, with_transaction
-from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.cli.context import cli_actor, run_query, run_transaction
+from pabal.cli.examples import examples
+from pabal.cli.id_argument import resolve_id
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
 from pabal.cli.output import (
     local_time,
     print_fields,
@@ -18,11 +21,11 @@ from pabal.cli.output import (
     print_text,
     read_all_pages,
     replace_unprintable,
+    state_since,
 )
-from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, SetupError
+from pabal.core.short_id import parse_id_pattern
 from pabal.db.tx import Tx
-from pabal.hub import Hub
 from pabal.relay.accounts import (
     DEFAULT_RATE_LIMIT,
     MAX_RATE_LIMIT,
@@ -37,36 +40,38 @@ from pabal.relay.accounts import (
     list_accounts,
     rotate_relay_token,
 )
+from pabal.relay.id_lookup import match_account_ids
 
-app = cyclopts.App(name="account", help="The bot owners of the chat relay, and their relay tokens.")
+app = cyclopts.App(
+    name="account",
+    help="Manage the chat relay's accounts. An account is the owner of a bot.",
+    help_epilogue=examples("account add mina", "account list"),
+)
 
-AccountArgument = Annotated[
-    str, Parameter(name="ACCOUNT", help="Its name or its id, as `pabal account list` shows them.")
-]
+AccountArgument = Annotated[str, Parameter(name="ACCOUNT", help="Name or id of the account.")]
 
 PAGE_SIZE = 500
-COLUMNS = ("id", "name", "state", "relay token", "a minute", "created")
-TOKEN_SHOWN_ONCE = "The relay token is shown this once: the hub keeps only its hash."  # noqa: S105
+COLUMNS = ("id", "name", "state", "relay token", "per minute", "created")
+TOKEN_SHOWN_ONCE = "The relay token is shown only once; the hub stores its hash."  # noqa: S105
 
 
-@app.command(name="create")
-def account_create(
-    name: Annotated[str, Parameter(name="NAME", help="What it is called, among the accounts of this hub.")],
+@app.command(name="add", help_epilogue=examples("account add mina", "account add mina --rate-limit 120 --json"))
+def account_add(
+    name: Annotated[str, Parameter(name="NAME", help="Name of the account, unique in this hub.")],
     /,
     *,
     rate_limit: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=MAX_RATE_LIMIT), help="Polls and replies it may make a minute.")
+        int, Parameter(validator=Number(gte=1, lte=MAX_RATE_LIMIT), help="Polls and replies allowed per minute.")
     ] = DEFAULT_RATE_LIMIT,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Make an account for a bot's owner and print its relay token, this once."""
+    """Add an account and print its relay token, which is shown only once."""
 
-    async def do(tx: Tx) -> tuple[Account, str]:
-        return await create_account(tx, name, Actor(cli_actor()), rate_limit=rate_limit)
+    async def add(tx: Tx) -> tuple[Account, str]:
+        return await create_account(tx, name, cli_actor(), rate_limit=rate_limit)
 
-    account, token = with_transaction(do, data_dir, database_url)
+    account, token = run_transaction(connection, add)
     if json:
         print_json(asdict(account) | {"relay_token": token})
         return
@@ -74,29 +79,27 @@ def account_create(
     print_relay_token(token)
 
 
-@app.command(name="list")
-def account_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
-    """Show the accounts there are, the oldest first."""
+@app.command(name="list", help_epilogue=examples("account list", "account list --json"))
+def account_list(*, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """List accounts, oldest first."""
 
-    async def look(hub: Hub) -> list[Account]:
-        async with hub.autocommit() as tx:
-            return await read_all_pages(lambda after: list_accounts(tx, after=after, limit=PAGE_SIZE))
+    async def read(tx: Tx) -> list[Account]:
+        return await read_all_pages(lambda after: list_accounts(tx, after=after, limit=PAGE_SIZE))
 
-    every = with_hub(look, data_dir=data_dir, database_url=database_url)
-    print_rows(every, COLUMNS, account_cells, empty="No accounts.", json=json)
+    print_rows(run_query(connection, read), COLUMNS, account_cells, empty="No accounts.", json=json)
 
 
-@app.command(name="show")
+@app.command(name="show", help_epilogue=examples("account show mina", "account show 01a1e213…ea569f --json"))
 def account_show(
-    account_ref: AccountArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+    account_ref: AccountArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Show one account: who is connected to it, and what waits for it."""
+    """Show an account with its users, sessions and open messages."""
 
-    async def look(tx: Tx) -> AccountDetails:
+    async def read(tx: Tx) -> AccountDetails:
         return await find_account_details(tx, await resolve_account_id(tx, account_ref))
 
-    found = with_transaction(look, data_dir, database_url)
-    account, counts = found.account, found.counts
+    details = run_query(connection, read)
+    account, counts = details.account, details.counts
     if json:
         print_json(asdict(account) | asdict(counts))
         return
@@ -107,102 +110,102 @@ def account_show(
             ("state", account_state(account)),
             (
                 "relay token",
-                "yes" if account.has_token else f"none: `pabal account rotate-token {account.id}` makes one",
+                "yes" if account.has_token else f"none: create one with `pabal account rotate-token {account.id}`",
             ),
-            ("a minute", account.rate_limit_per_minute),
+            ("per minute", account.rate_limit_per_minute),
             ("created", local_time(account.created_at)),
             ("users", f"{counts.paired} paired, {counts.pending} pending, {counts.blocked} blocked"),
-            ("live codes", counts.live_codes),
+            ("pairing codes", counts.live_codes),
             ("sessions", counts.sessions),
             ("open messages", counts.open_messages),
         ]
     )
 
 
-@app.command(name="disable")
+@app.command(name="disable", help_epilogue=examples("account disable mina", "account disable mina --json"))
 def account_disable(
-    account_ref: AccountArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+    account_ref: AccountArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Refuse an account's tokens at once, everywhere. What waits for it is cancelled, and its codes are gone."""
-
-    async def do(tx: Tx) -> Account:
-        return await disable_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
-
-    print_account_state(with_transaction(do, data_dir, database_url), json=json)
+    """Disable an account. Its tokens are refused at once, its queued messages and pairing codes are cancelled."""
+    actor = cli_actor()
+    change_account(connection, account_ref, lambda tx, account: disable_account(tx, account, actor), json=json)
 
 
-@app.command(name="enable")
+@app.command(name="enable", help_epilogue=examples("account enable mina", "account enable mina --json"))
 def account_enable(
-    account_ref: AccountArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+    account_ref: AccountArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Let a disabled account in again, with the tokens and the users it has."""
-
-    async def do(tx: Tx) -> Account:
-        return await enable_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
-
-    print_account_state(with_transaction(do, data_dir, database_url), json=json)
+    """Enable a disabled account. Its tokens and users are as before."""
+    actor = cli_actor()
+    change_account(connection, account_ref, lambda tx, account: enable_account(tx, account, actor), json=json)
 
 
-@app.command(name="rotate-token")
+@app.command(
+    name="rotate-token", help_epilogue=examples("account rotate-token mina", "account rotate-token mina --sessions")
+)
 def account_rotate_token(
     account_ref: AccountArgument,
     /,
     *,
-    sessions: Annotated[bool, Parameter(negative="", help="End the tokens of its sessions too.")] = False,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    sessions: Annotated[bool, Parameter(negative="", help="Revoke the session tokens as well.")] = False,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Print a new relay token, this once. The one before is dead at once, and whoever is connected by it is told."""
+    """Print a new relay token, which is shown only once. The old one stops working at once."""
 
-    async def do(tx: Tx) -> tuple[UUID, str]:
-        row = await resolve_account_id(tx, account_ref)
-        return row, await rotate_relay_token(tx, row, Actor(cli_actor()), revoke_sessions=sessions)
+    async def rotate(tx: Tx) -> tuple[UUID, str]:
+        account = await resolve_account_id(tx, account_ref)
+        return account, await rotate_relay_token(tx, account, cli_actor(), revoke_sessions=sessions)
 
-    row, token = with_transaction(do, data_dir, database_url)
+    account, token = run_transaction(connection, rotate)
     if json:
-        print_json({"id": row, "relay_token": token})
+        print_json({"id": account, "relay_token": token})
         return
     print_relay_token(token)
 
 
-@app.command(name="delete")
-def account_delete(
+@app.command(name="remove", help_epilogue=examples("account remove mina --yes", "account remove mina --yes --json"))
+def account_remove(
     account_ref: AccountArgument,
     /,
     *,
-    yes: Annotated[bool, Parameter(negative="", help="Yes, with all its messages.")] = False,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    yes: Annotated[bool, Parameter(negative="", help="Confirm that its messages are deleted.")] = False,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Forget an account with its messages, codes and sessions. Its users are unpaired."""
+    """Delete an account with its messages, pairing codes and sessions. Its users are unpaired."""
     if not yes:
-        raise SetupError("its messages go with it; say --yes to delete it, or disable it instead")
+        raise SetupError("this deletes the account's messages; confirm with --yes, or disable the account instead")
 
-    async def do(tx: Tx) -> Account:
-        return await delete_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
+    async def remove(tx: Tx) -> Account:
+        return await delete_account(tx, await resolve_account_id(tx, account_ref), cli_actor())
 
-    gone = with_transaction(do, data_dir, database_url)
+    account = run_transaction(connection, remove)
     if json:
-        print_json({"deleted": gone.id})
+        print_json({"deleted": account.id})
     else:
-        print_text(f"{replace_unprintable(gone.openclaw_user_id)} is gone")
+        print_text(f"{replace_unprintable(account.openclaw_user_id)} deleted")
 
 
 async def resolve_account_id(tx: Tx, account_ref: str) -> UUID:
-    """The account somebody means: by its id, or by its name."""
+    """Return the id of the account with this id, short id or name. A name wins over a prefix that looks like an id."""
+    pattern = parse_id_pattern(account_ref)
+    is_full = pattern is not None and pattern.low == pattern.high
     try:
-        asked: UUID | str = UUID(account_ref)
-    except ValueError:
-        asked = account_ref
-    try:
-        return (await find_account(tx, asked)).id
+        return (await find_account(tx, pattern.low if pattern is not None and is_full else account_ref)).id
     except NotFound as error:
-        raise NotFound(f"{error}: `pabal account list` shows those there are") from None
+        if pattern is None or is_full:
+            raise NotFound(f"{error}: see `pabal account list`") from None
+    return await resolve_id(tx, pattern, "account", match_account_ids)
 
 
-def print_account_state(account: Account, *, json: bool) -> None:
+def change_account(
+    connection: Connection, account_ref: str, change: Callable[[Tx, UUID], Awaitable[Account]], *, json: bool
+) -> None:
+    async def apply(tx: Tx) -> Account:
+        return await change(tx, await resolve_account_id(tx, account_ref))
+
+    account = run_transaction(connection, apply)
     if json:
         print_json(asdict(account))
     else:
@@ -226,4 +229,4 @@ def account_cells(account: Account) -> tuple[object, ...]:
 
 
 def account_state(account: Account) -> str:
-    return f"disabled since {local_time(account.disabled_at)}" if account.disabled_at else "active"
+    return state_since("disabled", account.disabled_at)

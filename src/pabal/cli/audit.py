@@ -4,71 +4,84 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
-from pabal.audit.log import AuditFilter, AuditLogEntry, AuditPage, list_audit_log
-from pabal.audit.verify import ChainHead, VerifyReport
-from pabal.audit.verify import verify_audit_log as examine
-from pabal.cli.context import with_hub
-from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit, parse_duration_option
-from pabal.cli.output import print_error, print_json, print_page, print_text, replace_unprintable, stdout_console
-from pabal.hub import Hub
+from pabal.audit.log import AuditFilter, AuditLogEntry, list_audit_log
+from pabal.cli.context import run_query, with_hub
+from pabal.cli.examples import examples
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit
+from pabal.cli.output import (
+    local_time,
+    print_error,
+    print_json,
+    print_page,
+    print_text,
+    replace_unprintable,
+    stdout_console,
+)
+from pabal.cli.time_range import ANY_TIME, ListPage, TimeRange, read_range
+from pabal.db.tx import Tx
 
-app = cyclopts.App(name="audit", help="Who did what, and whether somebody tampered with it.")
+if TYPE_CHECKING:
+    from pabal.audit.verify import VerifyReport
+    from pabal.hub import Hub
+
+app = cyclopts.App(
+    name="audit",
+    help="Read the audit log and verify that it was not tampered with.",
+    help_epilogue=examples("audit list --since 1h", "audit verify"),
+)
 
 COLUMNS = ("id", "at", "actor", "action", "subject", "details", "from")
+HEAD_PATTERN = re.compile(r"(\d+):([0-9a-f]{64})", re.ASCII)
 
 
-def parse_audit_head(_kind: Any, tokens: Sequence[cyclopts.Token]) -> ChainHead:
-    written = re.fullmatch(r"(\d+):([0-9a-f]{64})", tokens[0].value.strip().lower(), re.ASCII)
-    if written is None:
-        raise ValueError("is ID:DIGEST, as `pabal audit verify` prints it")
-    return ChainHead(int(written[1]), written[2])
+def parse_head_option(_type: Any, tokens: Sequence[cyclopts.Token]) -> str:
+    head = tokens[0].value.strip().lower()
+    if not HEAD_PATTERN.fullmatch(head):
+        raise ValueError("must be ID:DIGEST, as `pabal audit verify` prints it")
+    return head
 
 
-SinceOption = Annotated[
-    timedelta | None, Parameter(converter=parse_duration_option, help="How far back: 90s, 15m, 2h, 7d.")
-]
-HeadOption = Annotated[
-    ChainHead | None,
-    Parameter(converter=parse_audit_head, accepts_keys=False, n_tokens=1, help="A head noted down earlier."),
-]
-
-
-@app.command(name="list")
+@app.command(
+    name="list", help_epilogue=examples("audit list --actor cli:mina --since 1h", "audit list --action token. --json")
+)
 def audit_list(
     *,
-    actor: Annotated[str | None, Parameter(help="Who did it.")] = None,
-    action: Annotated[str | None, Parameter(help="What was done, or how that begins: token.")] = None,
-    subject: Annotated[str | None, Parameter(help="What it was done to.")] = None,
-    since: SinceOption = None,
+    actor: Annotated[str | None, Parameter(help="Only actions of this actor.")] = None,
+    action: Annotated[str | None, Parameter(help="Only this action, or actions that begin with it: token.")] = None,
+    subject: Annotated[str | None, Parameter(help="Only actions on this subject.")] = None,
+    time_range: TimeRange = ANY_TIME,
     limit: Limit = 50,
     cursor: Cursor = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Show what was done, newest first."""
-    wanted = AuditFilter(actor, action, subject, since)
+    """List audit log entries, newest first."""
 
-    async def look(hub: Hub) -> AuditPage:
-        async with hub.autocommit() as tx:
-            return await list_audit_log(tx, wanted, limit, cursor)
+    async def read(tx: Tx) -> ListPage:
+        from pabal.events.dead_letters import database_now
 
-    page = with_hub(look, data_dir=data_dir, database_url=database_url)
-    print_page(page.items, page.cursor, COLUMNS, audit_cells, empty="Nothing was done.", json=json)
+        bounds = await time_range.bounds(tx)
+        age = await database_now(tx) - bounds.since if bounds.since else None
+        criteria = AuditFilter(actor, action, subject, age)
+        return await read_range(
+            lambda start: list_audit_log(tx, criteria, limit, start), bounds, lambda entry: entry.at, cursor
+        )
+
+    page = run_query(connection, read)
+    print_page(page.items, page.cursor, COLUMNS, audit_cells, empty="No entries.", json=json)
 
 
 def audit_cells(entry: AuditLogEntry) -> tuple[object, ...]:
     return (
         entry.id,
-        f"{entry.at:%Y-%m-%d %H:%M:%S}",
+        local_time(entry.at),
         entry.actor,
         entry.action,
         entry.subject or "",
@@ -77,34 +90,43 @@ def audit_cells(entry: AuditLogEntry) -> tuple[object, ...]:
     )
 
 
-@app.command(name="verify")
+@app.command(name="verify", help_epilogue=examples("audit verify", f"audit verify --head 42:{'ab' * 32}"))
 def audit_verify(
-    *, head: HeadOption = None, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+    *,
+    head: Annotated[
+        str | None, Parameter(converter=parse_head_option, help="A head printed earlier: check that it is still there.")
+    ] = None,
+    connection: Connection = DEFAULT_CONNECTION,
+    json: Json = False,
 ) -> None:
-    """Hold the log against its seals; say where they part. Exits with 1 if they do."""
+    """Verify the audit log against its seals. Exits with 1 if they do not match."""
+    from pabal.audit.verify import ChainHead, verify_audit_log
 
-    async def look(hub: Hub) -> VerifyReport:
+    row_id, _, digest = (head or "").partition(":")
+    expected = ChainHead(int(row_id), digest) if head else None
+
+    async def verify(hub: "Hub") -> "VerifyReport":
         async with hub.autocommit() as tx:
-            return await examine(tx, hub.key_ring, head)
+            return await verify_audit_log(tx, hub.key_ring, expected)
 
-    verdict = with_hub(look, data_dir=data_dir, database_url=database_url)
+    report = with_hub(connection, verify)
     if json:
-        print_json(asdict(verdict))
+        print_json(asdict(report))
     else:
-        print_verification(verdict)
-    if verdict.broken:
+        print_verification(report)
+    if report.broken:
         sys.exit(1)
 
 
-def print_verification(verdict: VerifyReport) -> None:
-    for each in verdict.breaks:
-        print_error(replace_unprintable(each.what))
-    if verdict.broken > len(verdict.breaks):
-        print_error(f"and {verdict.broken - len(verdict.breaks)} more")
-    print_text(f"{verdict.rows} rows under {verdict.seals} seals, {verdict.unsealed} not sealed yet")
-    if verdict.ahead:
-        print_text(f"{verdict.ahead} seals were counted after the last one: a crash, or the chain was cut", "yellow")
-    if verdict.head:
-        print_text(f"head {verdict.head}")
-        print_text("Note it down elsewhere; --head will tell later whether the chain still contains it.")
-    stdout_console.print(Text("broken", "red") if verdict.broken else Text("good", "green"))
+def print_verification(report: "VerifyReport") -> None:
+    for problem in report.breaks:
+        print_error(replace_unprintable(problem.what))
+    if report.broken > len(report.breaks):
+        print_error(f"and {report.broken - len(report.breaks)} more")
+    print_text(f"{report.rows} rows in {report.seals} seals, {report.unsealed} not sealed yet")
+    if report.ahead:
+        print_text(f"{report.ahead} seals are missing after the last one: a crash, or the chain was cut", "yellow")
+    if report.head:
+        print_text(f"head {report.head}")
+        print_text("Keep it somewhere else. `pabal audit verify --head` checks that the chain still contains it.")
+    stdout_console.print(Text("broken", "red") if report.broken else Text("intact", "green"))

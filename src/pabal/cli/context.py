@@ -1,96 +1,128 @@
-"""An errand: a command that goes to the hub's database, does one thing there and comes back."""
+"""Run a command against the database: a query, a transaction, or a whole hub.
+
+Queries and transactions do without the hub, whose modules take half a second of CPU to import.
+"""
 
 import asyncio
 import getpass
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
 
-from pabal.cli.migrate import require_current_schema
-from pabal.cli.output import print_error, stderr_console
-from pabal.cli.target import attach_or_start_target, require_data_dir
-from pabal.core.errors import Unavailable
-from pabal.core.log import configure_logging
-from pabal.db.channels import Channel
-from pabal.db.doorbell import POLL_INTERVAL
+from pabal.cli.database_settings import DatabaseSettings, database_settings, load_database_settings
+from pabal.cli.options import Connection
+from pabal.cli.target import DatabaseTarget, attach_or_start_target, require_data_dir
+from pabal.core.actor import Actor
+from pabal.core.errors import SetupError
+from pabal.db.migrate import load_migrations, read_migration_status
+from pabal.db.pool import ConnectOptions, Database
+from pabal.db.schema import check_migration_status
 from pabal.db.tx import Tx
-from pabal.hub import Hub, open_hub
-from pabal.settings import load_settings
+
+if TYPE_CHECKING:
+    from pabal.hub import Hub
 
 ResultT = TypeVar("ResultT")
+COMMAND_POOL_SIZE = 2
 
 
-def with_hub(
-    action: Callable[[Hub], Awaitable[ResultT]], *, data_dir: Path | None, database_url: str | None
-) -> ResultT:
-    """Open the hub of the settings, running or not, for one deed; what it rings is heard by those that run."""
-    settings = load_settings(data_dir=data_dir, database_url=database_url)
+def run_query(connection: Connection, query: Callable[[Tx], Awaitable[ResultT]]) -> ResultT:
+    """Run a query; each statement is its own transaction."""
+    settings = load_database_settings(connection)
+
+    async def run(target: DatabaseTarget) -> ResultT:
+        async with open_database(settings, target) as db, db.autocommit() as tx:
+            return await query(tx)
+
+    return run_on_target(settings, run)
+
+
+def run_transaction(connection: Connection, change: Callable[[Tx], Awaitable[ResultT]]) -> ResultT:
+    """Run a change in one transaction and notify running hubs after the commit."""
+    return run_transactions(connection, lambda db: commit(db, change))
+
+
+async def commit(db: Database, change: Callable[[Tx], Awaitable[ResultT]]) -> ResultT:
+    async with db.transaction() as tx:
+        return await change(tx)
+
+
+def run_transactions(connection: Connection, change: Callable[[Database], Awaitable[ResultT]]) -> ResultT:
+    """Run a change that opens its own transactions; running hubs are notified after each commit."""
+    from pabal.core.log import configure_logging
+    from pabal.db.doorbell import Doorbell
+    from pabal.queue.throughput import ThroughputCounter
+
+    settings = load_database_settings(connection)
     configure_logging(settings.log_level, settings.log_format)
-    require_data_dir(settings)
 
-    async def go() -> ResultT:
-        await require_current_schema(ground)
-        async with open_hub(settings, ground.urls) as hub:
+    async def run(target: DatabaseTarget) -> ResultT:
+        async with open_database(settings, target) as db:
+            doorbell, throughput = Doorbell(db, None), ThroughputCounter(db)
+            db.on_commit, db.on_outcome_counts = doorbell.broadcast, throughput.add_counts
+            await throughput.open()
+            await doorbell.open()
+            try:
+                return await change(db)
+            finally:
+                await doorbell.close()
+                await throughput.close()
+
+    return run_on_target(settings, run)
+
+
+def with_hub(connection: Connection, action: Callable[["Hub"], Awaitable[ResultT]]) -> ResultT:
+    """Open a hub on the database for one action. Use it where keys, templates or HTTP clients are needed."""
+    from pabal.core.log import configure_logging
+    from pabal.hub import open_hub
+    from pabal.settings import load_settings
+
+    settings = load_settings(data_dir=connection.data_dir, database_url=connection.database_url)
+    configure_logging(settings.log_level, settings.log_format)
+
+    async def run(target: DatabaseTarget) -> ResultT:
+        async with open_hub(settings, target.urls) as hub:
             return await action(hub)
 
-    with attach_or_start_target(settings) as ground:
-        return asyncio.run(go())
+    return run_on_target(database_settings(settings), run)
 
 
-def with_transaction(
-    action: Callable[[Tx], Awaitable[ResultT]], data_dir: Path | None, database_url: str | None
-) -> ResultT:
-    """An errand that is one transaction, all of it or nothing."""
+def run_on_target(settings: DatabaseSettings, action: Callable[[DatabaseTarget], Awaitable[ResultT]]) -> ResultT:
+    require_data_dir(settings)
 
-    async def do(hub: Hub) -> ResultT:
-        async with hub.transaction() as tx:
-            return await action(tx)
+    async def run() -> ResultT:
+        await require_current_schema(target)
+        return await action(target)
 
-    return with_hub(do, data_dir=data_dir, database_url=database_url)
+    with attach_or_start_target(settings) as target:
+        return asyncio.run(run())
 
 
-def cli_actor() -> str:
-    """Who does it, for the audit log: the person at this terminal."""
+@asynccontextmanager
+async def open_database(settings: DatabaseSettings, target: DatabaseTarget) -> AsyncGenerator[Database]:
+    options = ConnectOptions(
+        target.urls.main,
+        pool_size=COMMAND_POOL_SIZE,
+        connect_timeout=settings.connect_timeout,
+        statement_timeout=settings.statement_timeout,
+        pooler=settings.database_pooler,
+    )
+    async with Database(options) as db:
+        yield db
+
+
+async def require_current_schema(target: DatabaseTarget) -> None:
+    """Refuse a schema other than the one this version was written for."""
+    status = await read_migration_status(target.direct_url)
+    check_migration_status(status, load_migrations())
+    if status.pending:
+        raise SetupError(f"{len(status.pending)} migrations are pending: run `pabal migrate up` first")
+
+
+def cli_actor() -> Actor:
+    """The user of this terminal, for the audit log."""
     try:
-        return f"cli:{getpass.getuser()}"
+        return Actor(f"cli:{getpass.getuser()}")
     except (OSError, KeyError):
-        return f"cli:{os.getuid()}"
-
-
-class LaneFollower(Protocol):
-    """What one follower has seen so far."""
-
-    async def start(self, tx: Tx) -> None: ...
-    async def poll(self, tx: Tx) -> Sequence[Any]: ...
-
-
-def follow_lane(
-    noun: str,
-    follower: LaneFollower,
-    channel: Channel,
-    print_change: Callable[[Any], None],
-    *,
-    data_dir: Path | None,
-    database_url: str | None,
-) -> None:
-    """Look whenever the bell rings, and at the latest every second; a database that is away is waited for."""
-
-    async def listen(hub: Hub) -> None:
-        with hub.doorbell.listen(channel) as ear:
-            async with hub.autocommit() as tx:
-                await follower.start(tx)
-            stderr_console.print(f"following {noun}; Ctrl-C ends it")
-            while True:
-                await ear.wait(POLL_INTERVAL)
-                try:
-                    async with hub.autocommit() as tx:
-                        sightings = await follower.poll(tx)
-                except Unavailable as error:
-                    print_error(str(error))
-                    await asyncio.sleep(POLL_INTERVAL.total_seconds())
-                    continue
-                for sighting in sightings:
-                    print_change(sighting)
-
-    with_hub(listen, data_dir=data_dir, database_url=database_url)
+        return Actor(f"cli:{os.getuid()}")

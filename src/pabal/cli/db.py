@@ -1,4 +1,4 @@
-"""`pabal db url|shell`: the database of the running hub."""
+"""`pabal db url|shell`."""
 
 import os
 import shutil
@@ -6,43 +6,48 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import cyclopts
 
-from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.cli.database_settings import load_database_settings
+from pabal.cli.examples import examples
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
 from pabal.cli.output import print_json, print_text
 from pabal.cli.target import running_target
 from pabal.core.errors import SetupError
-from pabal.settings import load_settings
 
-app = cyclopts.App(name="db", help="Reach the database of the running hub.")
+app = cyclopts.App(
+    name="db",
+    help="Connect to the database of the running hub.",
+    help_epilogue=examples("db shell", "db url"),
+)
 
 
-@app.command(name="url")
-def db_url(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
-    """Print the connection address, password included."""
-    roads = running_target(load_settings(data_dir=data_dir, database_url=database_url)).urls
+@app.command(name="url", help_epilogue=examples("db url", "db url --json"))
+def db_url(*, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Print the database URL, including the password."""
+    target = running_target(load_database_settings(connection))
     if json:
-        print_json({"url": roads.main, "direct_url": roads.direct or roads.main})
+        print_json({"url": target.urls.main, "direct_url": target.direct_url})
     else:
-        print_text(roads.main)
+        print_text(target.urls.main)
 
 
-@app.command(name="shell")
-def db_shell(*, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """Open psql on it."""
-    roads = running_target(load_settings(data_dir=data_dir, database_url=database_url)).urls
+@app.command(name="shell", help_epilogue=examples("db shell", "db shell --data-dir ./data"))
+def db_shell(*, connection: Connection = DEFAULT_CONNECTION) -> None:
+    """Open psql on the database."""
+    target = running_target(load_database_settings(connection))
     psql = shutil.which("psql")
     if psql is None:
-        raise SetupError("psql is not installed; `pabal db url` gives the address for any other client")
-    address, password = split_password(roads.main)
-    known = {} if password is None else {"PGPASSWORD": password}
-    os.execve(psql, [psql, address], os.environ | known)  # noqa: S606 it becomes psql
+        raise SetupError("psql is not installed; use another client with the address from `pabal db url`")
+    url, password = split_password(target.urls.main)
+    variables = {} if password is None else {"PGPASSWORD": password}
+    os.execve(psql, [psql, url], os.environ | variables)  # noqa: S606 this process becomes psql
 
 
 def split_password(url: str) -> tuple[str, str | None]:
-    """Take the password out of an address: arguments are read by everybody's `ps`."""
-    where = urlsplit(url)
-    who, at, place = where.netloc.rpartition("@")
-    asked = parse_qsl(where.query, keep_blank_values=True)
-    others = urlencode([(name, value) for name, value in asked if name != "password"])
-    plain = where._replace(netloc=who.partition(":")[0] + at + place, query=others).geturl()
-    password = where.password if where.password is None else unquote(where.password)
-    return plain, password or dict(asked).get("password")
+    """Remove the password from a URL: every user of the machine can read arguments with `ps`."""
+    parts = urlsplit(url)
+    user_info, at, host = parts.netloc.rpartition("@")
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    other_query = urlencode([(name, value) for name, value in query if name != "password"])
+    stripped = parts._replace(netloc=user_info.partition(":")[0] + at + host, query=other_query).geturl()
+    password = parts.password if parts.password is None else unquote(parts.password)
+    return stripped, password or dict(query).get("password")

@@ -1,4 +1,4 @@
-"""`pabal demo`: a hub with everybody it needs, played on loopback."""
+"""`pabal demo`: a hub on loopback with a simulated Kakao, Discord, bot and shop."""
 
 import asyncio
 import signal
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from pydantic import SecretStr
 
+from pabal.cli.database_settings import database_settings
 from pabal.cli.handlers_app import load_handlers
 from pabal.cli.migrate import migrate_target
 from pabal.cli.options import Port
@@ -38,12 +39,12 @@ from pabal.settings import Settings, load_settings
 LOOPBACK = "127.0.0.1"
 BILLING_APP = "pabal.demo.billing:hub"
 
-ChatPort = Annotated[int | None, Parameter(help="Port of the chat page. Default: the one after the hub's.")]
-DemoDataDir = Annotated[Path | None, Parameter(help="Where to keep what was said. Default: nowhere, it is forgotten.")]
-BotOption = Annotated[bool, Parameter(help="Play the bot too; without it, connect a plugin of your own.")]
-SamplesOption = Annotated[bool, Parameter(help="Play a shop with its services, receivers and people too.")]
+ChatPort = Annotated[int | None, Parameter(help="Port of the chat page. Default: the hub's port + 1.")]
+DemoDataDir = Annotated[Path | None, Parameter(help="Keep the data in this directory. Default: delete it at the end.")]
+BotOption = Annotated[bool, Parameter(help="Run the demo bot. Without it, connect your own plugin.")]
+SamplesOption = Annotated[bool, Parameter(help="Simulate a shop with services, receivers and customers.")]
 ChatLanguageOption = Annotated[
-    Literal["ko", "en"] | None, Parameter(help="What the hub itself speaks in the chat. [PABAL_CHAT_LANGUAGE]")
+    Literal["ko", "en"] | None, Parameter(help="Language of the hub's own chat texts. [PABAL_CHAT_LANGUAGE]")
 ]
 
 RESET_SETTINGS: dict[str, Any] = dict.fromkeys(
@@ -60,17 +61,17 @@ RESET_SETTINGS: dict[str, Any] = dict.fromkeys(
         "templates",
     )
 )
-"""What a real hub may have been told here is not for a play: nobody's database is touched, nobody's keys are used."""
+"""Settings that the demo ignores, so that it never touches a real database or uses real keys."""
 TOUR_LINES = (
-    "See      Events: a shop at work   Dead letters: what went wrong   Services: one is paused, one is gone",
-    "         Notifications: sent, refused, held back, planned   Relay: somebody who talks with a bot",
+    "See      Events: a shop's orders   Dead letters: failed deliveries   Services: one paused, one disabled",
+    "         Notifications: sent, refused, suppressed, scheduled   Relay: a customer who chats with a bot",
 )
 WAITING_TEXTS = {"ko": "생각하고 있어요…", "en": "Thinking…"}
 
 
 @dataclass(frozen=True, slots=True)
 class DemoConfig:
-    """Where everybody is, and who was asked for."""
+    """The sockets of the demo and the parts to run."""
 
     hub: socket.socket
     chat: socket.socket
@@ -80,12 +81,14 @@ class DemoConfig:
     keeps_data: bool
 
     def settings_update(self) -> dict[str, Any]:
-        """What the hub has to know of it."""
-        elsewhere = listener_url(self.fakes)
-        known = {"host": LOOPBACK, "port": self.hub.getsockname()[1]}
-        known |= {"callback_allow": [listener_url(self.chat), elsewhere]}
-        discord = {"discord_token": SecretStr(DEMO_DISCORD_TOKEN), "discord_api_url": elsewhere + DISCORD_PATH}
-        return known | (discord | {"operator_channel": OPERATORS_CHANNEL} if self.has_samples else {})
+        """The settings that point the hub at the simulated servers."""
+        fakes_url = listener_url(self.fakes)
+        update: dict[str, Any] = {"host": LOOPBACK, "port": self.hub.getsockname()[1]}
+        update |= {"callback_allow": [listener_url(self.chat), fakes_url]}
+        if self.has_samples:
+            update |= {"discord_token": SecretStr(DEMO_DISCORD_TOKEN), "discord_api_url": fakes_url + DISCORD_PATH}
+            update |= {"operator_channel": OPERATORS_CHANNEL}
+        return update
 
 
 def demo_command(
@@ -97,60 +100,60 @@ def demo_command(
     samples: SamplesOption = True,
     language: ChatLanguageOption = None,
 ) -> None:
-    """Try the hub without anybody else: a chat page that plays KakaoTalk, a bot that answers, a shop at work."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to stop while starting, it stops as by Ctrl-C
+    """Try the hub with a simulated KakaoTalk chat, a bot that answers and a shop that publishes events."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # during the start, SIGTERM stops it as Ctrl-C does
     with demo_data_dir(data_dir) as folder, ExitStack() as stack:
         settings = demo_settings(load_settings(port=port, chat_language=language)).model_copy(
             update={**RESET_SETTINGS, "data_dir": folder}
         )
         configure_logging(settings.log_level, settings.log_format)
-        listener = stack.enter_context(listen_on_loopback(settings, "--port"))
-        after = listener.getsockname()[1] + 1 if settings.port else 0
-        chat = stack.enter_context(
-            listen_on_loopback(settings, "--chat-port", after if chat_port is None else chat_port)
+        hub_socket = stack.enter_context(listen_on_loopback(settings, "--port"))
+        next_port = hub_socket.getsockname()[1] + 1 if settings.port else 0
+        chat_socket = stack.enter_context(
+            listen_on_loopback(settings, "--chat-port", next_port if chat_port is None else chat_port)
         )
-        elsewhere = stack.enter_context(listen_on_loopback(settings, "--port", 0))
-        stage = DemoConfig(listener, chat, elsewhere, bot, samples, data_dir is not None)
-        settings = settings.model_copy(update=stage.settings_update())
-        with start_target(settings) as ground:
-            run_event_loop(run_demo(settings, ground, stage))
+        fakes_socket = stack.enter_context(listen_on_loopback(settings, "--port", 0))
+        config = DemoConfig(hub_socket, chat_socket, fakes_socket, bot, samples, data_dir is not None)
+        settings = settings.model_copy(update=config.settings_update())
+        with start_target(database_settings(settings)) as target:
+            run_event_loop(run_demo(settings, target, config))
 
 
 async def run_demo(settings: Settings, target: DatabaseTarget, config: DemoConfig) -> None:
-    """Migrate, put everybody on, say where they are."""
+    """Migrate, start the simulated servers, seed the sample data, print the addresses, serve until stopped."""
     await migrate_target(settings, target)
-    here, chat, elsewhere = listener_url(config.hub), listener_url(config.chat), listener_url(config.fakes)
+    hub_url, chat_url, fakes_url = listener_url(config.hub), listener_url(config.chat), listener_url(config.fakes)
     async with (
         open_hub(settings, target.urls) as hub,
-        serve_fake_kakao(config.chat, here, has_bot=config.has_bot) as kakao,
+        serve_fake_kakao(config.chat, hub_url, has_bot=config.has_bot) as kakao,
         serve_fakes(config.fakes),
     ):
         password = await first_admin_password(hub)
-        print_text(f"Chat     {chat}   (plays KakaoTalk)", "bold")
-        print_text(f"Console  {here}   (sign in as admin with the password {password or 'of the first start'})")
-        company = [
+        print_text(f"Chat     {chat_url}   (simulates KakaoTalk)", "bold")
+        print_text(f"Console  {hub_url}   (sign in as admin with the password {password or 'of the first start'})")
+        background = [
             watch_embedded_server(settings, target),
-            *([EchoBot(here, kakao.announce_code).run()] if config.has_bot else []),
+            *([EchoBot(hub_url, kakao.announce_code).run()] if config.has_bot else []),
         ]
         handlers = None
         if config.has_samples:
-            props = await seed_demo(hub, elsewhere + RECEIVERS_PATH)
+            sample = await seed_demo(hub, fakes_url + RECEIVERS_PATH)
             handlers = load_handlers(BILLING_APP)
             async with hub.transaction() as tx:
                 await handlers.subscribe_services(tx)
-            company += [DemoShop(here, props.secrets).run(), DemoVisitor(here, kakao).run()]
-            print_text(f"Person   {here}/me?token={props.person_token}   ({MINA.name}; opens once, within 15 minutes)")
+            background += [DemoShop(hub_url, sample.secrets).run(), DemoVisitor(hub_url, kakao).run()]
+            print_text(f"Person   {hub_url}/me?token={sample.person_token}   ({MINA.name}; valid once, for 15 minutes)")
             for line in TOUR_LINES:
                 print_text(line)
-        print_text(f"Stop     Ctrl-C   ({'what was said is kept' if config.keeps_data else 'everything is forgotten'})")
-        async with run_alongside(*company):
+        print_text(f"Stop     Ctrl-C   ({'the data is kept' if config.keeps_data else 'the data is deleted'})")
+        async with run_alongside(*background):
             await run_until_stopped(hub, config.hub, run_workers=True, handlers=handlers)
 
 
 @asynccontextmanager
 async def run_alongside(*coroutines: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    """Run these as long as the rest does."""
-    tasks = [asyncio.create_task(each) for each in coroutines]
+    """Run these until the block ends."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     for task in tasks:
         task.add_done_callback(log_demo_failure)
     try:
@@ -163,36 +166,33 @@ async def run_alongside(*coroutines: Coroutine[Any, Any, None]) -> AsyncGenerato
 
 def log_demo_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        get_logger().error("character left", exc_info=error)
+        get_logger().error("demo task failed", exc_info=error)
 
 
 @contextmanager
 def demo_data_dir(data_dir: Path | None) -> Generator[Path]:
-    """The folder somebody chose, or one that goes with the play."""
+    """Yield the chosen directory, or a temporary one that is deleted at the end."""
     if data_dir is not None:
         yield data_dir.expanduser()
         return
-    with tempfile.TemporaryDirectory(prefix="pabal-demo-", ignore_cleanup_errors=True) as made:
-        folder = Path(made)
-        folder.chmod(0o711)  # root's database runs as somebody else, who has to come through
+    with tempfile.TemporaryDirectory(prefix="pabal-demo-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        folder.chmod(0o711)  # as root, the database runs as another user, who needs to enter it
         yield folder
 
 
 def demo_settings(settings: Settings) -> Settings:
-    """What nobody has chosen is as a play needs it.
-
-    That is a terminal that stays quiet whatever goes wrong on stage, and something to read while the bot thinks.
-    """
-    wishes = {"log_level": "error", "waiting_text": WAITING_TEXTS[settings.chat_language]}
+    """Apply the demo's defaults where the user set nothing: a quiet log, and a text while the bot thinks."""
+    defaults = {"log_level": "error", "waiting_text": WAITING_TEXTS[settings.chat_language]}
     return settings.model_copy(
-        update={name: wish for name, wish in wishes.items() if name not in settings.model_fields_set}
+        update={name: value for name, value in defaults.items() if name not in settings.model_fields_set}
     )
 
 
 def listen_on_loopback(settings: Settings, option: str, port: int | None = None) -> socket.socket:
-    """Take a port on loopback: a play is for one machine."""
-    where = {"host": LOOPBACK, "port": settings.port if port is None else port}
+    """Bind a port on loopback only."""
+    address = {"host": LOOPBACK, "port": settings.port if port is None else port}
     try:
-        return bind_listener(settings.model_copy(update=where))
+        return bind_listener(settings.model_copy(update=address))
     except PortInUse:
-        raise PortInUse(f"cannot listen on {LOOPBACK}:{where['port']}; choose another port with {option}") from None
+        raise PortInUse(f"cannot listen on {LOOPBACK}:{address['port']}; choose another port with {option}") from None

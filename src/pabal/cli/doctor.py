@@ -6,32 +6,33 @@ from dataclasses import asdict
 
 from rich.text import Text
 
-from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.cli.output import print_json, print_text, stdout_console
+from pabal.cli.database_settings import database_settings
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.output import print_json_items, print_text, stdout_console
 from pabal.cli.target import running_target
 from pabal.core.errors import EmbeddedServerError, SetupError
 from pabal.core.log import configure_logging
+from pabal.db.urls import DatabaseUrls
 from pabal.doctor import FindingLevel, run_checks
-from pabal.hub import DatabaseUrls
 from pabal.settings import load_settings
 
 LEVEL_STYLES = {FindingLevel.GOOD: "green", FindingLevel.WARNING: "yellow", FindingLevel.BAD: "red"}
 
 
-def doctor_command(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
-    """Look at the ground the hub stands on; say what is wrong and what to do. Exits with 1 if anything is bad."""
-    settings = load_settings(data_dir=data_dir, database_url=database_url)
+def doctor_command(*, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Check the settings, the database and the system, and suggest fixes. Exits with 1 if something is broken."""
+    settings = load_settings(data_dir=connection.data_dir, database_url=connection.database_url)
     configure_logging(settings.log_level, settings.log_format)
-    roads: DatabaseUrls | None
+    urls: DatabaseUrls | None
     try:
-        roads = running_target(settings).urls
+        urls = running_target(database_settings(settings)).urls
     except EmbeddedServerError:
         raise
-    except SetupError:  # nothing runs, which is a finding of its own
-        roads = None
-    findings = asyncio.run(run_checks(settings, roads))
+    except SetupError:  # no hub is running; the checks report it
+        urls = None
+    findings = asyncio.run(run_checks(settings, urls))
     if json:
-        print_json([asdict(finding) for finding in findings])
+        print_json_items(map(asdict, findings))
     else:
         for finding in findings:
             line = Text.assemble(

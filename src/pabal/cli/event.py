@@ -1,11 +1,9 @@
 """`pabal event publish|list|show|cancel|tail`."""
 
-import sys
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import cyclopts
@@ -13,9 +11,19 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pabal.api.events import PRIORITY_BY_NAME, EventStatus, EventType
-from pabal.cli.context import cli_actor, follow_lane, with_hub
-from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, JsonLines, Limit, parse_duration_option
+from pabal.cli.context import cli_actor, run_query, run_transaction
+from pabal.cli.examples import examples
+from pabal.cli.id_argument import IdArgument, resolve_id
+from pabal.cli.options import (
+    DEFAULT_CONNECTION,
+    Connection,
+    Cursor,
+    Json,
+    JsonLines,
+    JsonPayload,
+    Limit,
+    parse_duration_option,
+)
 from pabal.cli.output import (
     display_value,
     local_time,
@@ -28,183 +36,183 @@ from pabal.cli.output import (
     print_page,
     print_text,
 )
-from pabal.cli.services import require_service
-from pabal.core.actor import Actor
-from pabal.core.errors import BodyTooLarge, Invalid
+from pabal.cli.time_range import ANY_TIME, TimeRange, scan_range
+from pabal.core.cursor import decode_cursor, encode_cursor
+from pabal.core.short_id import IdPattern
 from pabal.db.channels import Channel
+from pabal.db.tx import Tx
 from pabal.events.events import (
+    OPERATOR_ACCESS,
     Delivery,
     Event,
-    EventAccess,
     EventFilter,
+    cancel_event,
     find_event,
     list_dead_letter_ids,
     list_deliveries,
-    list_events,
+    scan_events,
 )
-from pabal.events.events import cancel_event as call_off
-from pabal.events.follow import EventChange, EventFollower
-from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES, EventDraft, PublishResult
-from pabal.events.publish import publish_events as record
-from pabal.hub import Hub
-from pabal.web.pagination import decode_cursor, next_cursor
+from pabal.events.id_lookup import match_event_ids
+from pabal.events.types import EventStatus
 
-app = cyclopts.App(name="event", help="Publish events, look at them, call them off, follow them.")
+if TYPE_CHECKING:
+    from pabal.events.follow import EventChange
+
+app = cyclopts.App(
+    name="event",
+    help="Publish, inspect, cancel and follow events.",
+    help_epilogue=examples("event list --status failed", "event tail --type 'order.*'"),
+)
 
 MAX_ERROR_CHARS = 60
 COLUMNS = ("id", "published", "type", "from", "to", "status", "last error")
-OPERATOR = EventAccess("hub", all_services=True)
 STATUS_STYLES = {"completed": "green", "failed": "red", "cancelled": "yellow"}
+BULKY_FIELDS = frozenset({"payload", "error_history"})
 
-EventArgument = Annotated[UUID, Parameter(name="ID", help="The event, as `pabal event list` shows it.")]
-EventTypeOption = Annotated[str | None, Parameter(help="Of this type; * stands for anything.")]
+TypeOption = Annotated[str | None, Parameter(help="Only this type; * matches anything.")]
 
 
-@app.command(name="publish")
+@app.command(
+    name="publish",
+    help_epilogue=examples(
+        """event publish order.paid --source shop --payload '{"order": 7}'""",
+        "event publish report.ready --target billing --deliver-in 15m --payload @report.json",
+    ),
+)
 def event_publish(
-    event_type: Annotated[str, Parameter(name="TYPE", help="What happened: order.paid")],
+    event_type: Annotated[str, Parameter(name="TYPE", help="The event type, for example order.paid.")],
     /,
     *,
-    source: Annotated[str, Parameter(help="The service that says so.")] = "hub",
-    target: Annotated[str | None, Parameter(help="The service it is for. Default: all that subscribed.")] = None,
-    payload: Annotated[
-        str,
-        Parameter(allow_leading_hyphen=True, help="A JSON object; @FILE reads it from a file, - from standard input."),
-    ] = "{}",
-    priority: Annotated[str, Parameter(help="1 (first) to 10, or critical, high, normal, low.")] = "normal",
-    key: Annotated[str | None, Parameter(help="The same key with the same content is published once.")] = None,
-    ordering_key: Annotated[str | None, Parameter(help="Events of one key are handed out in order.")] = None,
+    source: Annotated[str, Parameter(help="The service that publishes it.")] = "hub",
+    target: Annotated[str | None, Parameter(help="The service it is for. Default: every subscriber.")] = None,
+    payload: JsonPayload = "{}",
+    priority: Annotated[str, Parameter(help="1 (highest) to 10, or critical, high, normal, low.")] = "normal",
+    key: Annotated[str | None, Parameter(help="Idempotency key: publishing it again returns the first event.")] = None,
+    ordering_key: Annotated[str | None, Parameter(help="Deliver events with the same key in order.")] = None,
     deliver_in: Annotated[
-        timedelta | None, Parameter(converter=parse_duration_option, help="Not before: 90s, 15m, 2h, 7d.")
+        timedelta | None, Parameter(converter=parse_duration_option, help="Delay the delivery: 90s, 15m, 2h, 7d.")
     ] = None,
     max_retries: Annotated[int, Parameter(help="Attempts after the first.", validator=Number(gte=0, lte=100))] = 3,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Publish an event. When this says so, it is recorded."""
-    body, urgency = read_payload(payload), parse_priority(priority)
-    check_event_type(event_type)
+    """Publish an event. Prints its id once it is durable."""
+    from pabal.cli.event_publish import publish_from_terminal
 
-    async def do(hub: Hub) -> PublishResult:
-        async with hub.transaction() as tx:
-            now = (await require_service(tx, source)).now
-            draft = EventDraft(
-                source=source,
-                event_type=event_type,
-                payload=body,
-                target=target,
-                priority=urgency,
-                max_retries=max_retries,
-                deliver_at=now + deliver_in if deliver_in else None,
-                idempotency_key=key,
-                ordering_key=ordering_key,
-            )
-            [event] = await record(tx, [draft])
-            if isinstance(event, Exception):
-                raise event
-            return event
-
-    event = with_hub(do, data_dir=data_dir, database_url=database_url)
+    event = publish_from_terminal(
+        connection,
+        source=source,
+        event_type=event_type,
+        payload=payload,
+        target=target,
+        priority=priority,
+        max_retries=max_retries,
+        deliver_in=deliver_in,
+        idempotency_key=key,
+        ordering_key=ordering_key,
+    )
     if json:
         print_json(msgspec.to_builtins(event))
     elif event.repeated:
-        print_text(f"event {event.id} was published under this key before; it is {event.status}")
+        print_text(f"event {event.id} was already published with this key; it is {event.status}")
     else:
-        print_text(f"event {event.id} is published")
+        print_text(f"event {event.id} published")
 
 
-def check_event_type(event_type: str) -> None:
-    try:
-        msgspec.convert(event_type, EventType)
-    except msgspec.ValidationError:
-        why = "is words of small letters, digits and _ joined by dots, such as order.paid; 128 characters at most"
-        raise Invalid.of_field("TYPE", why) from None
-
-
-@app.command(name="list")
+@app.command(
+    name="list", help_epilogue=examples("event list --type 'order.*'", "event list --status failed --since 2h")
+)
 def event_list(
     *,
-    type: EventTypeOption = None,
-    status: Annotated[EventStatus | None, Parameter(help="How it stands.")] = None,
-    source: Annotated[str | None, Parameter(help="Published by this service.")] = None,
-    target: Annotated[str | None, Parameter(help="For this service.")] = None,
+    type: TypeOption = None,
+    status: Annotated[EventStatus | None, Parameter(help="Only events with this status.")] = None,
+    source: Annotated[str | None, Parameter(help="Only events published by this service.")] = None,
+    target: Annotated[str | None, Parameter(help="Only events for this service.")] = None,
+    time_range: TimeRange = ANY_TIME,
     limit: Limit = 50,
     cursor: Cursor = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Show events, the newest first."""
-    chosen, before = EventFilter(status, type, source, target), decode_cursor(cursor)
+    """List events, newest first."""
+    criteria, start = EventFilter(status, type, source, target), decode_cursor(cursor)
 
-    async def look(hub: Hub) -> list[Event]:
-        async with hub.autocommit() as tx:
-            return await list_events(tx, OPERATOR, chosen, before=before, limit=limit)
+    async def read(tx: Tx) -> tuple[list[Event], str | None]:
+        rows, end = await scan_range(
+            lambda before, count: scan_events(tx, OPERATOR_ACCESS, criteria, before=before, limit=count),
+            await time_range.bounds(tx),
+            start,
+            limit,
+        )
+        return rows, encode_cursor(end)
 
-    found = with_hub(look, data_dir=data_dir, database_url=database_url)
-    print_page(found, next_cursor(found, limit), COLUMNS, event_cells, empty="No events.", json=json)
+    events, next_cursor = run_query(connection, read)
+    print_page(events, next_cursor, COLUMNS, event_cells, empty="No events.", json=json)
 
 
-@app.command(name="show")
-def event_show(
-    event_id: EventArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
-) -> None:
-    """Show one event as it stands. `pabal trace` tells how it came to that."""
+@app.command(name="show", help_epilogue=examples("event show 01a1e213…ea569f", "event show 01a1e213…ea569f --json"))
+def event_show(event_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Show an event with its deliveries and dead letters. For its history, see `pabal trace`."""
 
-    async def look(hub: Hub) -> tuple[Event, list[Delivery], list[UUID]]:
-        async with hub.autocommit() as tx:
-            return (
-                await find_event(tx, event_id, OPERATOR),
-                await list_deliveries(tx, event_id, OPERATOR),
-                await list_dead_letter_ids(tx, event_id),
-            )
+    async def read(tx: Tx) -> tuple[Event, list[Delivery], list[UUID]]:
+        event = await find_event(tx, await resolve_event_id(tx, event_id), OPERATOR_ACCESS)
+        deliveries = await list_deliveries(tx, event.id, OPERATOR_ACCESS)
+        return event, deliveries, await list_dead_letter_ids(tx, event.id)
 
-    event, deliveries, letters = with_hub(look, data_dir=data_dir, database_url=database_url)
+    event, deliveries, dead_letters = run_query(connection, read)
     if json:
-        print_json(asdict(event) | {"deliveries": [asdict(each) for each in deliveries], "dead_letters": letters})
+        print_json(asdict(event) | {"deliveries": [*map(asdict, deliveries)], "dead_letters": dead_letters})
         return
-    told: dict[str, Any] = asdict(event) | {"target_service": event.target_service or "everybody"}
-    heavy = {"payload", "error_history"}
+    fields: dict[str, Any] = asdict(event) | {"target_service": event.target_service or "all subscribers"}
     print_fields(
         [
-            *((name.replace("_", " "), display_value(value)) for name, value in told.items() if name not in heavy),
-            *(("delivery", f"{each.id} {each.target_service} {each.status}") for each in deliveries),
-            *(("dead letter", letter) for letter in letters),
+            *(
+                (name.replace("_", " "), display_value(value))
+                for name, value in fields.items()
+                if name not in BULKY_FIELDS
+            ),
+            *(("delivery", f"{delivery.id} {delivery.target_service} {delivery.status}") for delivery in deliveries),
+            *(("dead letter", dead_letter) for dead_letter in dead_letters),
         ]
     )
     print_block("payload", pretty_json(event.payload))
 
 
-@app.command(name="cancel")
-def event_cancel(
-    event_id: EventArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
-) -> None:
-    """Call an event off, or the open deliveries of a broadcast. Whoever holds it learns so at the next heartbeat."""
+@app.command(
+    name="cancel", help_epilogue=examples("event cancel 01a1e213…ea569f", "event cancel 01a1e213…ea569f --json")
+)
+def event_cancel(event_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Cancel an event, or the open deliveries of a broadcast. Consumers are told at their next heartbeat."""
 
-    async def do(hub: Hub) -> list[UUID]:
-        async with hub.transaction() as tx:
-            return await call_off(tx, await find_event(tx, event_id, OPERATOR), Actor(cli_actor()))
+    async def cancel(tx: Tx) -> list[UUID]:
+        event = await find_event(tx, await resolve_event_id(tx, event_id), OPERATOR_ACCESS)
+        return await cancel_event(tx, event, cli_actor())
 
-    ended = with_hub(do, data_dir=data_dir, database_url=database_url)
+    cancelled = run_transaction(connection, cancel)
     if json:
-        print_json({"cancelled": ended})
+        print_json({"cancelled": cancelled})
     else:
-        print_text("\n".join(f"{each} is cancelled" for each in ended))
+        print_text("\n".join(f"{event} cancelled" for event in cancelled))
 
 
-@app.command(name="tail")
+@app.command(name="tail", help_epilogue=examples("event tail --type 'order.*'", "event tail --service billing --json"))
 def event_tail(
     *,
-    type: EventTypeOption = None,
-    service: Annotated[str | None, Parameter(help="Published by or for this service.")] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    type: TypeOption = None,
+    service: Annotated[str | None, Parameter(help="Only events published by or for this service.")] = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: JsonLines = False,
 ) -> None:
-    """Follow events as they come and as they end, until Ctrl-C."""
-    seen, say = EventFollower(type, service), partial(print_event_change, json=json)
-    follow_lane("events", seen, Channel.EVENTS, say, data_dir=data_dir, database_url=database_url)
+    """Print events as they are published and as they end, until Ctrl-C."""
+    from pabal.cli.follow import follow_lane
+    from pabal.events.follow import EventFollower
+
+    print_change = partial(print_event_change, json=json)
+    follow_lane(connection, "events", EventFollower(type, service), Channel.EVENTS, print_change)
+
+
+async def resolve_event_id(tx: Tx, pattern: IdPattern) -> UUID:
+    return await resolve_id(tx, pattern, "event", match_event_ids)
 
 
 def event_cells(event: Event) -> tuple[object, ...]:
@@ -213,50 +221,20 @@ def event_cells(event: Event) -> tuple[object, ...]:
         local_time(event.created_at),
         event.event_type,
         event.source_service,
-        event.target_service or "everybody",
+        event.target_service or "all subscribers",
         event.status,
         one_line(event.last_error or "", MAX_ERROR_CHARS),
     )
 
 
-def print_event_change(change: EventChange, *, json: bool) -> None:
+def print_event_change(change: "EventChange", *, json: bool) -> None:
     event = change.event
     if json:
         print_json_line({"what": change.kind, **asdict(event)})
         return
-    at = event.created_at if change.kind == "came" else event.processed_at
-    became = change.kind if change.kind == "came" else event.status
-    why = f"  {one_line(event.last_error, MAX_ERROR_CHARS)}" if event.last_error and became != "completed" else ""
-    whom = f"{event.source_service} → {event.target_service or 'everybody'}"
-    line = f"{local_time(at, 'milliseconds')}  {became:<9}  {event.id}  {event.event_type}  {whom}{why}"
-    print_text(line, STATUS_STYLES.get(became, ""))
-
-
-def read_payload(payload: str) -> bytes:
-    """The payload from the argument, a file or standard input: one JSON object."""
-    try:
-        match payload[:1]:
-            case "-" if payload == "-":
-                text = sys.stdin.buffer.read(MAX_EVENT_PAYLOAD_BYTES + 1)
-            case "@":
-                with Path(payload[1:]).open("rb") as file:
-                    text = file.read(MAX_EVENT_PAYLOAD_BYTES + 1)
-            case _:
-                text = payload.encode(errors="surrogateescape")
-    except OSError as error:
-        raise Invalid.of_field("payload", f"{payload[1:]} cannot be read: {error.strerror}") from None
-    if len(text) > MAX_EVENT_PAYLOAD_BYTES:
-        raise BodyTooLarge(MAX_EVENT_PAYLOAD_BYTES)
-    try:
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid.of_field("payload", f"is not a JSON object: {error}") from None
-    return text.strip()
-
-
-def parse_priority(priority: str) -> int:
-    if priority in PRIORITY_BY_NAME:
-        return PRIORITY_BY_NAME[priority]
-    if not priority.isascii() or not priority.isdecimal() or not 1 <= int(priority) <= 10:  # noqa: PLR2004 the table's own bounds
-        raise Invalid.of_field("priority", "is 1 to 10, or critical, high, normal, low")
-    return int(priority)
+    is_new = change.kind == "came"
+    status = "published" if is_new else event.status
+    error = f"  {one_line(event.last_error, MAX_ERROR_CHARS)}" if event.last_error and status != "completed" else ""
+    route = f"{event.source_service} → {event.target_service or 'all subscribers'}"
+    at = local_time(event.created_at if is_new else event.processed_at, "milliseconds")
+    print_text(f"{at}  {status:<9}  {event.id}  {event.event_type}  {route}{error}", STATUS_STYLES.get(status, ""))

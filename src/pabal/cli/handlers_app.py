@@ -1,4 +1,4 @@
-"""Somebody's program: the handlers of `pabal work --app module:hub`."""
+"""Load the event handlers of `pabal work --app module:hub`."""
 
 import asyncio
 import contextvars
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pabal import client
-from pabal.client.app import AppHandler as Theirs
+from pabal.client.app import AppHandler
 from pabal.core.errors import SetupError
 from pabal.events.handlers import EventHandler, EventHandlers
 from pabal.events.lane import ClaimedEvent
@@ -21,29 +21,29 @@ from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
 
 def load_handlers(app_path: str, program: str | None = None) -> EventHandlers:
-    """Import `module:name` as it is found from the working folder, and take its handlers.
+    """Import `module:name` from the working directory and return its handlers.
 
-    Programs of one service are told apart by what they are `called`, which is `module:name` if nothing else is said.
+    `program` tells apart several programs of one service. Default: `module:name`.
     """
     module, colon, name = app_path.partition(":")
     if not (module and colon and name):
-        raise SetupError(f"--app is module:name, such as shop.events:hub, not {app_path!r}")
+        raise SetupError(f"--app must be module:name, such as shop.events:hub, not {app_path!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        there = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise SetupError(f"--app {app_path}: there is no module {error.name}") from None
-    found = getattr(there, name, None)
-    if found is None:
+        raise SetupError(f"--app {app_path}: no module named {error.name}") from None
+    app = getattr(imported, name, None)
+    if app is None:
         raise SetupError(f"--app {app_path}: {module} has no {name}")
-    if not isinstance(found, client.App):
-        raise SetupError(f"--app {app_path}: {name} is a {type(found).__name__}, not a pabal.client.Hub")
-    if not found.handlers:
-        raise SetupError(f"--app {app_path}: {name} has no handlers; write some with @{name}.on(…)")
-    return EventHandlers(tuple(engine_handler(each) for each in found.handlers), program or app_path)
+    if not isinstance(app, client.App):
+        raise SetupError(f"--app {app_path}: {name} is a {type(app).__name__}, not a pabal.client.App")
+    if not app.handlers:
+        raise SetupError(f"--app {app_path}: {name} has no handlers; add some with @{name}.on(…)")
+    return EventHandlers(tuple(engine_handler(handler) for handler in app.handlers), program or app_path)
 
 
-def engine_handler(handler: Theirs) -> EventHandler:
+def engine_handler(handler: AppHandler) -> EventHandler:
     return EventHandler(
         handler.event_types,
         handler.service,
@@ -54,51 +54,51 @@ def engine_handler(handler: Theirs) -> EventHandler:
 
 
 def handler_runner(function: Callable[[client.Event], Any]) -> Callable[[ClaimedEvent], Awaitable[Outcome]]:
-    """A function of theirs as the engine calls it: sync ones in a thread, what they say as an outcome."""
-    awaits = inspect.iscoroutinefunction(function)
+    """Wrap a handler function: a sync one runs in a thread, and its result becomes an outcome."""
+    is_async = inspect.iscoroutinefunction(function)
 
     async def run(item: ClaimedEvent) -> Outcome:
         event = client_event(item)
         try:
-            said = await function(event) if awaits else await call_in_thread(function, event)
-            if said is not None and inspect.isawaitable(said):  # an async function behind something else
-                said = await said
-        except (client.Retry, client.Dead, client.Snooze) as answer:
-            said = answer
-        return engine_outcome(said)
+            result = await function(event) if is_async else await call_in_thread(function, event)
+            if result is not None and inspect.isawaitable(result):  # an async function behind a decorator
+                result = await result
+        except (client.Retry, client.Dead, client.Snooze) as outcome:
+            result = outcome
+        return engine_outcome(result)
 
     return run
 
 
 async def call_in_thread(function: Callable[[client.Event], Any], event: client.Event) -> Any:
-    """Call it in a thread of its own: as many as there are hands, and none that a stopping worker must wait for.
+    """Call a sync handler in a daemon thread, so that a worker that stops does not wait for it.
 
-    One that takes too long cannot be stopped: it goes on, and nobody hears what it says.
+    A thread cannot be cancelled: after a timeout it runs on, and its result is dropped.
     """
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
-    def tell(said: Any, error: BaseException | None) -> None:
-        if not answer.done():
-            answer.set_result((said, error))
+    def finish(result: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result((result, error))
 
     def work() -> None:
         try:
-            said, error = function(event), None
-        except BaseException as failure:  # noqa: BLE001 whatever it is, it is the handler's answer
-            said, error = None, failure
-        with suppress(RuntimeError):  # the loop has been closed meanwhile
-            loop.call_soon_threadsafe(tell, said, error)
+            result, error = function(event), None
+        except BaseException as failure:  # noqa: BLE001 every exception is the handler's result
+            result, error = None, failure
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(finish, result, error)
 
     threading.Thread(target=contextvars.copy_context().run, args=(work,), name="handler", daemon=True).start()
-    said, error = await answer
+    result, error = await future
     if error is not None:
         raise error
-    return said
+    return result
 
 
 def engine_outcome(result: Any) -> Outcome:
-    if result is None:  # what nearly all of them say
+    if result is None:  # the common case
         return DONE
     match result:
         case client.Retry():

@@ -2,14 +2,16 @@
 
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli.context import follow_lane, with_hub
-from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, JsonLines, Limit
+from pabal.cli.context import run_query
+from pabal.cli.examples import examples
+from pabal.cli.id_argument import IdArgument, resolve_id
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, JsonLines, Limit
 from pabal.cli.output import (
     display_value,
     local_time,
@@ -23,12 +25,12 @@ from pabal.cli.output import (
     print_text,
     replace_unprintable,
 )
+from pabal.cli.time_range import ANY_TIME, ListPage, TimeRange, read_range
 from pabal.db.channels import Channel
-from pabal.hub import Hub
-from pabal.relay.delivery.follow import MessageChange, MessageFollower
+from pabal.db.tx import Tx
+from pabal.relay.id_lookup import match_message_ids
 from pabal.relay.messages import (
     InboundMessage,
-    InboundMessagePage,
     MessageDetails,
     MessageFilter,
     MessageStatus,
@@ -36,90 +38,106 @@ from pabal.relay.messages import (
     list_messages,
 )
 
-app = cyclopts.App(name="message", help="Messages of the relay: look at them, follow them.")
+if TYPE_CHECKING:
+    from pabal.relay.delivery.follow import MessageChange
+
+app = cyclopts.App(
+    name="message",
+    help="Inspect and follow the messages of the chat relay.",
+    help_epilogue=examples("message list --status QUEUED", "message tail --account mina"),
+)
 
 MAX_TEXT_CHARS = 60
-COLUMNS = ("id", "came", "conversation", "status", "handed", "reply", "text")
+COLUMNS = ("id", "received", "conversation", "status", "deliveries", "reply", "text")
 STATUS_STYLES = {"ACKED": "green", "EXPIRED": "yellow", "CANCELLED": "yellow"}
 REPLY_STYLES = {"sent": "green", "refused": "red", "unknown": "red", "late": "yellow"}
+BULKY_REPLY_FIELDS = frozenset({"response", "kakao"})
 
-AccountOption = Annotated[UUID | None, Parameter(help="Of this account.")]
-ConversationOption = Annotated[str | None, Parameter(help="Of this conversation: CHANNEL:USER.")]
+AccountOption = Annotated[str | None, Parameter(help="Only messages of this account: a name or an id.")]
+ConversationOption = Annotated[str | None, Parameter(help="Only this conversation: CHANNEL:USER.")]
 
 
-@app.command(name="list")
+@app.command(
+    name="list", help_epilogue=examples("message list --status QUEUED", "message list --account mina --since 1h")
+)
 def message_list(
     *,
     account: AccountOption = None,
     conversation: ConversationOption = None,
-    status: Annotated[MessageStatus | None, Parameter(help="How it stands.")] = None,
+    status: Annotated[MessageStatus | None, Parameter(help="Only messages with this status.")] = None,
+    time_range: TimeRange = ANY_TIME,
     limit: Limit = 50,
     cursor: Cursor = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Show messages, the newest first."""
-    chosen = MessageFilter(account, conversation, status)
+    """List messages, newest first."""
 
-    async def look(hub: Hub) -> InboundMessagePage:
-        async with hub.autocommit() as tx:
-            return await list_messages(tx, chosen, limit, cursor)
+    async def read(tx: Tx) -> ListPage:
+        criteria = MessageFilter(await optional_account_id(tx, account), conversation, status)
+        return await read_range(
+            lambda start: list_messages(tx, criteria, limit, start),
+            await time_range.bounds(tx),
+            lambda message: message.created_at,
+            cursor,
+        )
 
-    page = with_hub(look, data_dir=data_dir, database_url=database_url)
+    page = run_query(connection, read)
     print_page(page.items, page.cursor, COLUMNS, message_cells, empty="No messages.", json=json)
 
 
-@app.command(name="show")
-def message_show(
-    message_id: Annotated[UUID, Parameter(name="ID", help="The message, as `pabal message list` shows it.")],
-    /,
-    *,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    json: Json = False,
-) -> None:
-    """Show one message and its reply as they stand. `pabal trace` tells how it came to that."""
+@app.command(name="show", help_epilogue=examples("message show 01a1e213…ea569f", "message show 01a1e213…ea569f --json"))
+def message_show(message_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Show a message and its reply. For its history, see `pabal trace`."""
 
-    async def look(hub: Hub) -> MessageDetails:
-        async with hub.autocommit() as tx:
-            return await find_message(tx, message_id)
+    async def read(tx: Tx) -> MessageDetails:
+        return await find_message(tx, await resolve_id(tx, message_id, "message", match_message_ids))
 
-    whole = with_hub(look, data_dir=data_dir, database_url=database_url)
-    reply = asdict(whole.reply) if whole.reply else None
+    details = run_query(connection, read)
+    reply = asdict(details.reply) if details.reply else None
     if json:
-        print_json(asdict(whole.message) | {"payload": whole.payload, "reply": reply})
+        print_json(asdict(details.message) | {"payload": details.payload, "reply": reply})
         return
-    heavy = {"response", "kakao"}
     print_fields(
         [
-            *((name.replace("_", " "), display_value(value)) for name, value in asdict(whole.message).items()),
+            *((name.replace("_", " "), display_value(value)) for name, value in asdict(details.message).items()),
             *(
                 (f"reply {name}".replace("_", " "), display_value(value))
                 for name, value in (reply or {}).items()
-                if name not in heavy
+                if name not in BULKY_REPLY_FIELDS
             ),
         ]
     )
-    print_block("payload", pretty_json(whole.payload))
-    if whole.reply and whole.reply.response is not None:
-        print_block("response", pretty_json(whole.reply.response))
-    if whole.reply and whole.reply.kakao is not None:
-        print_block("Kakao said", pretty_json(whole.reply.kakao))
+    print_block("payload", pretty_json(details.payload))
+    if details.reply and details.reply.response is not None:
+        print_block("response", pretty_json(details.reply.response))
+    if details.reply and details.reply.kakao is not None:
+        print_block("Kakao's response", pretty_json(details.reply.kakao))
 
 
-@app.command(name="tail")
+@app.command(name="tail", help_epilogue=examples("message tail", "message tail --account mina --json"))
 def message_tail(
     *,
     account: AccountOption = None,
     conversation: ConversationOption = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: JsonLines = False,
 ) -> None:
-    """Follow messages as they come, are handed out, answered and end, until Ctrl-C."""
-    seen, say = MessageFollower(account, conversation), partial(print_message_change, json=json)
-    follow_lane("messages", seen, Channel.MESSAGES, say, data_dir=data_dir, database_url=database_url)
+    """Print messages as they arrive, are delivered, answered and end, until Ctrl-C."""
+    from pabal.cli.follow import follow_lane
+    from pabal.relay.delivery.follow import MessageFollower
+
+    account_id = run_query(connection, lambda tx: optional_account_id(tx, account)) if account else None
+    print_change = partial(print_message_change, json=json)
+    follow_lane(connection, "messages", MessageFollower(account_id, conversation), Channel.MESSAGES, print_change)
+
+
+async def optional_account_id(tx: Tx, account_ref: str | None) -> UUID | None:
+    if account_ref is None:
+        return None
+    from pabal.cli.account import resolve_account_id
+
+    return await resolve_account_id(tx, account_ref)
 
 
 def message_cells(message: InboundMessage) -> tuple[object, ...]:
@@ -134,15 +152,17 @@ def message_cells(message: InboundMessage) -> tuple[object, ...]:
     )
 
 
-def print_message_change(change: MessageChange, *, json: bool) -> None:
+def print_message_change(change: "MessageChange", *, json: bool) -> None:
     message = change.message
     if json:
         print_json_line({"what": change.kind, **asdict(message)})
         return
-    at = message.created_at if change.kind == "came" else message.ended_at or message.delivered_at or message.created_at
+    is_new = change.kind == "came"
+    at = message.created_at if is_new else message.ended_at or message.delivered_at or message.created_at
     reason = f" ({message.reason})" if message.reason else ""
     reply = f", reply {message.reply}" if message.reply else ""
     text = one_line(message.text or "", MAX_TEXT_CHARS)
-    line = f"{change.kind:<7}  {message.id}  {message.conversation_key}  {message.status}{reason}{reply}  {text}"
+    kind = "received" if is_new else change.kind
+    line = f"{kind:<8}  {message.id}  {message.conversation_key}  {message.status}{reason}{reply}  {text}"
     style = REPLY_STYLES.get(message.reply or "", STATUS_STYLES.get(message.status, ""))
     print_text(f"{local_time(at, 'milliseconds')}  {replace_unprintable(line)}", style)

@@ -1,6 +1,7 @@
-"""Options several commands share."""
+"""Options that several commands share."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,24 +9,44 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-from pabal.settings import parse_duration
+from pabal.core.duration import parse_duration
 
-HandlersApp = Annotated[
-    str | None, Parameter(help="Handlers to run: module:name of a pabal.client.Hub, found from here.")
-]
-ProgramName = Annotated[
-    str | None, Parameter(help="What the program is called among those of its service. Default: as --app says.")
-]
+
+def parse_duration_option(_type: Any, tokens: Sequence[Token]) -> timedelta:
+    """Parse a duration as the settings do. Use it as `Parameter(converter=parse_duration_option)`."""
+    return parse_duration(tokens[0].value)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The database a command works on."""
+
+    data_dir: Annotated[
+        Path | None, Parameter(help="Directory of the embedded database and the keys. [PABAL_DATA_DIR]")
+    ] = None
+    database_url: Annotated[str | None, Parameter(help="URL of an external PostgreSQL. [PABAL_DATABASE_URL]")] = None
+
+
+DEFAULT_CONNECTION = Connection()
+
 Host = Annotated[str | None, Parameter(help="Address to listen on. [PABAL_HOST]")]
 Port = Annotated[int | None, Parameter(help="Port to listen on. [PABAL_PORT]")]
-DataDir = Annotated[Path | None, Parameter(help="Folder of the embedded database and the keys. [PABAL_DATA_DIR]")]
-DatabaseUrl = Annotated[str | None, Parameter(help="An external PostgreSQL. [PABAL_DATABASE_URL]")]
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document.")]
-JsonLines = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document a line.")]
-Limit = Annotated[int, Parameter(help="How many.", validator=Number(gte=1, lte=1000))]
-Cursor = Annotated[str | None, Parameter(help="Where the page before ended.")]
+Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="Print one JSON document.")]
+JsonLines = Annotated[
+    bool, Parameter(name="--json", negative="", show_default=False, help="Print one JSON document per line.")
+]
+Limit = Annotated[int, Parameter(help="Maximum number of rows.", validator=Number(gte=1, lte=1000))]
+Cursor = Annotated[str | None, Parameter(help="Continue after the page that printed this cursor.")]
+SkipConfirmation = Annotated[
+    bool, Parameter(name="--yes", negative="", show_default=False, help="Do not ask for confirmation.")
+]
+JsonPayload = Annotated[
+    str,
+    Parameter(allow_leading_hyphen=True, help="A JSON object; @FILE reads it from a file, - from standard input."),
+]
 
 
-def parse_duration_option(_kind: Any, tokens: Sequence[Token]) -> timedelta:
-    """Read a duration as the settings do: `Parameter(converter=span)`."""
-    return parse_duration(tokens[0].value)
+def repeatable(help: str) -> Any:
+    """Declare an option that may be given several times. Each occurrence takes one value."""
+    return Parameter(negative="", help=f"{help} Repeat for more.")

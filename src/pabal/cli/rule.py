@@ -1,61 +1,66 @@
-"""`pabal notify rules list|show|add|change|remove`."""
+"""`pabal rule list|show|add|edit|enable|disable|remove`."""
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import UUID
 
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.api.notifications import RecipientType
-from pabal.cli.context import cli_actor, with_hub, with_transaction
-from pabal.cli.options import DatabaseUrl, DataDir, Json, parse_duration_option
+from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
+from pabal.cli.examples import examples
+from pabal.cli.id_argument import IdArgument, resolve_id
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, parse_duration_option, repeatable
 from pabal.cli.output import local_time, print_fields, print_json, print_rows, print_text, read_all_pages
-from pabal.core.actor import Actor
+from pabal.core.duration import format_duration
 from pabal.core.errors import Invalid
-from pabal.hub import Hub
+from pabal.core.short_id import IdPattern
+from pabal.db.tx import Tx
+from pabal.notifications.id_lookup import match_rule_ids
 from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule, find_rule, list_rules, remove_rule, update_rule
-from pabal.settings import format_duration
+from pabal.notifications.states import RecipientType
 
-rules_app = cyclopts.App(name="rules", help="Which events make which notices, and for whom.")
+if TYPE_CHECKING:
+    from pabal.hub import Hub
+
+app = cyclopts.App(
+    name="rule",
+    help="Manage the rules that turn events into notifications.",
+    help_epilogue=examples("rule list", "rule disable 01a1e213…ea569f"),
+)
 
 PAGE_SIZE = 500
 COLUMNS = ("id", "name", "events", "template", "to", "channels", "active")
-
-RuleArgument = Annotated[UUID, Parameter(name="ID", help="The rule, as `pabal notify rules list` shows it.")]
+REQUIRED_OPTIONS = ("events", "template", "to", "channel")
 ClearableField = Literal["guild_path", "incident_path", "expires_after"]
-
-
-def repeated_option(**settings: Any) -> Any:
-    return Parameter(negative="", consume_multiple=True, **settings)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class RuleOptions:
-    """What a rule says, as far as it is said here."""
+    """The fields of a rule, as far as they are given."""
 
-    events: Annotated[str | None, Parameter(help="Of these events: order.paid, order.*")] = None
-    template: Annotated[str | None, Parameter(help="What is written.")] = None
+    events: Annotated[str | None, Parameter(help="Event type or pattern: order.paid, order.*.")] = None
+    template: Annotated[str | None, Parameter(help="Key of the notification template.")] = None
     to: Annotated[
-        list[str] | None, repeated_option(help="Paths into the payload: user.discord_id; of a list each.")
+        list[str] | None, repeatable("Payload path of a recipient: user.discord_id. A list means each of its items.")
     ] = None
-    channel: Annotated[list[RecipientType] | None, repeated_option(help="Where to.")] = None
+    channel: Annotated[list[RecipientType] | None, repeatable("Channel to send to.")] = None
     variable: Annotated[
-        list[str] | None, repeated_option(help="NAME=PATH, for variables that are not at the path of their name.")
+        list[str] | None, repeatable("NAME=PATH of a template variable that is not at the path of its name.")
     ] = None
-    guild_path: Annotated[str | None, Parameter(help="Where the payload names the guild.")] = None
-    incident_path: Annotated[str | None, Parameter(help="Where the payload names the incident.")] = None
+    guild_path: Annotated[str | None, Parameter(help="Payload path of the guild.")] = None
+    incident_path: Annotated[str | None, Parameter(help="Payload path of the incident.")] = None
     expires_after: Annotated[
         timedelta | None,
-        Parameter(converter=parse_duration_option, help="How long its notices are worth sending: 15m, 2h, 7d."),
+        Parameter(converter=parse_duration_option, help="Time to live of its notifications: 15m, 2h, 7d."),
     ] = None
-    active: Annotated[bool | None, Parameter(negative="--inactive", help="Whether it makes notices.")] = None
+    active: Annotated[bool | None, Parameter(negative="--inactive", help="Whether the rule is active.")] = None
 
     def columns(self) -> dict[str, Any]:
-        """What is said, in the rule's own words."""
-        said = {
+        """The given fields by the name of their column."""
+        values = {
             "event_pattern": self.events,
             "template_key": self.template,
             "recipients": self.to,
@@ -66,88 +71,123 @@ class RuleOptions:
             "expires_after": self.expires_after,
             "is_active": self.active,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 NO_OPTIONS = RuleOptions()
 
 
-@rules_app.command(name="list")
-def rule_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
-    """Show the rules there are, the oldest first."""
+@app.command(name="list", help_epilogue=examples("rule list", "rule list --json"))
+def rule_list(*, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """List rules, oldest first."""
 
-    async def look(hub: Hub) -> list[Rule]:
-        async with hub.autocommit() as tx:
-            return await read_all_pages(lambda after: list_rules(tx, after=after, limit=PAGE_SIZE))
+    async def read(tx: Tx) -> list[Rule]:
+        return await read_all_pages(lambda after: list_rules(tx, after=after, limit=PAGE_SIZE))
 
-    every = with_hub(look, data_dir=data_dir, database_url=database_url)
-    print_rows(every, COLUMNS, rule_cells, empty="No rules.", json=json)
+    print_rows(run_query(connection, read), COLUMNS, rule_cells, empty="No rules.", json=json)
 
 
-@rules_app.command(name="show")
-def rule_show(
-    rule_id: RuleArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
-) -> None:
-    """Show one rule."""
-    print_rule(with_transaction(lambda tx: find_rule(tx, rule_id), data_dir, database_url), json=json)
+@app.command(name="show", help_epilogue=examples("rule show 01a1e213…ea569f", "rule show 01a1e213…ea569f --json"))
+def rule_show(rule_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Show a rule."""
+
+    async def read(tx: Tx) -> Rule:
+        return await find_rule(tx, await resolve_rule_id(tx, rule_id))
+
+    print_rule(run_query(connection, read), json=json)
 
 
-@rules_app.command(name="add")
+@app.command(
+    name="add",
+    help_epilogue=examples(
+        "rule add paid --events order.paid --template payment.succeeded --to user.discord_id --channel user_dm",
+        "rule add refunds --events 'refund.*' --template payment.refunded --to user.id --channel dashboard_toast",
+    ),
+)
 def rule_add(
-    name: Annotated[str, Parameter(name="NAME", help="What people call it.")],
+    name: Annotated[str, Parameter(name="NAME", help="Name of the rule.")],
     /,
     *,
     options: RuleOptions = NO_OPTIONS,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Add a rule, for what is published from now on. It needs --events, --template, --to and --channel."""
-    lacking = [f"--{each}" for each in ("events", "template", "to", "channel") if getattr(options, each) is None]
-    if lacking:
-        raise Invalid.of_field("rule", f"say {' and '.join(lacking)} as well")
+    """Add a rule for events published from now on. Needs --events, --template, --to and --channel."""
+    missing = [f"--{option}" for option in REQUIRED_OPTIONS if getattr(options, option) is None]
+    if missing:
+        raise Invalid.of_field("rule", f"needs {' and '.join(missing)}")
 
-    async def do(hub: Hub) -> Rule:
+    async def add(hub: "Hub") -> Rule:
         async with hub.transaction() as tx:
-            return await add_rule(tx, hub.templates, RuleDraft(name=name, **options.columns()), Actor(cli_actor()))
+            return await add_rule(tx, hub.templates, RuleDraft(name=name, **options.columns()), cli_actor())
 
-    print_rule(with_hub(do, data_dir=data_dir, database_url=database_url), json=json)
+    print_rule(with_hub(connection, add), json=json)
 
 
-@rules_app.command(name="change")
-def rule_change(
-    rule_id: RuleArgument,
+@app.command(
+    name="edit",
+    help_epilogue=examples(
+        "rule edit 01a1e213…ea569f --template payment.received", "rule edit 01a1e213…ea569f --without expires_after"
+    ),
+)
+def rule_edit(
+    rule_id: IdArgument,
     /,
     *,
-    name: Annotated[str | None, Parameter(help="What people call it.")] = None,
+    name: Annotated[str | None, Parameter(help="Name of the rule.")] = None,
     options: RuleOptions = NO_OPTIONS,
-    without: Annotated[list[ClearableField] | None, repeated_option(help="Take these from it.")] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    without: Annotated[list[ClearableField] | None, repeatable("Clear this field.")] = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Change what is named, from the next event on; the rest stays."""
-    to = options.columns() | dict.fromkeys(without or ()) | ({} if name is None else {"name": name})
-    if not to:
-        raise Invalid.of_field("rule", "say what is to be otherwise")
-
-    async def do(hub: Hub) -> Rule:
-        async with hub.transaction() as tx:
-            return await update_rule(tx, hub.templates, rule_id, to, Actor(cli_actor()))
-
-    print_rule(with_hub(do, data_dir=data_dir, database_url=database_url), json=json)
+    """Change the given fields of a rule, from the next event on."""
+    changes = options.columns() | dict.fromkeys(without or ()) | ({} if name is None else {"name": name})
+    if not changes:
+        raise Invalid.of_field("rule", "needs at least one option to change")
+    print_rule(apply_rule_changes(connection, rule_id, changes), json=json)
 
 
-@rules_app.command(name="remove")
-def rule_remove(
-    rule_id: RuleArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
-) -> None:
-    """Forget a rule. What it asked for already is sent."""
-    with_transaction(lambda tx: remove_rule(tx, rule_id, Actor(cli_actor())), data_dir, database_url)
+@app.command(name="enable", help_epilogue=examples("rule enable 01a1e213…ea569f", "rule enable 01a1e213…ea569f --json"))
+def rule_enable(rule_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Enable a rule, from the next event on."""
+    print_rule(apply_rule_changes(connection, rule_id, {"is_active": True}), json=json)
+
+
+@app.command(
+    name="disable", help_epilogue=examples("rule disable 01a1e213…ea569f", "rule disable 01a1e213…ea569f --json")
+)
+def rule_disable(rule_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Disable a rule, from the next event on."""
+    print_rule(apply_rule_changes(connection, rule_id, {"is_active": False}), json=json)
+
+
+@app.command(name="remove", help_epilogue=examples("rule remove 01a1e213…ea569f", "rule remove 01a1e213…ea569f --json"))
+def rule_remove(rule_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Remove a rule. Notifications it already requested are still sent."""
+
+    async def remove(tx: Tx) -> UUID:
+        row = await resolve_rule_id(tx, rule_id)
+        await remove_rule(tx, row, cli_actor())
+        return row
+
+    removed_id = run_transaction(connection, remove)
     if json:
-        print_json({"removed": str(rule_id)})
+        print_json({"removed": str(removed_id)})
     else:
-        print_text(f"{rule_id} is gone")
+        print_text(f"{removed_id} removed")
+
+
+def apply_rule_changes(connection: Connection, pattern: IdPattern, changes: dict[str, Any]) -> Rule:
+    async def update(hub: "Hub") -> Rule:
+        async with hub.transaction() as tx:
+            row = await resolve_rule_id(tx, pattern)
+            return await update_rule(tx, hub.templates, row, changes, cli_actor())
+
+    return with_hub(connection, update)
+
+
+async def resolve_rule_id(tx: Tx, pattern: IdPattern) -> UUID:
+    return await resolve_id(tx, pattern, "rule", match_rule_ids)
 
 
 def parse_variable(text: str) -> tuple[str, str]:

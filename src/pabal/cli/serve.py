@@ -1,4 +1,4 @@
-"""`pabal up`, `serve`, `work`: run the hub, or one half of it."""
+"""`pabal up|serve|work`: run the hub, or one half of it."""
 
 import asyncio
 import resource
@@ -6,15 +6,18 @@ import signal
 import socket
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import uvicorn
 import uvloop
+from cyclopts import Parameter
 
 from pabal.api.routes import ROUTES
+from pabal.cli.context import require_current_schema
+from pabal.cli.database_settings import database_settings
 from pabal.cli.handlers_app import load_handlers
-from pabal.cli.migrate import migrate_target, require_current_schema
-from pabal.cli.options import DatabaseUrl, DataDir, HandlersApp, Host, Port, ProgramName
+from pabal.cli.migrate import migrate_target
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Host, Port
 from pabal.cli.output import print_text
 from pabal.cli.target import DatabaseTarget, running_target, start_target
 from pabal.console.routes import console_routes
@@ -32,41 +35,47 @@ from pabal.web.server import LimitedHttpProtocol, WebServer
 logger = get_logger()
 
 TCP_USER_TIMEOUT_MS = 30_000
-"""Milliseconds a client may leave what it was sent without a sign of life."""
+"""Milliseconds after which a connection whose peer acknowledges nothing is closed."""
 MAX_OPEN_FILES = 1 << 20
 SERVER_CHECK_INTERVAL = 0.5
-"""Seconds between two looks at the embedded server."""
+"""Seconds between two checks of the embedded server."""
+
+HandlersApp = Annotated[
+    str | None, Parameter(help="Event handlers to run: module:name of a pabal.client.App, relative to this directory.")
+]
+ProgramName = Annotated[
+    str | None, Parameter(help="Name of the program among those of its service. Default: the value of --app.")
+]
 
 
-def up_command(
-    *, host: Host = None, port: Port = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
-) -> None:
-    """Run the whole hub: database, API, workers, console."""
-    settings = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
-    configure_logging(settings.log_level, settings.log_format)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to stop while starting, it stops as by Ctrl-C
-    with bind_listener(settings) as listener, start_target(settings) as ground:
-        run_event_loop(run_whole_hub(settings, ground, listener))
+def up_command(*, host: Host = None, port: Port = None, connection: Connection = DEFAULT_CONNECTION) -> None:
+    """Run the whole hub: database, API, workers and console."""
+    settings = load_server_settings(connection, host, port)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # during the start, SIGTERM stops it as Ctrl-C does
+    with bind_listener(settings) as listener, start_target(database_settings(settings)) as target:
+        run_event_loop(run_whole_hub(settings, target, listener))
 
 
-def serve_command(
-    *, host: Host = None, port: Port = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
-) -> None:
-    """Run API and console only, on the database of a running hub or an external one."""
-    settings = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
-    configure_logging(settings.log_level, settings.log_format)
+def serve_command(*, host: Host = None, port: Port = None, connection: Connection = DEFAULT_CONNECTION) -> None:
+    """Run the API and the console only, on the database of a running hub or an external one."""
+    settings = load_server_settings(connection, host, port)
     with bind_listener(settings) as listener:
-        run_event_loop(run_partial_hub(settings, running_target(settings), listener))
+        run_event_loop(run_partial_hub(settings, running_target(database_settings(settings)), listener))
 
 
 def work_command(
-    *, app: HandlersApp = None, program: ProgramName = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
+    *, app: HandlersApp = None, program: ProgramName = None, connection: Connection = DEFAULT_CONNECTION
 ) -> None:
-    """Run workers and chores only, on the database of a running hub or an external one."""
-    settings = load_settings(data_dir=data_dir, database_url=database_url)
-    configure_logging(settings.log_level, settings.log_format)
+    """Run the workers and chores only, on the database of a running hub or an external one."""
+    settings = load_server_settings(connection)
     handlers = load_handlers(app, program) if app else None
-    run_event_loop(run_partial_hub(settings, running_target(settings), None, handlers))
+    run_event_loop(run_partial_hub(settings, running_target(database_settings(settings)), None, handlers))
+
+
+def load_server_settings(connection: Connection, host: str | None = None, port: int | None = None) -> Settings:
+    settings = load_settings(host=host, port=port, data_dir=connection.data_dir, database_url=connection.database_url)
+    configure_logging(settings.log_level, settings.log_format)
+    return settings
 
 
 def run_event_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -76,25 +85,25 @@ def run_event_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def raise_file_limit() -> None:
-    """Take all the open files we may have: every stream is one, and most processes begin with a thousand."""
-    has, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, MAX_OPEN_FILES)
-    if has < wanted:
-        with suppress(ValueError, OSError):  # some kernels allow less than they say
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    """Raise the limit of open files as far as allowed: every stream needs one, and the default is often 1024."""
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target_limit = MAX_OPEN_FILES if hard_limit == resource.RLIM_INFINITY else min(hard_limit, MAX_OPEN_FILES)
+    if soft_limit < target_limit:
+        with suppress(ValueError, OSError):  # some kernels allow less than they report
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target_limit, hard_limit))
 
 
 async def run_whole_hub(settings: Settings, target: DatabaseTarget, listener: socket.socket) -> None:
-    """Migrate, see that somebody can sign in, open the doors, say where they are."""
+    """Migrate, create the first operator, print the address, serve until stopped."""
     await migrate_target(settings, target)
     async with open_hub(settings, target.urls) as hub:
         print_welcome(settings, listener, await first_admin_password(hub))
-        keeper = asyncio.create_task(watch_embedded_server(settings, target)) if target.server else None
+        watcher = asyncio.create_task(watch_embedded_server(settings, target)) if target.server else None
         try:
             await run_until_stopped(hub, listener, run_workers=True)
         finally:
-            if keeper:
-                keeper.cancel()
+            if watcher:
+                watcher.cancel()
 
 
 async def run_partial_hub(
@@ -112,43 +121,43 @@ async def run_partial_hub(
 
 
 async def first_admin_password(hub: Hub) -> str | None:
-    """See that somebody can sign in; the password, if one had to be made up, to be shown this once."""
+    """Create the first operator if there is none. Return the password if one was generated, to be shown once."""
     async with hub.transaction() as tx:
-        chosen = hub.settings.admin_password
-        return await ensure_first_operator(tx, chosen.get_secret_value() if chosen else None)
+        password = hub.settings.admin_password
+        return await ensure_first_operator(tx, password.get_secret_value() if password else None)
 
 
 async def run_until_stopped(
     hub: Hub, listener: socket.socket | None, *, run_workers: bool, handlers: EventHandlers | None = None
 ) -> None:
-    """Run until SIGINT or SIGTERM: streams end themselves, requests get a moment, then the doors close."""
+    """Run until SIGINT or SIGTERM. Streams end first, open requests get a grace period, then the server closes."""
     async with hub.transaction() as tx:
         await register_templates(tx, hub.templates)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, stop.set)
+    for stop_signal in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(stop_signal, stop.set)
     server = web_server(hub) if listener else None
-    serving = asyncio.create_task(server.serve(sockets=[listener])) if server and listener else None
-    if serving:
-        serving.add_done_callback(lambda _: stop.set())  # a server that fell over must not leave us waiting
-    upkeep = asyncio.create_task(hub.chores.run()) if run_workers else None
-    employed = build_workers(hub, handlers) if run_workers else []
-    working = [asyncio.create_task(each.run(), name=each.name) for each in employed]
-    for task in working:
-        task.add_done_callback(lambda _: stop.set())  # nor a worker
-    async with register_hub_process(hub, employed, handlers) if run_workers else nullcontext():
+    serve_task = asyncio.create_task(server.serve(sockets=[listener])) if server and listener else None
+    if serve_task:
+        serve_task.add_done_callback(lambda _: stop.set())  # a server or worker that fails stops the process
+    chores_task = asyncio.create_task(hub.chores.run()) if run_workers else None
+    workers = build_workers(hub, handlers) if run_workers else []
+    worker_tasks = [asyncio.create_task(worker.run(), name=worker.name) for worker in workers]
+    for task in worker_tasks:
+        task.add_done_callback(lambda _: stop.set())
+    async with register_hub_process(hub, workers, handlers) if run_workers else nullcontext():
         await stop.wait()
         await hub.begin_shutdown()
         logger.info("hub stopping")
-        if upkeep:
-            upkeep.cancel()
-        for worker in employed:
+        if chores_task:
+            chores_task.cancel()
+        for worker in workers:
             worker.stop()
-        if server and serving:
+        if server and serve_task:
             server.stop()
-            await serving
-        await asyncio.gather(*working)
+            await serve_task
+        await asyncio.gather(*worker_tasks)
 
 
 def web_server(hub: Hub) -> WebServer:
@@ -170,7 +179,7 @@ def web_server(hub: Hub) -> WebServer:
 
 
 async def watch_embedded_server(settings: Settings, target: DatabaseTarget) -> None:
-    """Start the embedded server again, on the same port, should it be killed under us."""
+    """Restart the embedded server on the same port if it dies."""
     while True:
         await asyncio.sleep(SERVER_CHECK_INTERVAL)
         server = target.server
@@ -179,7 +188,7 @@ async def watch_embedded_server(settings: Settings, target: DatabaseTarget) -> N
 
 
 def restart_embedded_server(settings: Settings, target: DatabaseTarget, dead: embedded.EmbeddedServer) -> None:
-    """Runs in a thread to its end even if the hub stops meanwhile, so whatever it starts is known and stopped."""
+    """Run in a thread that finishes even if the hub stops meanwhile, so that the new server is stopped as well."""
     logger.error("database died", pid=dead.pid)
     dead.stop()
     try:
@@ -187,17 +196,17 @@ def restart_embedded_server(settings: Settings, target: DatabaseTarget, dead: em
             settings.data_dir, pg_bin=settings.pg_bin, port=dead.address.port
         )
     except SetupError as error:
-        logger.error("database stays down", error=str(error))
+        logger.error("database restart failed", error=str(error))
     else:
-        logger.info("database back", pid=target.server.pid)
+        logger.info("database restarted", pid=target.server.pid)
 
 
 def bind_listener(settings: Settings) -> socket.socket:
-    """Take the port before anything else is started, so that a taken one costs nothing."""
+    """Bind the port before anything else starts, so that a port in use costs nothing."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a stream's client that vanished without a word is found out by its pings
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # closes a stream whose client vanished: its pings stay unacknowledged
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
     try:
         listener.bind((settings.host, settings.port))
@@ -205,19 +214,19 @@ def bind_listener(settings: Settings) -> socket.socket:
     except OSError as error:
         listener.close()
         raise PortInUse(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; stop what listens there, or choose "
-            "another with --host and --port, or PABAL_HOST and PABAL_PORT"
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; stop the process that uses it, or "
+            "choose another address with --host and --port, or PABAL_HOST and PABAL_PORT"
         ) from None
     return listener
 
 
 def print_welcome(settings: Settings, listener: socket.socket, password: str | None) -> None:
     host, port = cast("tuple[str, int]", listener.getsockname()[:2])
-    here = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 shown, not bound
-    print_text(f"Pabal is at http://{here}:{port}", "bold")
+    display_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 shown, not bound
+    print_text(f"Pabal is at http://{display_host}:{port}", "bold")
     if password:
-        print_text(f"  sign in as admin with the password {password}   (shown this once)")
+        print_text(f"  sign in as admin with the password {password}   (shown only once)")
     elif settings.admin_password:
-        print_text("  sign in as admin with the password of PABAL_ADMIN_PASSWORD, if it was set at the first start")
+        print_text("  sign in as admin with PABAL_ADMIN_PASSWORD, if it was set at the first start")
     else:
         print_text("  sign in as admin with the password shown at the first start")

@@ -1,22 +1,20 @@
 """`pabal service add|list|show|disable|enable|rotate-secret`."""
 
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any
 
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli.context import cli_actor, with_hub
-from pabal.cli.options import DatabaseUrl, DataDir, Json, parse_duration_option
-from pabal.cli.output import print_json, print_table, print_text
-from pabal.core.actor import Actor
+from pabal.cli.context import cli_actor, run_query, run_transaction
+from pabal.cli.examples import examples
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, parse_duration_option, repeatable
+from pabal.cli.output import local_time, print_json, print_json_items, print_table, print_text, state_since
+from pabal.core.duration import format_duration
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.db.tx import Tx
-from pabal.hub import Hub
-from pabal.settings import format_duration
-from pabal.tokens import permission
-from pabal.tokens.permission import format_scope
+from pabal.tokens.permission import PERMISSION_NAMES, format_scope
 from pabal.tokens.services import (
     SECRET_OVERLAP,
     Service,
@@ -30,133 +28,124 @@ from pabal.tokens.services import (
     set_service_active,
 )
 
-app = cyclopts.App(name="service", help="The services that may get tokens, and their secrets.")
+app = cyclopts.App(
+    name="service",
+    help="Manage services: the clients that may get access tokens.",
+    help_epilogue=examples("service add --permission write shop", "service list"),
+)
 
-ServiceArgument = Annotated[str, Parameter(name="NAME", help="The service, as `pabal service list` shows it.")]
+ServiceArgument = Annotated[str, Parameter(name="NAME", help="Name of the service.")]
 
-SECRET_SHOWN_ONCE = "The secret is shown this once: the hub keeps only its hash."  # noqa: S105
+SECRET_SHOWN_ONCE = "The secret is shown only once; the hub stores its hash."  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceDetails:
-    """A service with what can be shown of its secrets and tokens."""
+    """A service with its valid secrets and the number of its valid token families."""
 
     service: Service
     secrets: list[ServiceSecret]
     families: int
 
 
-@app.command(name="add")
+@app.command(
+    name="add",
+    help_epilogue=examples(
+        "service add --permission write shop",
+        "service add billing --permission read --permission write --description 'Billing service'",
+    ),
+)
 def service_add(
-    name: Annotated[str, Parameter(name="NAME", help="What it is called; also its client_id.")],
+    name: Annotated[str, Parameter(name="NAME", help="Name of the service. It is also its client_id.")],
     /,
     *,
-    permission: Annotated[
-        list[str],
-        Parameter(negative="", consume_multiple=True, help=f"What it may: {', '.join(permission.PERMISSION_NAMES)}."),
-    ],
-    description: Annotated[str | None, Parameter(help="What it is, for people.")] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    permission: Annotated[list[str], repeatable(f"A permission: {', '.join(PERMISSION_NAMES)}.")],
+    description: Annotated[str | None, Parameter(help="Description, one line.")] = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Add a service and print its client secret, this once. It may ask for tokens at once."""
+    """Add a service and print its client secret, which is shown only once."""
     if description and not description.isprintable():
-        raise Invalid.of_field("description", "is one line of text")
+        raise Invalid.of_field("description", "must be one line of text")
 
-    async def do(hub: Hub) -> tuple[Service, str]:
-        async with hub.transaction() as tx:
-            return await add_service(tx, name, permission, Actor(cli_actor()), description=description)
+    async def add(tx: Tx) -> tuple[Service, str]:
+        return await add_service(tx, name, permission, cli_actor(), description=description)
 
-    service, secret = with_hub(do, data_dir=data_dir, database_url=database_url)
+    service, secret = run_transaction(connection, add)
     if json:
         print_json(credentials_json(name, secret) | {"permissions": service.permissions})
         return
     print_credentials(name, secret)
 
 
-@app.command(name="list")
-def service_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
-    """Show the services there are."""
-
-    async def look(hub: Hub) -> list[Service]:
-        async with hub.autocommit() as tx:
-            return await list_services(tx)
-
-    every = with_hub(look, data_dir=data_dir, database_url=database_url)
+@app.command(name="list", help_epilogue=examples("service list", "service list --json"))
+def service_list(*, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """List services."""
+    services = run_query(connection, list_services)
     if json:
-        print_json([service_json(each) for each in every])
-    else:
-        print_table(
-            ("name", "state", "permissions", "description"),
-            [(each.name, service_state(each), " ".join(each.permissions), each.description or "") for each in every],
-            empty="No services.",
-        )
+        print_json_items(map(service_json, services))
+        return
+    print_table(
+        ("name", "state", "permissions", "description"),
+        [
+            (service.name, service_state(service), " ".join(service.permissions), service.description or "")
+            for service in services
+        ],
+        empty="No services.",
+    )
 
 
-@app.command(name="show")
-def service_show(
-    name: ServiceArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
-) -> None:
-    """Show one service: what it may, its live secrets by their ids, its live families of tokens."""
+@app.command(name="show", help_epilogue=examples("service show shop", "service show shop --json"))
+def service_show(name: ServiceArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Show a service: its permissions, the ids of its valid secrets, the number of its token families."""
 
-    async def look(hub: Hub) -> ServiceDetails:
-        async with hub.autocommit() as tx:
-            service = await require_service(tx, name)
-            return ServiceDetails(service, await list_live_secrets(tx, name), await count_live_families(tx, name))
+    async def read(tx: Tx) -> ServiceDetails:
+        service = await require_service(tx, name)
+        return ServiceDetails(service, await list_live_secrets(tx, name), await count_live_families(tx, name))
 
-    found = with_hub(look, data_dir=data_dir, database_url=database_url)
-    service = found.service
-    expanded = format_scope(service.permissions)
+    details = run_query(connection, read)
+    service, scope = details.service, format_scope(details.service.permissions)
     if json:
-        secrets = [asdict(each) for each in found.secrets]
-        print_json(service_json(service) | {"scope": expanded, "secrets": secrets, "families": found.families})
+        secrets = [*map(asdict, details.secrets)]
+        print_json(service_json(service) | {"scope": scope, "secrets": secrets, "families": details.families})
         return
     print_table(
         ("service", service.name),
         [
             ("description", service.description or ""),
             ("state", service_state(service)),
-            ("added", format_timestamp(service.created_at)),
+            ("added", local_time(service.created_at)),
             ("permissions", " ".join(service.permissions)),
-            ("that is", expanded),
+            ("scope", scope),
             *(
-                ("secret", f"{each.id}, made {format_timestamp(each.created_at)}, {secret_end_text(each)}")
-                for each in found.secrets
+                ("secret", f"{secret.id}, created {local_time(secret.created_at)}, {secret_expiry_text(secret)}")
+                for secret in details.secrets
             ),
-            *([] if found.secrets else [("secret", f"none: `pabal service rotate-secret {name}` makes one")]),
-            ("live families", found.families),
+            *([] if details.secrets else [("secret", f"none: create one with `pabal service rotate-secret {name}`")]),
+            ("token families", details.families),
         ],
     )
 
 
-@app.command(name="disable")
+@app.command(name="disable", help_epilogue=examples("service disable shop", "service disable shop --json"))
 def service_disable(
-    name: ServiceArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+    name: ServiceArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Keep a service out: its secrets and tokens are refused at once, everywhere, until it is enabled again."""
-    service = switch_service(name, active=False, data_dir=data_dir, database_url=database_url)
-    if json:
-        print_json(service_json(service))
-    else:
-        print_text(f"{name} is {service_state(service)}; its secrets and tokens are refused")
+    """Disable a service. Its secrets and tokens are refused at once."""
+    switch_service(connection, name, active=False, consequence="its secrets and tokens are refused", json=json)
 
 
-@app.command(name="enable")
+@app.command(name="enable", help_epilogue=examples("service enable shop", "service enable shop --json"))
 def service_enable(
-    name: ServiceArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+    name: ServiceArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Let a disabled service in again, with the secrets and tokens it has. To end those, revoke them first."""
-    service = switch_service(name, active=True, data_dir=data_dir, database_url=database_url)
-    if json:
-        print_json(service_json(service))
-    else:
-        print_text(
-            f"{name} is {service_state(service)}; those of its secrets and tokens that have not ended work again"
-        )
+    """Enable a disabled service. Its unexpired secrets and tokens work again; revoke them first to avoid that."""
+    switch_service(connection, name, active=True, consequence="its unexpired secrets and tokens work again", json=json)
 
 
-@app.command(name="rotate-secret")
+@app.command(
+    name="rotate-secret", help_epilogue=examples("service rotate-secret shop", "service rotate-secret shop --overlap 0")
+)
 def service_rotate_secret(
     name: ServiceArgument,
     /,
@@ -166,55 +155,56 @@ def service_rotate_secret(
         Parameter(
             converter=parse_duration_option,
             show_default=format_duration,
-            help="How long the secret before works on: 90s, 15m, 2h, 7d; 0 ends all before at once.",
+            help="How long the old secret keeps working: 90s, 15m, 2h, 7d. 0 revokes all old secrets at once.",
         ),
     ] = SECRET_OVERLAP,
     expires: Annotated[
         timedelta | None,
-        Parameter(converter=parse_duration_option, help="How long the new secret works, e.g. 90d. Default: for good."),
+        Parameter(converter=parse_duration_option, help="Lifetime of the new secret, such as 90d. Default: unlimited."),
     ] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Print a new client secret, this once. The one before works on for a while, so that nobody is locked out."""
+    """Print a new client secret, which is shown only once. The old one keeps working during the overlap."""
     if expires is not None and expires <= timedelta():
-        raise Invalid.of_field("expires", "is longer than nothing, e.g. 90d")
+        raise Invalid.of_field("expires", "must be positive, such as 90d")
 
-    async def do(hub: Hub) -> tuple[str, list[ServiceSecret]]:
-        async with hub.transaction() as tx:
-            await require_service(tx, name)
-            try:
-                secret = await rotate_service_secret(tx, name, Actor(cli_actor()), overlap=overlap, lifetime=expires)
-            except Conflict as error:
-                raise Conflict(f"{error} with --overlap 0") from None
-            return secret, await list_live_secrets(tx, name)
+    async def rotate(tx: Tx) -> tuple[str, list[ServiceSecret]]:
+        await require_service(tx, name)
+        try:
+            secret = await rotate_service_secret(tx, name, cli_actor(), overlap=overlap, lifetime=expires)
+        except Conflict as error:
+            raise Conflict(f"{error} with --overlap 0") from None
+        return secret, await list_live_secrets(tx, name)
 
-    secret, live = with_hub(do, data_dir=data_dir, database_url=database_url)
+    secret, live_secrets = run_transaction(connection, rotate)
     if json:
-        print_json(credentials_json(name, secret) | {"secrets": [asdict(each) for each in live]})
+        print_json(credentials_json(name, secret) | {"secrets": [*map(asdict, live_secrets)]})
         return
     print_credentials(name, secret)
-    new, *before = live
+    new, *old = live_secrets
     if new.expires_at:
-        print_text(f"It {secret_end_text(new)}.")
-    print_text(f"The one before {secret_end_text(before[0])}." if before else "No other secret works any more.")
+        print_text(f"It {secret_expiry_text(new)}.")
+    print_text(f"The old secret {secret_expiry_text(old[0])}." if old else "No other secret is valid.")
 
 
-def switch_service(name: str, *, active: bool, data_dir: Any, database_url: str | None) -> Service:
-    async def do(hub: Hub) -> Service:
-        async with hub.transaction() as tx:
-            await require_service(tx, name)
-            return await set_service_active(tx, name, Actor(cli_actor()), active=active)
+def switch_service(connection: Connection, name: str, *, active: bool, consequence: str, json: bool) -> None:
+    async def switch(tx: Tx) -> Service:
+        await require_service(tx, name)
+        return await set_service_active(tx, name, cli_actor(), active=active)
 
-    return with_hub(do, data_dir=data_dir, database_url=database_url)
+    service = run_transaction(connection, switch)
+    if json:
+        print_json(service_json(service))
+    else:
+        print_text(f"{name} is {service_state(service)}; {consequence}")
 
 
 async def require_service(tx: Tx, name: str) -> Service:
     try:
         return await find_service(tx, name)
     except NotFound as error:
-        raise NotFound(f"{error}: `pabal service list` shows those there are") from None
+        raise NotFound(f"{error}: see `pabal service list`") from None
 
 
 def credentials_json(name: str, secret: str) -> dict[str, Any]:
@@ -239,12 +229,8 @@ def service_json(service: Service) -> dict[str, Any]:
 
 
 def service_state(service: Service) -> str:
-    return f"disabled since {format_timestamp(service.disabled_at)}" if service.disabled_at else "active"
+    return state_since("disabled", service.disabled_at)
 
 
-def secret_end_text(secret: ServiceSecret) -> str:
-    return f"works until {format_timestamp(secret.expires_at)}" if secret.expires_at else "works for good"
-
-
-def format_timestamp(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S %Z}"
+def secret_expiry_text(secret: ServiceSecret) -> str:
+    return f"expires {local_time(secret.expires_at)}" if secret.expires_at else "does not expire"

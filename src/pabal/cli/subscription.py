@@ -2,22 +2,23 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any, assert_never
+from typing import TYPE_CHECKING, Annotated, Any, assert_never
 from uuid import UUID
 
 import cyclopts
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pabal.cli.context import cli_actor, with_hub
-from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.cli.output import print_json, print_rows, print_table, print_text, read_all_pages
-from pabal.cli.services import format_timestamp
-from pabal.core.actor import Actor
+from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
+from pabal.cli.examples import examples
+from pabal.cli.id_argument import IdArgument, resolve_id
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.output import local_time, print_json, print_rows, print_table, print_text, read_all_pages
 from pabal.core.errors import Invalid, SetupError
+from pabal.core.short_id import IdPattern
 from pabal.db.tx import Tx
-from pabal.events.events import EventAccess
+from pabal.events.events import OPERATOR_ACCESS
+from pabal.events.id_lookup import match_subscription_ids
 from pabal.events.push import PushResult
 from pabal.events.subscriptions import (
     Subscription,
@@ -30,223 +31,218 @@ from pabal.events.subscriptions import (
     resume_subscription,
     rotate_subscription_secret,
 )
-from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Done, Retry
 
-app = cyclopts.App(name="subscription", help="Which events the services want, and where they are sent.")
+if TYPE_CHECKING:
+    from pabal.hub import Hub
 
-SubscriptionArgument = Annotated[
-    UUID, Parameter(name="ID", help="The subscription, as `pabal subscription list` shows it.")
-]
+app = cyclopts.App(
+    name="subscription",
+    help="Manage subscriptions: which events a service receives, and where.",
+    help_epilogue=examples("subscription list --service billing", "subscription add 'order.*' --service billing"),
+)
 
-OPERATOR = EventAccess("hub", all_services=True)
-"""An operator sees and changes what is anybody's."""
 PAGE_SIZE = 500
-COLUMNS = ("id", "service", "mode", "types", "state", "where")
-SECRET_SHOWN_ONCE = "The secret is shown this once: pushes are verified with it, as Standard Webhooks says."  # noqa: S105
+COLUMNS = ("id", "service", "mode", "types", "state", "destination")
+SECRET_SHOWN_ONCE = "The secret is shown only once. Verify pushes with it as Standard Webhooks describes."  # noqa: S105
 
 
-@app.command(name="add")
+@app.command(
+    name="add",
+    help_epilogue=examples(
+        "subscription add 'order.*' --service billing",
+        "subscription add order.paid order.refunded --service billing --url https://billing.example.org/events",
+    ),
+)
 def subscription_add(
-    event_type: Annotated[list[str], Parameter(name="TYPE", help="Which types; * stands for anything: 'order.*'.")],
+    event_types: Annotated[list[str], Parameter(name="TYPE", help="Event types; * matches anything: 'order.*'.")],
     /,
     *,
-    service: Annotated[str, Parameter(help="Who wants them.")],
-    url: Annotated[str | None, Parameter(help="Where they are posted to. Without it the service pulls.")] = None,
-    description: Annotated[str | None, Parameter(help="What it is for, for people.")] = None,
+    service: Annotated[str, Parameter(help="The service that receives them.")],
+    url: Annotated[str | None, Parameter(help="Push them to this URL. Without it the service pulls.")] = None,
+    description: Annotated[str | None, Parameter(help="Description, one line.")] = None,
     timeout: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=60), help="Seconds the receiver has for its answer, 1 to 60.")
+        int, Parameter(validator=Number(gte=1, lte=60), help="Seconds the receiver has to respond, 1 to 60.")
     ] = 15,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Subscribe a service to events; for those that are posted, print the secret they are signed with, this once."""
+    """Subscribe a service to events. For pushes, prints the signing secret, which is shown only once."""
     if description and not description.isprintable():
-        raise Invalid.of_field("description", "is one line of text")
+        raise Invalid.of_field("description", "must be one line of text")
 
-    async def do(hub: Hub) -> tuple[Subscription, str | None]:
+    async def add(hub: "Hub") -> tuple[Subscription, str | None]:
         if url is not None:
             await hub.http_client.check_url(url)
-        draft = SubscriptionDraft(service, event_type, url, description, timeout)
+        draft = SubscriptionDraft(service, event_types, url, description, timeout)
         async with hub.transaction() as tx:
-            return await add_subscription(tx, hub.key_ring, draft, Actor(cli_actor()))
+            return await add_subscription(tx, hub.key_ring, draft, cli_actor())
 
-    added, secret = with_hub(do, data_dir=data_dir, database_url=database_url)
+    subscription, secret = with_hub(connection, add)
     if json:
-        print_json(asdict(added) | {"secret": secret})
+        print_json(asdict(subscription) | {"secret": secret})
         return
-    print_text(f"subscription  {added.id}")
+    print_text(f"subscription  {subscription.id}")
     print_signing_secret(secret)
 
 
-@app.command(name="list")
+@app.command(name="list", help_epilogue=examples("subscription list", "subscription list --service billing --json"))
 def subscription_list(
     *,
-    service: Annotated[str | None, Parameter(help="Only those of one service.")] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    service: Annotated[str | None, Parameter(help="Only subscriptions of this service.")] = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Show the subscriptions there are, the oldest first."""
+    """List subscriptions, oldest first."""
 
-    async def look(hub: Hub) -> list[Subscription]:
-        async with hub.autocommit() as tx:
-            return await read_all_pages(
-                lambda after: list_subscriptions(tx, OPERATOR, service=service, after=after, limit=PAGE_SIZE)
-            )
+    async def read(tx: Tx) -> list[Subscription]:
+        return await read_all_pages(
+            lambda after: list_subscriptions(tx, OPERATOR_ACCESS, service=service, after=after, limit=PAGE_SIZE)
+        )
 
-    every = with_hub(look, data_dir=data_dir, database_url=database_url)
-    print_rows(every, COLUMNS, subscription_cells, empty="No subscriptions.", json=json)
+    print_rows(run_query(connection, read), COLUMNS, subscription_cells, empty="No subscriptions.", json=json)
 
 
-@app.command(name="show")
+@app.command(
+    name="show", help_epilogue=examples("subscription show 01a1e213…ea569f", "subscription show 01a1e213…ea569f --json")
+)
 def subscription_show(
-    subscription_id: SubscriptionArgument,
-    /,
-    *,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    json: Json = False,
+    subscription_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Show one subscription, and how its receiver does."""
+    """Show a subscription and the state of its receiver."""
 
-    async def look(hub: Hub) -> Subscription:
-        async with hub.autocommit() as tx:
-            return await find_subscription(tx, subscription_id, OPERATOR)
+    async def read(tx: Tx) -> Subscription:
+        return await find_subscription(tx, await resolve_subscription_id(tx, subscription_id), OPERATOR_ACCESS)
 
-    print_subscription(with_hub(look, data_dir=data_dir, database_url=database_url), json=json)
+    print_subscription(run_query(connection, read), json=json)
 
 
-@app.command(name="pause")
+@app.command(
+    name="pause",
+    help_epilogue=examples("subscription pause 01a1e213…ea569f", "subscription pause 01a1e213…ea569f --json"),
+)
 def subscription_pause(
-    subscription_id: SubscriptionArgument,
-    /,
-    *,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    json: Json = False,
+    subscription_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Send nothing more: what comes waits, what is on its way arrives."""
-    by = Actor(cli_actor())
-    paused = change_subscription_row(
-        lambda tx: pause_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url
+    """Pause a subscription. New events wait; deliveries in flight finish."""
+    actor = cli_actor()
+    _, subscription = change_subscription(
+        connection, subscription_id, lambda tx, row: pause_subscription(tx, row, OPERATOR_ACCESS, actor)
     )
-    print_subscription(paused, json=json)
+    print_subscription(subscription, json=json)
 
 
-@app.command(name="resume")
+@app.command(
+    name="resume",
+    help_epilogue=examples("subscription resume 01a1e213…ea569f", "subscription resume 01a1e213…ea569f --json"),
+)
 def subscription_resume(
-    subscription_id: SubscriptionArgument,
-    /,
-    *,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    json: Json = False,
+    subscription_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Send again: what was paused, given up after a 410, or held back because its receiver fails."""
-    by = Actor(cli_actor())
-    resumed = change_subscription_row(
-        lambda tx: resume_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url
+    """Resume a subscription that was paused, disabled by a 410 response, or held back after failures."""
+    actor = cli_actor()
+    _, subscription = change_subscription(
+        connection, subscription_id, lambda tx, row: resume_subscription(tx, row, OPERATOR_ACCESS, actor)
     )
-    print_subscription(resumed, json=json)
+    print_subscription(subscription, json=json)
 
 
-@app.command(name="remove")
+@app.command(
+    name="remove",
+    help_epilogue=examples("subscription remove 01a1e213…ea569f", "subscription remove 01a1e213…ea569f --json"),
+)
 def subscription_remove(
-    subscription_id: SubscriptionArgument,
-    /,
-    *,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    json: Json = False,
+    subscription_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Forget a subscription. What is owed to its service already stays, and can be pulled."""
-    by = Actor(cli_actor())
-    change_subscription_row(lambda tx: remove_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url)
+    """Remove a subscription. Events already queued for its service stay and can be pulled."""
+    actor = cli_actor()
+    removed_id, _ = change_subscription(
+        connection, subscription_id, lambda tx, row: remove_subscription(tx, row, OPERATOR_ACCESS, actor)
+    )
     if json:
-        print_json({"removed": str(subscription_id)})
+        print_json({"removed": str(removed_id)})
     else:
-        print_text(f"{subscription_id} is gone")
+        print_text(f"{removed_id} removed")
 
 
-@app.command(name="rotate-secret")
+@app.command(
+    name="rotate-secret",
+    help_epilogue=examples(
+        "subscription rotate-secret 01a1e213…ea569f", "subscription rotate-secret 01a1e213…ea569f --json"
+    ),
+)
 def subscription_rotate_secret(
-    subscription_id: SubscriptionArgument,
-    /,
-    *,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    json: Json = False,
+    subscription_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Print a new secret, this once. The one before signs beside it for a day."""
+    """Print a new signing secret, which is shown only once. Pushes are also signed with the old one for a day."""
 
-    async def do(hub: Hub) -> tuple[Subscription, str]:
+    async def rotate(hub: "Hub") -> tuple[Subscription, str]:
         async with hub.transaction() as tx:
-            return await rotate_subscription_secret(tx, hub.key_ring, subscription_id, OPERATOR, Actor(cli_actor()))
+            row = await resolve_subscription_id(tx, subscription_id)
+            return await rotate_subscription_secret(tx, hub.key_ring, row, OPERATOR_ACCESS, cli_actor())
 
-    rotated, secret = with_hub(do, data_dir=data_dir, database_url=database_url)
+    subscription, secret = with_hub(connection, rotate)
     if json:
-        print_json(asdict(rotated) | {"secret": secret})
+        print_json(asdict(subscription) | {"secret": secret})
         return
     print_signing_secret(secret)
-    before = rotated.previous_secret_until
+    until = subscription.previous_secret_until
     print_text(
-        f"The one before signs as well until {format_timestamp(before)}."
-        if before
-        else "No other secret signs any more."
+        f"Pushes are also signed with the old secret until {local_time(until)}."
+        if until
+        else "No other secret is used."
     )
 
 
-@app.command(name="test")
+@app.command(
+    name="test", help_epilogue=examples("subscription test 01a1e213…ea569f", "subscription test 01a1e213…ea569f --json")
+)
 def subscription_test(
-    subscription_id: SubscriptionArgument,
-    /,
-    *,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    json: Json = False,
+    subscription_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Post a signed event `pabal.test` at once and say what came back; the exit code is 1 if it was not a 2xx."""
+    """Push a signed `pabal.test` event and print the result. Exits with 1 unless the receiver responds with 2xx."""
 
-    async def do(hub: Hub) -> PushResult:
+    async def push(hub: "Hub") -> PushResult:
         async with hub.autocommit() as tx:
-            subscription = await find_subscription(tx, subscription_id, OPERATOR)
+            row = await resolve_subscription_id(tx, subscription_id)
+            subscription = await find_subscription(tx, row, OPERATOR_ACCESS)
         return await hub.pusher.send_test(subscription)
 
-    came_back = with_hub(do, data_dir=data_dir, database_url=database_url)
-    match came_back:
+    outcome = with_hub(connection, push)
+    match outcome:
         case Done():
             error = None
         case Retry() | Dead():
-            error = came_back.error
+            error = outcome.error
         case _:
-            assert_never(came_back)
+            assert_never(outcome)
     if json:
         print_json({"delivered": error is None, "error": error})
     elif error is None:
         print_text("delivered")
     if error is not None:
-        raise SetupError(f"the test was not delivered: {error}")
+        raise SetupError(f"test event not delivered: {error}")
 
 
-def change_subscription_row(
-    action: Callable[[Tx], Awaitable[Any]],
-    data_dir: Path | None,
-    database_url: str | None,
-) -> Any:
-    async def do(hub: Hub) -> Any:
-        async with hub.transaction() as tx:
-            return await action(tx)
+async def resolve_subscription_id(tx: Tx, pattern: IdPattern) -> UUID:
+    return await resolve_id(tx, pattern, "subscription", match_subscription_ids)
 
-    return with_hub(do, data_dir=data_dir, database_url=database_url)
+
+def change_subscription(
+    connection: Connection, pattern: IdPattern, change: Callable[[Tx, UUID], Awaitable[Any]]
+) -> tuple[UUID, Any]:
+    async def apply(tx: Tx) -> tuple[UUID, Any]:
+        row = await resolve_subscription_id(tx, pattern)
+        return row, await change(tx, row)
+
+    return run_transaction(connection, apply)
 
 
 def print_subscription(subscription: Subscription, *, json: bool) -> None:
     if json:
         print_json(asdict(subscription))
         return
-    before = subscription.previous_secret_until
+    until = subscription.previous_secret_until
     print_table(
         ("subscription", str(subscription.id)),
         [
@@ -261,8 +257,8 @@ def print_subscription(subscription: Subscription, *, json: bool) -> None:
                 if subscription.url
                 else []
             ),
-            *([("secret before", f"signs until {format_timestamp(before)}")] if before else []),
-            ("added", format_timestamp(subscription.created_at)),
+            *([("old secret", f"signs until {local_time(until)}")] if until else []),
+            ("added", local_time(subscription.created_at)),
         ],
     )
 
@@ -280,20 +276,15 @@ def subscription_cells(subscription: Subscription) -> tuple[object, ...]:
         subscription.mode,
         " ".join(subscription.event_types),
         subscription_state(subscription),
-        subscription_destination(subscription),
+        subscription.url or subscription.program,
     )
-
-
-def subscription_destination(subscription: Subscription) -> str:
-    """Where its events go: an address, or a program's handlers."""
-    return subscription.url or subscription.program
 
 
 def subscription_state(subscription: Subscription) -> str:
     if subscription.disabled_at:
-        return f"given up since {format_timestamp(subscription.disabled_at)}: {subscription.disabled_reason}"
+        return f"disabled since {local_time(subscription.disabled_at)}: {subscription.disabled_reason}"
     if subscription.paused_at:
-        return f"paused since {format_timestamp(subscription.paused_at)}"
+        return f"paused since {local_time(subscription.paused_at)}"
     if subscription.open_until:
-        return f"failed {subscription.failures} times, rests until {format_timestamp(subscription.open_until)}"
+        return f"failed {subscription.failures} times, held back until {local_time(subscription.open_until)}"
     return "active"

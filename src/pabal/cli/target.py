@@ -1,4 +1,4 @@
-"""How a command comes to a database: the external one it was told of, the running embedded one, or one it starts."""
+"""Find the database of a command: the external one, the running embedded one, or one that the command starts."""
 
 import os
 from collections.abc import Generator
@@ -6,86 +6,90 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from pabal.cli.database_settings import DatabaseSettings
 from pabal.core.errors import SetupError
 from pabal.db import embedded
 from pabal.db.embedded.cluster import list_clusters
-from pabal.hub import DatabaseUrls
-from pabal.settings import Settings
+from pabal.db.urls import DatabaseUrls
 
 
 @dataclass(slots=True)
 class DatabaseTarget:
-    """The roads, and the embedded server if it is ours to keep alive."""
+    """The database's addresses, the role the hub logs in as, and the embedded server if this process runs it."""
 
     urls: DatabaseUrls
     login: str | None
     server: embedded.EmbeddedServer | None = None
 
+    @property
+    def direct_url(self) -> str:
+        """The address that bypasses any pooler."""
+        return self.urls.direct or self.urls.main
 
-def external_target(settings: Settings) -> DatabaseTarget | None:
+
+def external_target(settings: DatabaseSettings) -> DatabaseTarget | None:
     if settings.database_url is None:
         return None
-    direct = settings.database_direct_url
-    url = settings.database_url.get_secret_value()
-    return DatabaseTarget(DatabaseUrls(url, direct.get_secret_value() if direct else None), login_from_url(url))
+    urls = DatabaseUrls(settings.database_url, settings.database_direct_url)
+    return DatabaseTarget(urls, login_from_url(urls.main))
 
 
-def embedded_target(endpoint: embedded.ServerAddress) -> DatabaseTarget:
-    return DatabaseTarget(DatabaseUrls(endpoint.hub_url, endpoint.owner_url), login_from_url(endpoint.hub_url))
+def embedded_target(address: embedded.ServerAddress) -> DatabaseTarget:
+    return DatabaseTarget(DatabaseUrls(address.hub_url, address.owner_url), login_from_url(address.hub_url))
 
 
-def running_target(settings: Settings) -> DatabaseTarget:
-    """The database of the hub that runs now."""
-    if found := external_target(settings):
-        return found
-    endpoint = embedded.attach_embedded_server(settings.data_dir)
-    if endpoint is None:
+def running_target(settings: DatabaseSettings) -> DatabaseTarget:
+    """Return the external database, or the embedded one of the running hub."""
+    if target := external_target(settings):
+        return target
+    address = embedded.attach_embedded_server(settings.data_dir)
+    if address is None:
         raise SetupError(
             f"no hub is running on {settings.data_dir}: start one with `pabal up`, or set PABAL_DATABASE_URL"
         )
-    return embedded_target(endpoint)
+    return embedded_target(address)
 
 
 @contextmanager
-def start_target(settings: Settings) -> Generator[DatabaseTarget]:
-    """The external database, or an embedded one that lives as long as this."""
-    if found := external_target(settings):
-        yield found
+def start_target(settings: DatabaseSettings) -> Generator[DatabaseTarget]:
+    """Yield the external database, or start the embedded one and stop it at the end."""
+    if external := external_target(settings):
+        yield external
         return
-    ground = start_embedded_target(settings)
+    target = start_embedded_target(settings)
     try:
-        yield ground
+        yield target
     finally:
-        if ground.server:
-            ground.server.stop()
+        if target.server:
+            target.server.stop()
 
 
-def require_data_dir(settings: Settings) -> None:
-    """Insist that there is a database already: only to be told that it is empty, nobody needs a new one."""
-    home = settings.data_dir.absolute()
-    hidden = os.access(home, os.F_OK) and not os.access(home, os.R_OK)  # whoever would open it says why it cannot
-    if settings.database_url is None and not hidden and not list_clusters(home):
+def require_data_dir(settings: DatabaseSettings) -> None:
+    """Refuse to create an empty database for a command that only reads or changes an existing one."""
+    folder = settings.data_dir.absolute()
+    unreadable = os.access(folder, os.F_OK) and not os.access(folder, os.R_OK)  # opening it gives a better error
+    if settings.database_url is None and not unreadable and not list_clusters(folder):
         raise SetupError(
             f"no hub has run on {settings.data_dir} yet: start one with `pabal up`, or set PABAL_DATABASE_URL"
         )
 
 
 @contextmanager
-def attach_or_start_target(settings: Settings) -> Generator[DatabaseTarget]:
-    """Whichever there is: external, running, or started for this one command."""
-    endpoint = None if settings.database_url else embedded.attach_embedded_server(settings.data_dir)
-    if endpoint is not None:
-        yield embedded_target(endpoint)
+def attach_or_start_target(settings: DatabaseSettings) -> Generator[DatabaseTarget]:
+    """Yield the external or the running embedded database; without either, start the embedded one meanwhile."""
+    address = None if settings.database_url else embedded.attach_embedded_server(settings.data_dir)
+    if address is not None:
+        yield embedded_target(address)
         return
-    with start_target(settings) as ground:
-        yield ground
+    with start_target(settings) as target:
+        yield target
 
 
-def start_embedded_target(settings: Settings) -> DatabaseTarget:
+def start_embedded_target(settings: DatabaseSettings) -> DatabaseTarget:
     server = embedded.start_embedded_server(settings.data_dir, pg_bin=settings.pg_bin)
-    ground = embedded_target(server.address)
-    ground.server = server
-    return ground
+    target = embedded_target(server.address)
+    target.server = server
+    return target
 
 
 def login_from_url(url: str) -> str | None:

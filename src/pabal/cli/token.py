@@ -2,46 +2,56 @@
 
 import sys
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import cyclopts
-import msgspec
 from cyclopts import Parameter
-from rich.text import Text
 
-from pabal.api.oauth import token_pair_view
-from pabal.cli.context import cli_actor, with_hub
-from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit
-from pabal.cli.output import print_json, print_table, print_text, stdout_console
-from pabal.cli.services import format_timestamp, require_service
+from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
+from pabal.cli.examples import examples
+from pabal.cli.id_argument import IdOption, resolve_id
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit, repeatable
+from pabal.cli.output import local_time, print_json, print_json_items, print_table, print_text
+from pabal.cli.services import require_service
+from pabal.cli.token_output import (
+    inspection_json,
+    parse_token_cursor,
+    print_inspection,
+    print_token_pair,
+    token_json,
+)
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, InvalidGrant, NotFound
 from pabal.db.tx import Tx
-from pabal.hub import Hub
-from pabal.tokens import revoke
 from pabal.tokens.access import TokenPair
+from pabal.tokens.id_lookup import match_access_token_ids, match_family_ids
 from pabal.tokens.inspect import TokenInspection, inspect_token
-from pabal.tokens.issue import OAuthClient
-from pabal.tokens.issue import issue_tokens as found
-from pabal.tokens.permission import format_scope, grant_permissions
-from pabal.tokens.refresh import refresh_tokens as spend
-from pabal.tokens.revoke import revoke_access_token, revoke_family, revoke_service_tokens
+from pabal.tokens.issue import OAuthClient, issue_tokens
+from pabal.tokens.permission import grant_permissions
+from pabal.tokens.refresh import refresh_tokens
+from pabal.tokens.revoke import REVOKED_ON_REQUEST, revoke_access_token, revoke_family, revoke_service_tokens
 from pabal.tokens.services import Service
 from pabal.tokens.verify import TokenState, find_token_state, is_refresh_token, list_access_tokens
 
-app = cyclopts.App(name="token", help="Issue, refresh, verify, revoke and list the tokens of services.")
+if TYPE_CHECKING:
+    from pabal.hub import Hub
+
+app = cyclopts.App(
+    name="token",
+    help="Issue, refresh, verify, revoke and list the tokens of services.",
+    help_epilogue=examples("token issue shop", "token list --service shop"),
+)
 
 MAX_TOKEN_BYTES = 65536
 STANDARD_INPUT = "-"
-STDIN_HINT = "`-` reads it from standard input; an argument is seen by everybody who runs `ps`."
+STDIN_HINT = "`-` reads it from standard input; arguments are visible in `ps`."
 TokenArgument = Annotated[str, Parameter(name="TOKEN", allow_leading_hyphen=True, help=f"The token. {STDIN_HINT}")]
 
 
 def require_one_revocation(arguments: cyclopts.ArgumentCollection) -> None:
     if len(arguments.filter_by(value_set=True)) != 1:
-        raise ValueError("Say one of TOKEN, --id, --family and --service.")
+        raise ValueError("Use exactly one of TOKEN, --id, --family and --service.")
 
 
 REVOKE_GROUP = cyclopts.Group("What to revoke", validator=require_one_revocation)
@@ -49,7 +59,7 @@ REVOKE_GROUP = cyclopts.Group("What to revoke", validator=require_one_revocation
 
 @dataclass(frozen=True, slots=True)
 class RevocationResult:
-    """What was asked to end, by the one name it has, and how many tokens or families did."""
+    """The token, family or service that was named, and how many tokens or families were revoked."""
 
     token: UUID | None = None
     family: UUID | None = None
@@ -61,79 +71,73 @@ class RevocationResult:
         return f"access token {self.token}" if self.token else f"family {self.family}"
 
 
-@app.command(name="issue")
+@app.command(
+    name="issue", help_epilogue=examples("token issue shop", "token issue shop --scope event:publish --no-refresh")
+)
 def token_issue(
-    service: Annotated[str, Parameter(name="SERVICE", help="Whose token it will be.")],
+    service: Annotated[str, Parameter(name="SERVICE", help="The service the token is for.")],
     /,
     *,
-    scope: Annotated[
-        list[str] | None,
-        Parameter(negative="", consume_multiple=True, help="Only these permissions. Default: all the service may."),
-    ] = None,
-    no_refresh: Annotated[bool, Parameter(negative="", help="Without a refresh token.")] = False,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    scope: Annotated[list[str] | None, repeatable("Only this permission. Default: all of the service's.")] = None,
+    no_refresh: Annotated[bool, Parameter(negative="", help="Issue no refresh token.")] = False,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Issue an access token, for an hour, and what to refresh it with, in a service's name and without its secret."""
+    """Issue an access token for an hour and a refresh token, without the service's secret."""
 
-    async def do(hub: Hub) -> TokenPair:
+    async def issue(hub: "Hub") -> TokenPair:
         async with hub.transaction() as tx:
             holder = await require_active_service(tx, service)
             client = OAuthClient(holder.name, tuple(holder.permissions), holder.now)
             permissions = grant_permissions(scope or (), client.allowed)
-            return await found(
-                tx, hub.token_issuer, client, permissions, Actor(cli_actor()), refreshable=not no_refresh
+            return await issue_tokens(
+                tx, hub.token_issuer, client, permissions, cli_actor(), refreshable=not no_refresh
             )
 
-    print_token_pair(with_hub(do, data_dir=data_dir, database_url=database_url), json=json)
+    print_token_pair(with_hub(connection, issue), json=json)
 
 
-@app.command(name="refresh")
-def token_refresh(
-    token: TokenArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
-) -> None:
-    """Spend a refresh token for a new pair. One that was spent before ends its family, here as at the door."""
+@app.command(name="refresh", help_epilogue=examples("token refresh -", "token refresh - --json"))
+def token_refresh(token: TokenArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Exchange a refresh token for a new pair. A refresh token that was used before revokes its family."""
     token = read_token(token)
     if not is_refresh_token(token):
-        raise Invalid.of_field("token", "is not a refresh token: those begin with pbr_")
+        raise Invalid.of_field("token", "is not a refresh token; those begin with pbr_")
 
-    async def do(hub: Hub) -> TokenPair | InvalidGrant:
+    async def refresh(hub: "Hub") -> TokenPair | InvalidGrant:
         async with hub.transaction() as tx:
-            held = await find_token_state(tx, token)
-            if held is None:
+            state = await find_token_state(tx, token)
+            if state is None:
                 return InvalidGrant("unknown refresh token")
-            await require_active_service(tx, held.service)
-            return await spend(tx, hub.token_issuer, held.service, token, requested=(), actor=Actor(cli_actor()))
+            await require_active_service(tx, state.service)
+            return await refresh_tokens(tx, hub.token_issuer, state.service, token, requested=(), actor=cli_actor())
 
-    pair = with_hub(do, data_dir=data_dir, database_url=database_url)
+    pair = with_hub(connection, refresh)
     if isinstance(pair, InvalidGrant):
-        raise InvalidGrant(f"{pair}: `pabal token issue` begins anew")
+        raise InvalidGrant(f"{pair}: start again with `pabal token issue`")
     print_token_pair(pair, json=json)
 
 
-@app.command(name="verify")
-def token_verify(
-    token: TokenArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
-) -> None:
-    """Say whether a token, access or refresh, is good now, and if not, why not. Exits with 1 if it is not."""
+@app.command(name="verify", help_epilogue=examples("token verify -", "token verify - --json"))
+def token_verify(token: TokenArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """Check whether an access or refresh token is valid, and why not. Exits with 1 if it is invalid."""
     token = read_token(token)
 
-    async def look(hub: Hub) -> TokenInspection:
+    async def inspect(hub: "Hub") -> TokenInspection:
         async with hub.autocommit() as tx:
             return await inspect_token(tx, hub.token_issuer, token)
 
-    explained = with_hub(look, data_dir=data_dir, database_url=database_url)
+    inspection = with_hub(connection, inspect)
     kind = "refresh" if is_refresh_token(token) else "access"
     if json:
-        print_json(explanation_json(explained, kind))
+        print_json(inspection_json(inspection, kind))
     else:
-        print_explanation(explained, kind)
-    if not explained.is_valid:
+        print_inspection(inspection, kind)
+    if not inspection.is_valid:
         sys.exit(1)
 
 
-@app.command(name="revoke")
+@app.command(name="revoke", help_epilogue=examples("token revoke --id 01a1e213…ea569f", "token revoke --service shop"))
 def token_revoke(
     token: Annotated[
         str | None,
@@ -141,195 +145,112 @@ def token_revoke(
             name="TOKEN",
             group=REVOKE_GROUP,
             allow_leading_hyphen=True,
-            help=f"An access token, alone; or a refresh token with all its family. {STDIN_HINT}",
+            help=f"An access token, or a refresh token with its whole family. {STDIN_HINT}",
         ),
     ] = None,
     /,
     *,
-    id: Annotated[
-        UUID | None, Parameter(group=REVOKE_GROUP, help="An access token, as `pabal token list` shows it.")
+    id: Annotated[IdOption, Parameter(group=REVOKE_GROUP, help="Id of an access token.")] = None,
+    family: Annotated[
+        IdOption, Parameter(group=REVOKE_GROUP, help="Id of a token family: all tokens of one grant.")
     ] = None,
-    family: Annotated[UUID | None, Parameter(group=REVOKE_GROUP, help="All tokens that came of one grant.")] = None,
     service: Annotated[str | None, Parameter(group=REVOKE_GROUP, help="All tokens of a service.")] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Revoke tokens by one of four names. Running hubs refuse them at once."""
+    """Revoke a token, a family or all tokens of a service. Running hubs refuse them at once."""
     token = None if token is None else read_token(token)
-    by = Actor(cli_actor())
+    actor = cli_actor()
 
-    async def do(hub: Hub) -> RevocationResult:
-        async with hub.transaction() as tx:
-            if token is not None:
-                return await revoke_given_token(tx, token, by)
-            if id is not None:
-                return require_revoked(RevocationResult(token=id, revoked=int(await revoke_access_token(tx, id, by))))
-            if family is not None:
-                return require_revoked(
-                    RevocationResult(
-                        family=family, revoked=int(await revoke_family(tx, family, revoke.REVOKED_ON_REQUEST, by))
-                    )
-                )
-            assert service is not None
-            await require_service(tx, service)
-            return RevocationResult(service=service, revoked=await revoke_service_tokens(tx, service, by))
+    async def revoke(tx: Tx) -> RevocationResult:
+        if token is not None:
+            return await revoke_token_text(tx, token, actor)
+        if id is not None:
+            token_id = await resolve_id(tx, id, "access token", match_access_token_ids)
+            is_revoked = await revoke_access_token(tx, token_id, actor)
+            return require_revoked(RevocationResult(token=token_id, revoked=int(is_revoked)))
+        if family is not None:
+            family_id = await resolve_id(tx, family, "token family", match_family_ids)
+            is_revoked = await revoke_family(tx, family_id, REVOKED_ON_REQUEST, actor)
+            return require_revoked(RevocationResult(family=family_id, revoked=int(is_revoked)))
+        assert service is not None
+        await require_service(tx, service)
+        return RevocationResult(service=service, revoked=await revoke_service_tokens(tx, service, actor))
 
-    ended = with_hub(do, data_dir=data_dir, database_url=database_url)
+    result = run_transaction(connection, revoke)
     if json:
-        print_json(asdict(ended))
-    elif ended.service:
-        print_text(f"{ended.revoked} families of {service} are revoked")
+        print_json(asdict(result))
+    elif result.service:
+        print_text(f"{result.revoked} token families of {service} revoked")
     else:
-        print_text(f"{ended.label} is revoked" if ended.revoked else f"{ended.label} had ended already")
+        print_text(f"{result.label} revoked" if result.revoked else f"{result.label} was no longer valid")
 
 
-@app.command(name="list")
+@app.command(name="list", help_epilogue=examples("token list --service shop", "token list --all --json"))
 def token_list(
     *,
-    service: Annotated[str | None, Parameter(help="Only those of this service.")] = None,
-    all: Annotated[bool, Parameter(negative="", help="Those that have ended too.")] = False,
+    service: Annotated[str | None, Parameter(help="Only tokens of this service.")] = None,
+    all: Annotated[bool, Parameter(negative="", help="Include expired and revoked tokens.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Show access tokens by their ids, the newest first. With --json their families and scopes too."""
+    """List access tokens, newest first. --json includes families and scopes."""
     after = parse_token_cursor(cursor)
 
-    async def look(hub: Hub) -> list[TokenState]:
-        async with hub.autocommit() as tx:
-            if service is not None:
-                await require_service(tx, service)
-            return await list_access_tokens(tx, service=service, after=after, include_ended=all, limit=limit + 1)
+    async def read(tx: Tx) -> list[TokenState]:
+        if service is not None:
+            await require_service(tx, service)
+        return await list_access_tokens(tx, service=service, after=after, include_ended=all, limit=limit + 1)
 
-    every = with_hub(look, data_dir=data_dir, database_url=database_url)
-    page, more = every[:limit], len(every) > limit
-    following = f"{page[-1].created_at.isoformat()}/{page[-1].id}" if more else None
+    rows = run_query(connection, read)
+    page, has_more = rows[:limit], len(rows) > limit
+    next_cursor = f"{page[-1].created_at.isoformat()}/{page[-1].id}" if has_more else None
     if json:
-        print_json({"items": [token_json(each) for each in page], "cursor": following})
+        print_json_items(map(token_json, page), next_cursor)
         return
     print_table(
-        ("id", "service", "good", "ends"),
-        [(each.id, each.service, "yes" if each.is_valid else "no", format_timestamp(each.expires_at)) for each in page],
+        ("id", "service", "valid", "expires"),
+        [(token.id, token.service, "yes" if token.is_valid else "no", local_time(token.expires_at)) for token in page],
         empty="No tokens.",
     )
-    if following:
-        print_text(f"older: --cursor {following}")
+    if next_cursor:
+        print_text(f"older: --cursor {next_cursor}")
 
 
 def read_token(token: str) -> str:
-    """The token from the argument or from standard input; bytes that are no text are no token of ours either way."""
+    """Read the token from the argument or from standard input. Bytes that are not text never match a token."""
     if token.startswith("-") and token != STANDARD_INPUT:
-        raise Invalid.of_field("token", f"does not begin with a hyphen; {token!r} is not an option either")
+        raise Invalid.of_field("token", f"cannot begin with a hyphen, and {token!r} is not an option")
     if token == STANDARD_INPUT:
         token = sys.stdin.buffer.readline(MAX_TOKEN_BYTES).decode(errors="replace")
     token = token.encode(errors="replace").decode().strip()
     if not token:
-        raise Invalid.of_field("token", "is empty")
+        raise Invalid.of_field("token", "must not be empty")
     return token
 
 
 async def require_active_service(tx: Tx, name: str) -> Service:
     service = await require_service(tx, name)
     if not service.is_active:
-        raise Conflict(f"{name} is disabled: `pabal service enable {name}` lets it in again")
+        raise Conflict(f"{name} is disabled: enable it with `pabal service enable {name}`")
     return service
 
 
-async def revoke_given_token(tx: Tx, token: str, actor: Actor) -> RevocationResult:
-    """As at the door: an access token ends alone, a refresh token takes its family with it."""
-    known = await find_token_state(tx, token)
-    if known is None:
-        raise NotFound("this is not a token of this hub: `pabal token verify` says more")
+async def revoke_token_text(tx: Tx, token: str, actor: Actor) -> RevocationResult:
+    """Revoke as the OAuth endpoint does: an access token alone, a refresh token with its family."""
+    state = await find_token_state(tx, token)
+    if state is None:
+        raise NotFound("this token was not issued by this hub: see `pabal token verify`")
     if is_refresh_token(token):
-        return RevocationResult(
-            family=known.family_id,
-            revoked=int(await revoke_family(tx, known.family_id, revoke.REVOKED_ON_REQUEST, actor)),
-        )
-    return RevocationResult(token=known.id, revoked=int(await revoke_access_token(tx, known.id, actor)))
+        is_revoked = await revoke_family(tx, state.family_id, REVOKED_ON_REQUEST, actor)
+        return RevocationResult(family=state.family_id, revoked=int(is_revoked))
+    return RevocationResult(token=state.id, revoked=int(await revoke_access_token(tx, state.id, actor)))
 
 
 def require_revoked(result: RevocationResult) -> RevocationResult:
-    """An id that names nothing live is more likely mistyped than revoked twice."""
+    """Fail if nothing was revoked: the id is more likely mistyped than revoked twice."""
     if not result.revoked:
-        raise NotFound(f"there is no live {result.label}: `pabal token list` shows those there are")
+        raise NotFound(f"no valid {result.label}: see `pabal token list`")
     return result
-
-
-def print_token_pair(pair: TokenPair, *, json: bool) -> None:
-    answer: dict[str, Any] = msgspec.to_builtins(token_pair_view(pair)) | {"family": pair.family_id}
-    if json:
-        print_json(answer)
-        return
-    for name, value in answer.items():
-        print_text(f"{name:<15}{value}")
-    print_text("The tokens are shown this once: the hub keeps them encrypted.")
-
-
-def explanation_json(explanation: TokenInspection, kind: str) -> dict[str, Any]:
-    token = explanation.token
-    known = (
-        None
-        if token is None
-        else {
-            "id": token.id,
-            "family": token.family_id,
-            "service": token.service,
-            "scope": format_scope(token.permissions),
-            "created_at": token.created_at,
-            "expires_at": token.effective_expiry,
-        }
-    )
-    return {
-        "good": explanation.is_valid,
-        "why": explanation.problems,
-        "kind": kind,
-        "token": known,
-        "claims": explanation.claims,
-    }
-
-
-def print_explanation(explanation: TokenInspection, kind: str) -> None:
-    if explanation.is_valid:
-        stdout_console.print(Text("good", "green"))
-    for why in explanation.problems:
-        stdout_console.print(Text.assemble(("not good", "red"), f": {why}"))
-    if token := explanation.token:
-        print_table(
-            ("token", kind),
-            [
-                ("service", token.service),
-                ("scope", format_scope(token.permissions)),
-                ("id", token.id),
-                ("family", token.family_id),
-                ("issued", format_timestamp(token.created_at)),
-                ("ends", format_timestamp(token.effective_expiry)),
-            ],
-        )
-    if explanation.claims:
-        print_table(("claim", ""), [*msgspec.structs.asdict(explanation.claims).items()])
-
-
-def token_json(token: TokenState) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "family": token.family_id,
-        "service": token.service,
-        "scope": format_scope(token.permissions),
-        "good": token.is_valid,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-    }
-
-
-def parse_token_cursor(cursor: str | None) -> tuple[datetime, UUID] | None:
-    """Read a cursor: when the last token of the page before was issued, and which it was."""
-    if cursor is None:
-        return None
-    at, _, row = cursor.partition("/")
-    try:
-        return datetime.fromisoformat(at), UUID(row)
-    except ValueError:
-        raise Invalid.of_field("cursor", "is not one of ours") from None

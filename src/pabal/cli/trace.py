@@ -1,4 +1,4 @@
-"""`pabal trace`: one id's story."""
+"""`pabal trace`."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,11 +7,16 @@ from uuid import UUID
 
 from cyclopts import Parameter
 
-from pabal.cli.context import with_hub
-from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.cli.context import run_query
+from pabal.cli.id_argument import MAX_LISTED_IDS, ambiguous_id
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
 from pabal.cli.output import local_time, one_line, print_json, print_table, print_text
 from pabal.core.messages import duration_message
-from pabal.hub import Hub
+from pabal.core.short_id import parse_id_pattern
+from pabal.db.tx import Tx
+from pabal.events.id_lookup import match_dead_letter_ids, match_event_ids
+from pabal.notifications.id_lookup import match_notification_ids
+from pabal.relay.id_lookup import match_message_ids, match_reply_ids
 from pabal.trace import (
     TRACE_TONES,
     FullEventTrace,
@@ -34,7 +39,8 @@ from pabal.trace.relay_entries import message_status_text
 
 TONE_STYLES = {"bad": "red", "so-so": "yellow", "good": "green", "mended": "cyan"}
 MAX_ERROR_CHARS = 300
-"""Characters of an error a line has room for; --json has them all."""
+"""Characters of an error on one line; --json has all of them."""
+TRACEABLE = (match_event_ids, match_dead_letter_ids, match_notification_ids, match_message_ids, match_reply_ids)
 
 
 def trace_command(
@@ -42,43 +48,54 @@ def trace_command(
         str,
         Parameter(
             name="ID",
-            help="An event, a delivery, a dead letter, a notification, a message, a reply (the first 8 characters may "
-            "do), a correlation id or a conversation.",
+            help="An event, delivery, dead letter, notification, message or reply, whole or short; a correlation id; "
+            "or a conversation.",
         ),
     ],
     /,
     *,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
+    connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Tell what became of an event, a notification or a message: who brought it, each attempt, how it ended."""
+    """Show the history of an event, a notification or a message: its origin, every attempt and how it ended."""
 
-    async def look(hub: Hub) -> Trace:
-        async with hub.autocommit() as tx:
-            return await resolve_trace(tx, id)
+    async def read(tx: Tx) -> Trace:
+        return await resolve_trace(tx, await expand_short_id(tx, id))
 
-    found = with_hub(look, data_dir=data_dir, database_url=database_url)
+    trace = run_query(connection, read)
     if json:
-        print_json(trace_document(found))
+        print_json(trace_document(trace))
         return
-    match found:
+    match trace:
         case MessageTrace():
-            print_message_trace(found)
+            print_message_trace(trace)
         case FullNotificationTrace():
-            print_notification_trace(found)
+            print_notification_trace(trace)
         case FullEventTrace():
-            print_event_trace(found)
+            print_event_trace(trace)
+
+
+async def expand_short_id(tx: Tx, text: str) -> str:
+    """Replace a short id `01234567…abcdef` by the one id it stands for. Return other text unchanged."""
+    pattern = parse_id_pattern(text)
+    if pattern is None or not pattern.suffix:
+        return text
+    ids = [row for match_ids in TRACEABLE for row in await match_ids(tx, pattern, MAX_LISTED_IDS + 1)]
+    if len(ids) > 1:
+        raise ambiguous_id(pattern, ids)
+    return str(ids[0]) if ids else text
 
 
 def print_message_trace(trace: MessageTrace) -> None:
     if trace.kind == "conversation":
-        rows = [(each.id, local_time(each.created_at), message_status_text(each, trace.now)) for each in trace.messages]
-        print_table(("message", "came", "how it stands"), rows, empty="No messages.")
+        rows = [
+            (message.id, local_time(message.created_at), message_status_text(message, trace.now))
+            for message in trace.messages
+        ]
+        print_table(("message", "received", "status"), rows, empty="No messages.")
         return
     [message] = trace.messages
-    whose = one_line(message.conversation_key)
-    print_text(f"message {message.id}  {whose} → {message.account_id}", "bold")
+    print_text(f"message {message.id}  {one_line(message.conversation_key)} → {message.account_id}", "bold")
     print_text(f"  {one_line(message_status_text(message, trace.now))}\n")
     print_trace_entries(trace.entries, {})
 
@@ -91,50 +108,48 @@ def print_notification_trace(trace: FullNotificationTrace) -> None:
 
 def print_notification_heading(trace: NotificationTrace) -> None:
     request = trace.request
-    whom = one_line(f"{request.recipient_type} {request.recipient_id}")
-    print_text(f"notification {request.id}  {request.template_key}  {notification_requester(request)} → {whom}", "bold")
+    route = f"{notification_requester(request)} → {one_line(f'{request.recipient_type} {request.recipient_id}')}"
+    print_text(f"notification {request.id}  {request.template_key}  {route}", "bold")
     print_text(f"  {notification_status_text(request, trace.now)}")
 
 
-def print_event_trace(trace: FullEventTrace) -> None:
-    found = trace.trace
-    labels = label_events(found)
-    for event in found.events:
-        print_event_heading(event, found)
-    for event_id in list_purged_events(found):
-        print_text(
-            f"event {event_id}: its row is gone; what follows is from its dead letters and the audit log", "bold"
-        )
+def print_event_trace(full_trace: FullEventTrace) -> None:
+    trace, notifications = full_trace.trace, full_trace.notifications
+    labels = label_events(trace)
+    for event in trace.events:
+        print_event_heading(event, trace)
+    for event_id in list_purged_events(trace):
+        print_text(f"event {event_id}: deleted; this trace is from its dead letters and the audit log", "bold")
     print_text("")
-    print_trace_entries(found.entries, labels)
-    for each in trace.notifications.traces:
+    print_trace_entries(trace.entries, labels)
+    for notification_trace in notifications.traces:
         print_text("")
-        print_notification_heading(each)
-        print_trace_entries(each.entries, {})
-    if sum(each.count for each in trace.notifications.counts) > len(trace.notifications.traces):
-        many = ", ".join(f"{each.count} {each.state}" for each in trace.notifications.counts)
-        print_text(f"\nnotifications in all: {many}; the first {len(trace.notifications.traces)} are told here")
+        print_notification_heading(notification_trace)
+        print_trace_entries(notification_trace.entries, {})
+    if sum(state.count for state in notifications.counts) > len(notifications.traces):
+        totals = ", ".join(f"{state.count} {state.state}" for state in notifications.counts)
+        print_text(f"\nnotifications: {totals}; showing the first {len(notifications.traces)}")
 
 
 def print_event_heading(event: TracedEvent, trace: EventTrace) -> None:
     kind = "delivery" if event.parent_id else "event"
-    whom = event.target_service or "everybody"
-    print_text(f"{kind} {event.id}  {event.event_type}  {event.source_service} → {whom}", "bold")
-    stands = broadcast_status_text(event, trace) if event.is_broadcast else event_status_text(event, trace.now)
-    print_text(f"  {one_line(stands)}")
+    route = f"{event.source_service} → {event.target_service or 'all subscribers'}"
+    print_text(f"{kind} {event.id}  {event.event_type}  {route}", "bold")
+    status = broadcast_status_text(event, trace) if event.is_broadcast else event_status_text(event, trace.now)
+    print_text(f"  {one_line(status)}")
 
 
 def print_trace_entries(entries: Sequence[TraceEntry], labels: dict[UUID, str]) -> None:
-    before: datetime | None = None
-    for moment in entries:
-        print_trace_entry(moment, before, labels.get(moment.event_id, "") if moment.event_id else "")
-        before = moment.at
+    previous: datetime | None = None
+    for entry in entries:
+        print_trace_entry(entry, previous, labels.get(entry.event_id, "") if entry.event_id else "")
+        previous = entry.at
 
 
 def print_trace_entry(entry: TraceEntry, previous: datetime | None, label: str) -> None:
     gap = f"+{duration_message(entry.at - previous)}" if previous else ""
-    took = f" ({duration_message(entry.took)})" if entry.took is not None else ""
-    who = f"{label}  " if label else ""
-    words = f"{one_line(entry.says, MAX_ERROR_CHARS)}{took}"
+    duration = f" ({duration_message(entry.took)})" if entry.took is not None else ""
+    prefix = f"{label}  " if label else ""
+    text = f"{one_line(entry.says, MAX_ERROR_CHARS)}{duration}"
     style = TONE_STYLES.get(TRACE_TONES.get(entry.kind, ""), "")
-    print_text(f"{local_time(entry.at, 'milliseconds')}  {gap:<13} {who}{words}", style)
+    print_text(f"{local_time(entry.at, 'milliseconds')}  {gap:<13} {prefix}{text}", style)

@@ -1,18 +1,8 @@
-"""`pabal version`."""
+"""The version, for `pabal version` and `pabal --version`. Imports nothing: this text takes no time."""
 
 import platform
 
 from pabal import __version__
-from pabal.cli.options import Json
-from pabal.cli.output import print_json, print_text
-
-
-def version_command(*, json: Json = False) -> None:
-    """Show Pabal's version."""
-    if json:
-        print_json({"pabal": __version__, "python": platform.python_version()})
-    else:
-        print_text(version_text())
 
 
 def version_text() -> str:

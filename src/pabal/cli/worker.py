@@ -4,41 +4,40 @@ from dataclasses import asdict
 
 import cyclopts
 
-from pabal.cli.context import with_hub
-from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.cli.output import local_time, print_json, print_table
+from pabal.cli.context import run_query
+from pabal.cli.examples import examples
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.output import local_time, print_json_items, print_table
 from pabal.core.messages import duration_message
-from pabal.hub import Hub
-from pabal.queue.processes import ProcessInfo, list_processes
+from pabal.queue.processes import list_processes
 
-app = cyclopts.App(name="worker", help="The processes at work on this database.")
+app = cyclopts.App(
+    name="worker",
+    help="List the worker processes of this database.",
+    help_epilogue=examples("worker list", "worker list --json"),
+)
 
 
-@app.command(name="list")
-def worker_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
-    """Show the processes at work, the longest first; one that died unheard is struck off after two minutes."""
-
-    async def look(hub: Hub) -> list[ProcessInfo]:
-        async with hub.autocommit() as tx:
-            return await list_processes(tx)
-
-    found = with_hub(look, data_dir=data_dir, database_url=database_url)
+@app.command(name="list", help_epilogue=examples("worker list", "worker list --json"))
+def worker_list(*, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """List worker processes, oldest first. A process that died is removed after two minutes."""
+    processes = run_query(connection, list_processes)
     if json:
-        print_json([asdict(each) | {"silent": each.silent.total_seconds()} for each in found])
+        print_json_items(asdict(process) | {"silent": process.silent.total_seconds()} for process in processes)
         return
     print_table(
-        ("worker", "version", "lanes", "handles", "holds", "started", "last seen"),
+        ("worker", "version", "lanes", "handles", "in flight", "started", "last seen"),
         [
             (
-                each.id,
-                each.details.get("version", ""),
-                " ".join(each.lanes),
-                each.handler_summary,
-                each.details.get("holds", ""),
-                local_time(each.started_at),
-                f"{duration_message(each.silent)} ago",
+                process.id,
+                process.details.get("version", ""),
+                " ".join(process.lanes),
+                process.handler_summary,
+                process.details.get("holds", ""),
+                local_time(process.started_at),
+                f"{duration_message(process.silent)} ago",
             )
-            for each in found
+            for process in processes
         ],
         empty="No workers.",
     )

@@ -21,6 +21,7 @@ from pabal.console.pages import (
     render_page,
 )
 from pabal.console.trace import dead_letter_url, failed_attempts
+from pabal.core.duration import parse_duration
 from pabal.core.errors import Invalid
 from pabal.db.tx import Tx
 from pabal.events.dead_letters import (
@@ -43,7 +44,6 @@ from pabal.events.replay import (
 )
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
-from pabal.settings import parse_duration
 from pabal.web.pagination import decode_cursor, next_cursor
 
 DEAD_LETTERS_PATH = "/console/dead"

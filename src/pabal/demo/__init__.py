@@ -1,1 +1,1 @@
-"""The demo: other people's programs, played on loopback, so that the hub can be tried without them. One file each."""
+"""The demo: simulated Kakao, Discord, bot and shop on loopback, to try the hub without them."""

@@ -1,4 +1,4 @@
-"""Billing, played: a program with one handler, as `pabal work --app pabal.demo.billing:hub` would run it."""
+"""The billing service: a program with one event handler, as `pabal work --app pabal.demo.billing:hub` runs it."""
 
 from pabal.client import App, Dead, Event, Retry
 
@@ -7,7 +7,7 @@ hub = App("billing")
 
 @hub.on("order.placed")
 async def charge_card(event: Event) -> Dead | Retry | None:
-    """Charge a card. Some have expired, and some banks are closed for a while."""
+    """Charge a card. Some cards have expired, and some banks are closed for a while."""
     match event.payload.get("card"):
         case "expired":
             return Dead("the card has expired")

@@ -1,4 +1,4 @@
-"""Somebody's bot, played: it says again what it is told, shows a card when asked, and can be slow."""
+"""The demo bot: it echoes messages, sends a card on request, and can be slow."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection
@@ -16,9 +16,9 @@ from pabal.relay.webhook.skill_response import SKILL_VERSION
 log = get_logger()
 
 FIRST_RECONNECT_DELAY, MAX_RECONNECT_DELAY = 0.5, 10.0
-"""Seconds until we come back to a hub that hung up, at first and at most."""
+"""Seconds before the first reconnect, and at most."""
 STREAM_TIMEOUT = httpx2.Timeout(10.0, read=60.0)
-"""The hub gives a sign of life every twenty seconds."""
+"""The hub sends a ping every 20 seconds."""
 ENDED_HTTP_STATUSES = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.GONE})
 ENDED_SESSION_STATES = frozenset({"expired", "unknown"})
 
@@ -27,7 +27,7 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DemoStreamEvent:
-    """One event of the stream."""
+    """One server-sent event."""
 
     name: str
     data: JsonObject = field(repr=False)
@@ -35,7 +35,7 @@ class DemoStreamEvent:
 
 
 class DemoRelaySession:
-    """One token, from its pairing code to its end."""
+    """One session token, from its pairing code to its end."""
 
     def __init__(self, web: httpx2.AsyncClient, response: JsonObject) -> None:
         self._web = web
@@ -43,31 +43,31 @@ class DemoRelaySession:
         self.code: str = response["pairingCode"]
 
     async def status(self) -> str:
-        """How the hub sees this session; one that it does not know is `unknown`."""
-        answer = await self._web.get(f"/v1/sessions/{self._token}/status")
-        return "unknown" if answer.status_code == HTTPStatus.NOT_FOUND else json_content(answer)["status"]
+        """The state of the session; `unknown` if the hub does not know it."""
+        response = await self._web.get(f"/v1/sessions/{self._token}/status")
+        return "unknown" if response.status_code == HTTPStatus.NOT_FOUND else json_content(response)["status"]
 
     async def events(self) -> AsyncGenerator[DemoStreamEvent]:
-        """Everything the stream tells, across as many connections as it takes, until the token is dead."""
-        last, failures = "", 0
+        """Yield the events of the stream, across reconnects, until the token ends."""
+        last_id, failures = "", 0
         while True:
             try:
-                async with self._stream(last) as answer:
-                    if answer.status_code in ENDED_HTTP_STATUSES:
+                async with self._stream(last_id) as response:
+                    if response.status_code in ENDED_HTTP_STATUSES:
                         return
-                    answer.raise_for_status()
-                    async for told in read_sse_events(answer.aiter_bytes()):
-                        last, failures = told.event_id or last, 0
-                        yield told
-                        if told.name == "pairing_complete":
-                            break  # as the plugins do: hang up, and come back as the account
+                    response.raise_for_status()
+                    async for event in read_sse_events(response.aiter_bytes()):
+                        last_id, failures = event.event_id or last_id, 0
+                        yield event
+                        if event.name == "pairing_complete":
+                            break  # as the plugins do: reconnect as the account
                     else:
                         failures += 1
                 if failures and await self.status() in ENDED_SESSION_STATES:
                     return
             except httpx2.HTTPError as error:
                 failures += 1
-                log.debug("stream broken", error=str(error) or type(error).__name__)
+                log.debug("stream disconnected", error=str(error) or type(error).__name__)
             if failures:
                 await asyncio.sleep(min(FIRST_RECONNECT_DELAY * 2 ** (failures - 1), MAX_RECONNECT_DELAY))
 
@@ -75,16 +75,18 @@ class DemoRelaySession:
         body = {"messageId": message_id, "response": response}
         return await self._web.post("/openclaw/reply", json=body, headers=self._auth_headers())
 
-    def _stream(self, last: str) -> Any:
-        resumed = {"last-event-id": last} if last else {}
-        return self._web.stream("GET", "/v1/events", headers=self._auth_headers() | resumed, timeout=STREAM_TIMEOUT)
+    def _stream(self, last_id: str) -> Any:
+        resume_headers = {"last-event-id": last_id} if last_id else {}
+        return self._web.stream(
+            "GET", "/v1/events", headers=self._auth_headers() | resume_headers, timeout=STREAM_TIMEOUT
+        )
 
     def _auth_headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self._token}"}
 
 
 async def create_demo_session(web: httpx2.AsyncClient) -> DemoRelaySession:
-    """A new session; its pairing code is for somebody to type in the chat."""
+    """Create a session. A user connects to it by sending its pairing code in the chat."""
     return DemoRelaySession(web, json_content(await web.post("/v1/sessions/create", json={})))
 
 
@@ -98,11 +100,11 @@ def json_content(response: httpx2.Response) -> JsonObject:
 
 
 async def read_sse_events(chunks: AsyncIterable[bytes]) -> AsyncIterator[DemoStreamEvent]:
-    """Read events as they come. Only LF ends a line here: what JSON leaves unescaped may look like a line's end too."""
-    held = b""
+    """Parse server-sent events. Only LF ends a line: JSON may contain other line separators unescaped."""
+    buffer = b""
     async for chunk in chunks:
-        held += chunk
-        *blocks, held = held.split(b"\n\n")
+        buffer += chunk
+        *blocks, buffer = buffer.split(b"\n\n")
         for block in blocks:
             fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if not line.startswith(b":"))
             if b"data" in fields:
@@ -114,90 +116,89 @@ SLOW_REPLY_SECONDS = 70.0  # longer than Kakao's callback lives
 SESSION_RETRY_SECONDS = 2.0
 
 AnnounceCode = Callable[[str | None, Collection[str]], None]
-"""Takes the code that somebody may pair with now, and who has paired."""
+"""Takes the current pairing code and the paired users."""
 SlowStep = Callable[[], Awaitable[object]]
 
 CARD_WORDS, SLOW_WORDS = ("카드", "card"), ("천천히", "slowly")
-"""What the bot understands, in Korean and in English; everything else it echoes."""
+"""The bot's commands, in Korean and English. It echoes everything else."""
 
 
 class EchoBot:
-    """A bot that always has one more session waiting, so that whoever comes next can pair with it too."""
+    """A bot that always keeps one unpaired session open, so that the next user can pair with it."""
 
     def __init__(self, hub: str, announce: AnnounceCode, slow_step: SlowStep | None = None) -> None:
         self._hub = hub
         self._announce = announce
         self._slow_step = slow_step or wait_slowly
-        """What it does first when it is asked to be slow."""
         self._code: str | None = None
         self._paired: set[str] = set()
         self._replies: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Talk until cancelled."""
+        """Answer messages until cancelled."""
         async with httpx2.AsyncClient(base_url=self._hub, trust_env=False) as web, asyncio.TaskGroup() as group:
             while True:
                 try:
                     session = await create_demo_session(web) if await is_hub_healthy(web) else None
                 except httpx2.HTTPError as error:
-                    log.debug("no session", error=str(error) or type(error).__name__)
+                    log.debug("session not created", error=str(error) or type(error).__name__)
                     session = None
                 if session is None:
                     await asyncio.sleep(SESSION_RETRY_SECONDS)
                     continue
                 self._code = session.code
                 self._announce(self._code, self._paired)
-                taken = asyncio.Event()
-                group.create_task(self._converse(session, taken, group))
-                await taken.wait()
+                code_used = asyncio.Event()
+                group.create_task(self._converse(session, code_used, group))
+                await code_used.wait()
 
-    async def _converse(self, session: DemoRelaySession, taken: asyncio.Event, group: asyncio.TaskGroup) -> None:
-        """Serve one session to its end; `taken` once its code is of no use any more."""
+    async def _converse(self, session: DemoRelaySession, code_used: asyncio.Event, group: asyncio.TaskGroup) -> None:
+        """Serve one session to its end. Sets `code_used` once its pairing code is used or expired."""
         user = ""
         async with aclosing(session.events()) as events:
-            async for told in events:
-                match told.name:
+            async for event in events:
+                match event.name:
                     case "pairing_complete":
-                        user = str(told.data["kakaoUserId"])
-                        self._release_code(session, taken, self._paired | {user})
+                        user = str(event.data["kakaoUserId"])
+                        self._release_code(session, code_used, self._paired | {user})
                     case "message":
-                        self._start_reply(told, session, group)
+                        self._start_reply(event, session, group)
                     case "unpaired" | "pairing_expired":
                         break
                     case "connected" if user and await has_session_ended(session):
-                        break  # they left while we were away
+                        break  # the user unpaired while we were disconnected
                     case _:
-                        log.debug("stream told", name=told.name)
-        self._release_code(session, taken, self._paired - {user})
+                        log.debug("stream event", name=event.name)
+        self._release_code(session, code_used, self._paired - {user})
 
-    def _release_code(self, session: DemoRelaySession, taken: asyncio.Event, paired: set[str]) -> None:
+    def _release_code(self, session: DemoRelaySession, code_used: asyncio.Event, paired: set[str]) -> None:
         self._paired = paired
         self._code = None if self._code == session.code else self._code
         self._announce(self._code, self._paired)
-        taken.set()
+        code_used.set()
 
-    def _start_reply(self, told: DemoStreamEvent, session: DemoRelaySession, group: asyncio.TaskGroup) -> None:
-        """Begin an answer, unless this is a message we are answering already."""
-        message = told.data
+    def _start_reply(self, event: DemoStreamEvent, session: DemoRelaySession, group: asyncio.TaskGroup) -> None:
+        """Start a reply, unless this message is being answered already."""
+        message = event.data
         if message["id"] not in self._replies:
-            answering = group.create_task(self._send_reply(session, message))
-            self._replies[message["id"]] = answering
-            answering.add_done_callback(lambda _: self._replies.pop(message["id"]))
+            task = group.create_task(self._send_reply(session, message))
+            self._replies[message["id"]] = task
+            task.add_done_callback(lambda _: self._replies.pop(message["id"]))
 
     async def _send_reply(self, session: DemoRelaySession, message: JsonObject) -> None:
         text, language = str(message["normalized"]["text"]), demo_language(message)
         if is_bot_command(text, SLOW_WORDS):
             await self._slow_step()
         try:
-            answer = await session.reply(message["id"], demo_response(text, language))
+            response = await session.reply(message["id"], demo_response(text, language))
         except httpx2.HTTPError as error:
             log.warning("reply lost", message=message["id"], error=str(error) or type(error).__name__)
         else:
-            log.debug("reply answered", message=message["id"], status=answer.status_code)
+            log.debug("reply sent", message=message["id"], status=response.status_code)
 
 
 async def has_session_ended(session: DemoRelaySession) -> bool:
-    """Whether whoever had paired is gone; a hub that cannot say so now says so on the stream."""
+    """Whether the paired user has left. If the hub cannot answer now, the stream reports it later."""
     try:
         return await session.status() == "disconnected"
     except httpx2.HTTPError:
@@ -209,7 +210,7 @@ async def wait_slowly() -> None:
 
 
 def demo_response(text: str, language: str) -> JsonObject:
-    """What the bot says to `text`."""
+    """The bot's reply to `text`."""
     korean = language == "ko"
     if is_bot_command(text, CARD_WORDS):
         output: JsonObject = {"textCard": demo_text_card(korean=korean)}

@@ -1,4 +1,4 @@
-"""Discord, played: opens channels and takes messages, refuses one person's, and has a bad moment now and then."""
+"""A fake Discord API: it opens DM channels, accepts messages, rejects one user's, and fails now and then."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -11,9 +11,9 @@ from starlette.routing import BaseRoute, Route
 
 from pabal.demo.seed_data import HARU
 
-DEMO_DISCORD_TOKEN = "demo"  # noqa: S105 nobody's
+DEMO_DISCORD_TOKEN = "demo"  # noqa: S105 not a real token
 DM_PREFIX = "9"
-"""What the id of somebody's DM channel begins with; their own id follows."""
+"""First digit of a DM channel id; the rest is the user's id without its first digit."""
 CLOSED_DM_USERS = frozenset({HARU.discord_id})
 MAX_NONCES = 1000
 
@@ -21,7 +21,7 @@ DiscordEndpoint = Callable[[Request], Awaitable[Response]]
 
 
 class FakeDiscord:
-    """As much of Discord's API as a bot needs to say something."""
+    """The part of Discord's API that sends messages."""
 
     def __init__(self) -> None:
         self._calls = count(1)
@@ -39,7 +39,7 @@ class FakeDiscord:
         return JSONResponse({"id": DM_PREFIX + str((await request.json())["recipient_id"])[1:], "type": 1})
 
     async def post_message(self, request: Request) -> Response:
-        """Every eleventh call finds Discord busy, every seventh finds it away."""
+        """Accept a message. Every eleventh call is rate limited, every seventh fails."""
         number, channel = next(self._calls), request.path_params["channel"]
         if number % 11 == 0:
             return discord_error(429, 0, "You are being rate limited.", retry_after=1.5)
@@ -50,7 +50,7 @@ class FakeDiscord:
         return JSONResponse({"id": self._message_id((await request.json()).get("nonce", "")), "channel_id": channel})
 
     def _message_id(self, nonce: str) -> str:
-        """The message, or the first one with this nonce: said twice it is said once."""
+        """Return the id of the message. The same nonce returns the same message."""
         if nonce not in self._nonces:
             self._nonces[nonce] = str(next(self._messages))
             self._nonce_order.append(nonce)

@@ -1,4 +1,4 @@
-"""Kakao, played: posts what a person writes to the hub's webhook, and takes the hub's callbacks."""
+"""A fake Kakao: it posts chat messages to the hub's webhook and accepts the hub's callbacks."""
 
 import asyncio
 import secrets
@@ -15,13 +15,13 @@ from pabal.core.ids import new_id
 from pabal.web.sse import PING, format_sse_event
 
 PING_SECONDS = 15.0
-"""Seconds of silence after which an open page is sent a sign of life."""
+"""Seconds without an event after which an open page gets a ping."""
 
 ChatEntry = dict[str, Any]
 
 
 class ChatReader:
-    """An open page: it gets what was said after `after`, then what is said, until it hangs up."""
+    """An open page: it gets the entries after number `after`, then new ones, until it disconnects."""
 
     def __init__(self, entries: "list[ChatEntry]", after: int) -> None:
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -51,7 +51,7 @@ class ChatReader:
 
 @dataclass(slots=True)
 class DemoChat:
-    """One person's chat with the channel."""
+    """One user's chat with the channel."""
 
     entries: list[ChatEntry] = field(default_factory=list[ChatEntry])
     readers: set[ChatReader] = field(default_factory=set[ChatReader])
@@ -71,14 +71,14 @@ class DemoChat:
 BOT_ID = "pabal-demo"
 WEBHOOK_PATH = "/kakao-talkchannel/webhook"
 SKILL_TIMEOUT = 5.0
-"""Seconds Kakao waits for a skill's answer."""
+"""Seconds Kakao waits for the skill's response."""
 CALLBACK_LIFETIME_SECONDS = 60.0
 SKILL_BLOCK = {"id": "fallback", "name": "Fallback block"}
 
 
 @dataclass(slots=True)
 class FakeCallback:
-    """A callback URL that was given out: good once, and for a minute."""
+    """A callback URL: valid once, for a minute."""
 
     chat: DemoChat
     number: int
@@ -89,14 +89,14 @@ class FakeCallback:
 
 @dataclass(frozen=True, slots=True)
 class FakeCallbackResponse:
-    """What Kakao says to whoever posted to a callback URL. A refusal, too, may come with status 200."""
+    """Kakao's response to a callback. A rejection can also have status 200."""
 
     status: HTTPStatus
     body: dict[str, Any]
 
 
 class FakeKakao:
-    """The platform. `hub` is where its one skill lives, `here` is where it can be called back."""
+    """The platform. `hub` is the URL of its skill server, `callback_base` the base of its callback URLs."""
 
     def __init__(self, hub: str, callback_base: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._web = httpx2.AsyncClient(base_url=hub, timeout=SKILL_TIMEOUT, trust_env=False)
@@ -111,23 +111,23 @@ class FakeKakao:
         return self._chats.setdefault(user, DemoChat())
 
     async def send_message(self, user: str, text: str, language: str = "ko") -> None:
-        """Somebody writes. What comes of it is in their chat."""
+        """Send a user's message to the hub and add the result to their chat."""
         chat = self.chat(user)
         mine = chat.add("mine", text=text)
         token = self._issue_callback(chat, mine["number"])
         try:
             async with asyncio.timeout(SKILL_TIMEOUT):
-                answer = await self._web.post(
+                response = await self._web.post(
                     WEBHOOK_PATH, json=skill_payload(user, text, language, f"{self._callback_base}/{token}")
                 )
         except (httpx2.HTTPError, TimeoutError):
             self._withdraw_callback(token)
             chat.add("failed", why="silent")
             return
-        skill = decode_object(answer.content)
-        if answer.status_code != HTTPStatus.OK or skill is None:
+        skill = decode_object(response.content)
+        if response.status_code != HTTPStatus.OK or skill is None:
             self._withdraw_callback(token)
-            chat.add("failed", why="refused", status=answer.status_code)
+            chat.add("failed", why="refused", status=response.status_code)
         elif skill.get("useCallback") is True:
             self._show_waiting(token, skill)
         else:
@@ -135,7 +135,7 @@ class FakeKakao:
             chat.add("said", **page_outputs(skill))
 
     def receive_callback(self, token: str, body: bytes) -> FakeCallbackResponse:
-        """Somebody posts to a callback URL. The first good answer within a minute is shown; the rest is refused."""
+        """Accept the first valid response within a minute; reject everything else."""
         callback = self._callbacks.get(token)
         skill = decode_object(body)
         if callback is None:
@@ -153,13 +153,13 @@ class FakeKakao:
         return fake_callback_response(HTTPStatus.OK, "SUCCESS", "")
 
     def announce_code(self, code: str | None, paired: Collection[str]) -> None:
-        """Let every page know the bot's pairing code, and who need not use it any more."""
+        """Push the bot's pairing code to every page, and whether its user is paired."""
         self._code, self._paired = code, frozenset(paired)
         for user, chat in self._chats.items():
             chat.push_bot_status(self._bot_status(user))
 
     def open_reader(self, user: str, after: int) -> ChatReader:
-        """A page begins to read somebody's chat."""
+        """Start a page's stream of a user's chat."""
         chat = self.chat(user)
         reader = ChatReader(chat.entries, after)
         reader.push_bot_status(self._bot_status(user), len(chat.entries))
@@ -170,7 +170,7 @@ class FakeKakao:
         self.chat(user).readers.discard(reader)
 
     async def shut_down(self) -> None:
-        """Hang up on every page; nobody calls back any more."""
+        """Close every stream and cancel the callback timers."""
         for callback in self._callbacks.values():
             callback.timer.cancel()
         for chat in self._chats.values():
@@ -189,7 +189,7 @@ class FakeKakao:
 
     def _show_waiting(self, token: str, skill: ChatEntry) -> None:
         callback = self._callbacks[token]
-        if not callback.is_used:  # a quick bot may have been faster than the webhook's own answer
+        if not callback.is_used:  # a fast bot can call back before the webhook responds
             data = skill.get("data")
             text = cast("ChatEntry", data).get("text") if isinstance(data, dict) else None
             callback.chat.add("awaited", text=text, answers=callback.number)
@@ -203,7 +203,7 @@ class FakeKakao:
 
 
 def skill_payload(user: str, text: str, language: str, callback_url: str) -> dict[str, Any]:
-    """A skill payload as Kakao writes it, for a block with the right to call back."""
+    """A skill payload as Kakao sends it, for a block that allows callbacks."""
     return {
         "intent": SKILL_BLOCK,
         "userRequest": {
@@ -225,7 +225,7 @@ def skill_payload(user: str, text: str, language: str, callback_url: str) -> dic
 
 
 def page_outputs(skill: ChatEntry) -> dict[str, Any]:
-    """What a page needs of a skill response."""
+    """The parts of a skill response that the page shows."""
     template = skill.get("template")
     parts = cast("ChatEntry", template) if isinstance(template, dict) else {}
     return {"outputs": parts.get("outputs") or [], "quickReplies": parts.get("quickReplies") or []}
@@ -233,12 +233,12 @@ def page_outputs(skill: ChatEntry) -> dict[str, Any]:
 
 def decode_object(body: bytes) -> ChatEntry | None:
     try:
-        read: object = msgspec.json.decode(body)
+        value: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return cast("ChatEntry", read) if isinstance(read, dict) else None
+    return cast("ChatEntry", value) if isinstance(value, dict) else None
 
 
 def fake_callback_response(status: HTTPStatus, result: str, message: str) -> FakeCallbackResponse:
-    said = {"taskId": str(new_id()), "status": result, "message": message, "timestamp": round(time.time() * 1000)}
-    return FakeCallbackResponse(status, said)
+    body = {"taskId": str(new_id()), "status": result, "message": message, "timestamp": round(time.time() * 1000)}
+    return FakeCallbackResponse(status, body)

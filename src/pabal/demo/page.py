@@ -1,4 +1,4 @@
-"""Kakao's doors: the chat page and what it asks for, and the callbacks."""
+"""The endpoints of the fake Kakao: the chat page, its messages and stream, and the callbacks."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -24,39 +24,42 @@ from pabal.web.sse import EventStreamResponse
 
 PAGE_TEXTS: dict[str, tuple[str, str]] = {
     "title": ("파발 데모 채널", "Pabal demo channel"),
-    "plays": ("카카오톡을 흉내 낸 화면", "A page that plays KakaoTalk"),
-    "open": ("이어져 있어요", "Connected"),
-    "away": ("데모가 꺼졌어요. 다시 켜면 이어집니다.", "The demo has stopped. This page comes back when it does."),
+    "plays": ("카카오톡을 흉내 낸 화면이에요", "A simulated KakaoTalk chat"),
+    "open": ("연결됨", "Connected"),
+    "away": (
+        "데모가 멈췄어요. 다시 시작하면 자동으로 연결돼요.",
+        "The demo has stopped. This page reconnects when it is back.",
+    ),
     "console": ("콘솔", "Console"),
     "chat": ("대화", "Chat"),
     "hello": (
-        "쓰는 말은 카카오가 하듯 허브의 웹훅으로 가고, 답은 콜백으로 돌아옵니다.",
-        "What you write goes to the hub's webhook as Kakao would send it; answers come back through the callback.",
+        "메시지는 카카오처럼 허브의 웹훅으로 전송되고, 답은 콜백으로 돌아와요.",
+        "Your messages go to the hub's webhook as Kakao would send them. Replies arrive through the callback.",
     ),
-    "tabs": ("탭 하나가 한 사람이에요. 새 탭을 열면 다른 사람이 됩니다.", "Each tab is a person of its own."),
-    "pair": ("봇이 기다려요. 이 코드를 보내 연결하세요.", "A bot is waiting. Send this code to connect to it:"),
+    "tabs": ("탭마다 다른 사용자예요. 새 탭을 열면 새 사용자로 시작해요.", "Each tab is a separate user."),
+    "pair": ("이 코드를 보내면 봇과 연결돼요.", "Send this code to connect to the bot:"),
     "own bot": (
-        "플러그인의 릴레이 주소를 아래로 바꾸고, 플러그인이 보여 주는 코드를 「/pair 코드」로 보내세요.",
-        "Point your plugin's relay URL here, then send the code it shows as “/pair CODE”:",
+        "플러그인의 릴레이 주소를 아래로 설정하고, 플러그인에 표시된 코드를 “/pair 코드”로 보내세요.",
+        "Set your plugin's relay URL to this address, then send the code it shows as “/pair CODE”:",
     ),
-    "quick": ("바로 보내기", "Quick replies"),
+    "quick": ("빠른 답장", "Quick replies"),
     "write": ("메시지 쓰기", "Write a message"),
     "send": ("보내기", "Send"),
-    "waits": ("답을 기다려요", "Waiting for the answer"),
-    "lapsed": ("60초 안에 답이 오지 않아 콜백이 끝났어요.", "No answer within 60 seconds: the callback has ended."),
-    "silent": ("스킬 서버가 5초 안에 답하지 않았어요.", "The skill server did not answer within 5 seconds."),
-    "refused": ("스킬 서버가 거절했어요: 상태 ", "The skill server refused with status "),
-    "picture": ("그림 보기", "Open the picture"),
+    "waits": ("답을 기다리는 중", "Waiting for the reply"),
+    "lapsed": ("60초 안에 답이 오지 않아 콜백이 만료됐어요.", "No reply within 60 seconds: the callback has expired."),
+    "silent": ("스킬 서버가 5초 안에 응답하지 않았어요.", "The skill server did not respond within 5 seconds."),
+    "refused": ("스킬 서버 오류: 상태 코드 ", "The skill server responded with status "),
+    "picture": ("이미지 보기", "Open image"),
     "call": ("전화: ", "Call "),
     "not kakao": (
-        "카카오의 공식 서비스가 아닙니다. 아무것도 카카오로 가지 않습니다.",
-        "Not an official Kakao service. Nothing here goes to Kakao.",
+        "카카오의 공식 서비스가 아니며, 카카오로 전송되는 데이터는 없어요.",
+        "Not an official Kakao service. No data is sent to Kakao.",
     ),
 }
 
 
 class PageTexts:
-    """The page's words in one language: `t("send")`."""
+    """The page's texts in one language: `t("send")`."""
 
     def __init__(self, language: Language) -> None:
         self.language: Language = language
@@ -79,43 +82,43 @@ MAX_BODY_BYTES = 1_048_576
 
 
 class ChatMessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a page sends when somebody presses Enter."""
+    """A message from the page."""
 
     text: str
     language: str = "ko"
 
 
 def demo_chat_app(kakao: FakeKakao, hub: str, *, has_bot: bool) -> ASGIApp:
-    """Build what Kakao serves. `hub` is shown to people; `has_bot` says whether ours is in the play."""
+    """Build the app. `hub` is shown on the page; `has_bot` says whether the demo bot runs."""
 
-    async def show(request: Request) -> Response:
+    async def show_page(request: Request) -> Response:
         html = TEMPLATES.get_template("chat.html").render(t=page_texts(request), hub=hub, has_bot=has_bot)
         return HTMLResponse(html, headers={"cache-control": "no-store"})
 
-    async def write(request: Request) -> Response:
-        if request.headers.get("content-type") != "application/json":  # which a page from elsewhere may not send
+    async def post_message(request: Request) -> Response:
+        if request.headers.get("content-type") != "application/json":  # a page of another origin cannot send this type
             raise HTTPException(415)
         try:
-            written = msgspec.json.decode(await read_body(request, MAX_BODY_BYTES), type=ChatMessageBody)
+            message = msgspec.json.decode(await read_body(request, MAX_BODY_BYTES), type=ChatMessageBody)
         except msgspec.MsgspecError as error:
             raise HTTPException(400, str(error)) from None
-        await kakao.send_message(chat_user(request), written.text, written.language)
+        await kakao.send_message(chat_user(request), message.text, message.language)
         return Response(status_code=204)
 
-    async def read(request: Request) -> Response:
+    async def stream_chat(request: Request) -> Response:
         user, last = chat_user(request), request.headers.get("last-event-id", "")
         reader = kakao.open_reader(user, int(last) if last.isdecimal() else 0)
         return EventStreamResponse(read_chat_events(kakao, user, reader), reader.close)
 
     async def callback(request: Request) -> Response:
-        verdict = kakao.receive_callback(request.path_params["token"], await read_body(request, MAX_BODY_BYTES))
-        return JSONResponse(verdict.body, verdict.status)
+        response = kakao.receive_callback(request.path_params["token"], await read_body(request, MAX_BODY_BYTES))
+        return JSONResponse(response.body, response.status)
 
     return Starlette(
         routes=[
-            Route("/", show),
-            Route("/chats/{user}", read, methods=["GET"]),
-            Route("/chats/{user}", write, methods=["POST"]),
+            Route("/", show_page),
+            Route("/chats/{user}", stream_chat, methods=["GET"]),
+            Route("/chats/{user}", post_message, methods=["POST"]),
             Route(CALLBACK_PATH + "/{token}", callback, methods=["POST"]),
             Mount("/static", StaticFiles(packages=[("pabal.demo", "static")])),
         ],
@@ -129,18 +132,18 @@ async def too_large_response(_request: Request, error: Exception) -> Response:
 
 
 class DemoHeadersMiddleware:
-    """Every answer wears the console's security headers: nothing but our own script and style runs."""
+    """Adds the console's security headers to every response: only our own script and style run."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def dress(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(SECURITY_HEADERS)
             await send(message)
 
-        await self._app(scope, receive, dress)
+        await self._app(scope, receive, send_with_headers)
 
 
 def chat_user(request: Request) -> str:

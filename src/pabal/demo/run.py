@@ -1,4 +1,4 @@
-"""Puts characters on: each is served on a port of its own, and leaves when the play is over."""
+"""Serve the fake Kakao, Discord and webhook receivers, and simulate a chat user."""
 
 import asyncio
 import socket
@@ -26,9 +26,8 @@ DISCORD_PATH, RECEIVERS_PATH = "/discord", "/receivers"
 async def serve_fake_kakao(
     listener: socket.socket, hub: str, *, has_bot: bool, clock: Callable[[], float] = time.monotonic
 ) -> AsyncGenerator[FakeKakao]:
-    """Kakao with its chat page, which knows the hub at `hub` as its skill server."""
-    here = listener_url(listener)
-    kakao = FakeKakao(hub, here + CALLBACK_PATH, clock)
+    """Serve the fake Kakao with its chat page. `hub` is the URL of its skill server."""
+    kakao = FakeKakao(hub, listener_url(listener) + CALLBACK_PATH, clock)
     async with serve_demo_app(demo_chat_app(kakao, hub, has_bot=has_bot), listener):
         try:
             yield kakao
@@ -38,7 +37,7 @@ async def serve_fake_kakao(
 
 @asynccontextmanager
 async def serve_fakes(listener: socket.socket) -> AsyncGenerator[None]:
-    """Discord and other people's receivers, all behind one port."""
+    """Serve the fake Discord and the webhook receivers on one port."""
     app = Starlette(
         routes=[
             Mount(DISCORD_PATH, routes=FakeDiscord().routes()),
@@ -63,12 +62,12 @@ async def serve_demo_app(app: ASGIApp, listener: socket.socket) -> AsyncGenerato
             timeout_graceful_shutdown=1,
         )
     )
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield
     finally:
         server.stop()
-        await serving
+        await task
 
 
 def listener_url(listener: socket.socket) -> str:
@@ -78,7 +77,7 @@ def listener_url(listener: socket.socket) -> str:
 
 VISITOR_USER = "sample-visitor"
 LINE_INTERVAL = 12.0
-"""Seconds from one line to the next."""
+"""Seconds between two messages."""
 PAIR_RETRY_SECONDS = 1.0
 VISITOR_LINES = (
     ("안녕하세요", "ko"),
@@ -90,7 +89,7 @@ VISITOR_LINES = (
 
 
 class DemoVisitor:
-    """A user of the channel, and the bot they talk with."""
+    """A simulated user who chats with a bot of their own."""
 
     def __init__(self, hub: str, kakao: FakeKakao) -> None:
         self._kakao = kakao
@@ -99,10 +98,12 @@ class DemoVisitor:
         self._is_paired = False
 
     async def run(self) -> None:
-        """Pair, then talk until cancelled."""
+        """Pair, then chat until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._bot.run())
-            await self._kakao.send_message(VISITOR_USER, "/unpair")  # from whoever it was in a play before
+            await self._kakao.send_message(
+                VISITOR_USER, "/unpair"
+            )  # a kept database may still have the pairing of an earlier run
             while not self._is_paired:
                 if self._code is not None:
                     await self._kakao.send_message(VISITOR_USER, f"/pair {self._code}")

@@ -1,4 +1,4 @@
-"""Props: what is on the stage before anybody speaks. A kept stage that has them already keeps them."""
+"""The sample data of the demo. Seeding a database that has it already changes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +8,8 @@ from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
 from pabal.events.events import EventAccess
-from pabal.events.subscriptions import SubscriptionDraft as Wanted
 from pabal.events.subscriptions import (
+    SubscriptionDraft,
     SubscriptionPatch,
     add_subscription,
     list_subscriptions,
@@ -20,16 +20,16 @@ from pabal.hub import Hub
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.people.tokens import issue_person_link
-from pabal.notifications.requests import NotificationDraft, read_database_time, request_notifications
-from pabal.notifications.rules.rules import RuleDraft as Rule
-from pabal.notifications.rules.rules import add_rule, list_rules
+from pabal.notifications.preview import read_database_time
+from pabal.notifications.requests import NotificationDraft, request_notifications
+from pabal.notifications.rules.rules import RuleDraft, add_rule, list_rules
 from pabal.notifications.templates.catalogue import register_templates
 from pabal.tokens.services import add_service, find_service, rotate_service_secret
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPerson:
-    """Somebody who buys things and is told about it."""
+    """A customer who gets notifications."""
 
     name: str
     discord_id: str
@@ -43,7 +43,7 @@ SORA = DemoPerson(
     "소라", "830000000000000003", "sora@example.org", PreferencesUpdate(locale="ko", payment_notifications=False)
 )
 HARU = DemoPerson("Haru", "830000000000000004", "haru@example.org", PreferencesUpdate(locale="en"))
-"""Takes no direct messages from bots: Discord says so, not they."""
+"""Discord rejects direct messages to this user."""
 
 DEMO_PEOPLE = (MINA, JUN, SORA, HARU)
 OPERATORS_CHANNEL = "830000000000000009"
@@ -53,13 +53,13 @@ DEMO_ACTOR = Actor("demo")
 OPERATOR = EventAccess("hub", all_services=True)
 
 DEMO_SERVICES: Mapping[str, str] = {
-    "shop": "주문을 받는 가게 · takes orders",
-    "billing": "결제 · charges cards, in a handler",
-    "warehouse": "창고 · takes webhooks",
-    "mailer": "메일 · takes webhooks, in its own time",
-    "analytics": "통계 · its subscription is paused",
-    "crm": "고객 관리 · has moved away",
-    "guard": "Discord 서버 지킴이 · sounds emergencies",
+    "shop": "온라인 상점 · takes orders",
+    "billing": "결제 · charges cards in a handler",
+    "warehouse": "창고 · receives webhooks",
+    "mailer": "메일 · receives webhooks, sometimes slowly",
+    "analytics": "통계 · subscription is paused",
+    "crm": "고객 관리 · no longer exists (410)",
+    "guard": "Discord 서버 보안 · reports emergencies",
 }
 PUBLISHERS = ("shop", "guard")
 SUBSCRIBED_TYPES: Mapping[str, tuple[str, ...]] = {
@@ -70,7 +70,7 @@ SUBSCRIBED_TYPES: Mapping[str, tuple[str, ...]] = {
 }
 PAUSED_SERVICE = "analytics"
 DEMO_RULES = (
-    Rule(
+    RuleDraft(
         name="결제 알림",
         event_pattern="order.paid",
         template_key="payment.succeeded",
@@ -78,7 +78,7 @@ DEMO_RULES = (
         channels=[NotificationChannel.USER_DM, NotificationChannel.DASHBOARD_TOAST],
         expires_after=timedelta(hours=1),
     ),
-    Rule(
+    RuleDraft(
         name="Raid alarm",
         event_pattern="server.attacked",
         template_key="antinuke.triggered",
@@ -93,24 +93,24 @@ RESTORE_PAYLOAD = {"guild": "파발 가게", "restored": 42, "failed": 0}
 
 @dataclass(frozen=True, slots=True)
 class DemoSeed:
-    """What the players need: the secrets of those who speak, and the link to one person's page."""
+    """The secrets of the publishing services, and the token of one person's page."""
 
     secrets: Mapping[str, str] = field(repr=False)
     person_token: str = field(repr=False)
 
 
 async def seed_demo(hub: Hub, receivers_url: str) -> DemoSeed:
-    """Put everything in its place. `receivers` is where webhooks go."""
+    """Create the sample data. `receivers_url` is the base URL of the webhook receivers."""
     async with hub.transaction() as tx:
         await register_templates(tx, hub.templates)
-        secrets = {name: await seed_service(tx, name, about) for name, about in DEMO_SERVICES.items()}
+        secrets = {name: await seed_service(tx, name, description) for name, description in DEMO_SERVICES.items()}
         for name, types in SUBSCRIBED_TYPES.items():
             await seed_subscription(tx, hub, name, types, f"{receivers_url}/{name}")
-        for each in DEMO_PEOPLE:
-            await update_preferences(tx, each.discord_id, each.preferences, DEMO_ACTOR)
-        known = {rule.name for rule in await list_rules(tx)}
+        for person in DEMO_PEOPLE:
+            await update_preferences(tx, person.discord_id, person.preferences, DEMO_ACTOR)
+        existing = {rule.name for rule in await list_rules(tx)}
         for rule in DEMO_RULES:
-            if rule.name not in known:
+            if rule.name not in existing:
                 await add_rule(tx, hub.templates, rule, DEMO_ACTOR)
         await seed_notifications(tx, hub)
         link = await issue_person_link(tx, MINA.discord_id, DEMO_ACTOR)
@@ -118,7 +118,7 @@ async def seed_demo(hub: Hub, receivers_url: str) -> DemoSeed:
 
 
 async def seed_service(tx: Tx, name: str, description: str) -> str:
-    """A service and a secret for it: of one that was here before, a new one."""
+    """Add a service, or rotate the secret of an existing one, and return the secret."""
     try:
         await find_service(tx, name)
     except NotFound:
@@ -127,17 +127,19 @@ async def seed_service(tx: Tx, name: str, description: str) -> str:
 
 
 async def seed_subscription(tx: Tx, hub: Hub, name: str, types: tuple[str, ...], url: str) -> None:
-    """A subscription to that address; one from before is sent to the address of today."""
-    for old in await list_subscriptions(tx, OPERATOR, service=name):
-        await update_subscription(tx, old.id, OPERATOR, SubscriptionPatch(url=url), DEMO_ACTOR)
+    """Add a subscription, or point an existing one at the current URL."""
+    for existing in await list_subscriptions(tx, OPERATOR, service=name):
+        await update_subscription(tx, existing.id, OPERATOR, SubscriptionPatch(url=url), DEMO_ACTOR)
         return
-    made, _ = await add_subscription(tx, hub.key_ring, Wanted(name, types, url, timeout_seconds=5), DEMO_ACTOR)
+    subscription, _ = await add_subscription(
+        tx, hub.key_ring, SubscriptionDraft(name, types, url, timeout_seconds=5), DEMO_ACTOR
+    )
     if name == PAUSED_SERVICE:
-        await pause_subscription(tx, made.id, OPERATOR, DEMO_ACTOR)
+        await pause_subscription(tx, subscription.id, OPERATOR, DEMO_ACTOR)
 
 
 async def seed_notifications(tx: Tx, hub: Hub) -> None:
-    """Advertising, which waits for the morning if it is night in Korea, and a notice that is planned for tomorrow."""
+    """Request a marketing notification, which waits for the morning if it is night in Korea, and one for tomorrow."""
     news = NotificationDraft(
         channel=NotificationChannel.DASHBOARD_TOAST,
         recipient=MINA.discord_id,

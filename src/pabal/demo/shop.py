@@ -1,6 +1,6 @@
-"""A shop at work, played: orders are placed, paid, posted and written about, and now and then something goes wrong.
+"""A simulated shop: it publishes the events of its orders, and some of them fail.
 
-What happens is told by the number of the order alone, so that every play is the same.
+The order number alone decides what happens, so every run is the same.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ log = get_logger()
 
 FIRST_ORDER = 1001
 BURST_ORDERS = 20
-"""Orders that come at once, so that there is something to see; then it is a quiet day."""
+"""Orders of the first seconds, so that there is something to see."""
 BURST_INTERVAL, IDLE_INTERVAL = 0.3, 4.0
-"""Seconds from one order to the next."""
+"""Seconds between two orders."""
 
 GOODS = (
     ("제주 감귤 3kg", 18900),
@@ -40,7 +40,7 @@ DELIVERY_NOTES = ("문 앞에 놓아 주세요", "Please ring twice", "경비실
 
 @dataclass(frozen=True, slots=True)
 class DemoEvent:
-    """An event somebody publishes; without a target it is for everybody who wants it."""
+    """An event to publish."""
 
     source: str
     event_type: str
@@ -49,25 +49,25 @@ class DemoEvent:
 
 
 class DemoShop:
-    """The services that publish: a shop, and a guard for its Discord server."""
+    """Publishes the events of two services: a shop, and a guard for its Discord server."""
 
     def __init__(self, hub: str, secrets: Mapping[str, str]) -> None:
         self._hub = hub
         self._secrets = secrets
 
     async def run(self) -> None:
-        """Sell until cancelled."""
+        """Publish events until cancelled."""
         async with AsyncExitStack() as stack:
             web = await stack.enter_async_context(httpx2.AsyncClient(base_url=self._hub, trust_env=False))
-            while not await is_hub_reachable(web):  # noqa: ASYNC110 another program sets no event of ours
+            while not await is_hub_reachable(web):  # noqa: ASYNC110 the hub cannot set an event here
                 await asyncio.sleep(BURST_INTERVAL)
             clients = {
                 source: await stack.enter_async_context(AsyncClient(self._hub, source, secret))
                 for source, secret in self._secrets.items()
             }
             for number in count(FIRST_ORDER):
-                for said in order_events(number):
-                    await publish_demo_event(clients[said.source], said)
+                for event in order_events(number):
+                    await publish_demo_event(clients[event.source], event)
                 await asyncio.sleep(BURST_INTERVAL if number < FIRST_ORDER + BURST_ORDERS else IDLE_INTERVAL)
 
 
@@ -75,7 +75,7 @@ async def publish_demo_event(client: AsyncClient, event: DemoEvent) -> None:
     try:
         await client.publish(event.event_type, event.payload, **event.options)
     except ClientError as error:
-        log.debug("event lost", event_type=event.event_type, error=str(error))
+        log.debug("event not published", event_type=event.event_type, error=str(error))
 
 
 async def is_hub_reachable(web: httpx2.AsyncClient) -> bool:
@@ -86,46 +86,46 @@ async def is_hub_reachable(web: httpx2.AsyncClient) -> bool:
 
 
 def order_events(number: int) -> Iterator[DemoEvent]:
-    """What happens around one order."""
+    """The events of one order."""
     buyer, (item, amount) = DEMO_PEOPLE[number % len(DEMO_PEOPLE)], GOODS[number % len(GOODS)]
     card = {3: "expired", 8: "closed"}.get(number % 12, "good")
     user = {"name": buyer.name, "discord_id": buyer.discord_id, "email": buyer.email}
     order = {"order": number, "item": item, "amount": amount, "currency": "KRW", "user": user}
-    about = {"correlation_id": f"order-{number}"}
-    wish = DELIVERY_NOTES[number % len(DELIVERY_NOTES)]
-    placed = order | {"card": card, "card_no": f"4111-****-{number}", "wish": wish}
-    yield DemoEvent("shop", "order.placed", placed, about | {"target_service": "billing", "max_retries": 6})
+    options = {"correlation_id": f"order-{number}"}
+    note = DELIVERY_NOTES[number % len(DELIVERY_NOTES)]
+    placed = order | {"card": card, "card_no": f"4111-****-{number}", "wish": note}
+    yield DemoEvent("shop", "order.placed", placed, options | {"target_service": "billing", "max_retries": 6})
     if card == "good":
         guest = {**order, "user": {"name": "손님"}}
-        yield DemoEvent("shop", "order.paid", guest if number % 20 == 5 else order, about)  # noqa: PLR2004 a guest has no Discord
+        yield DemoEvent("shop", "order.paid", guest if number % 20 == 5 else order, options)  # noqa: PLR2004 a guest has no Discord
     if number % 4 == 1:
-        yield DemoEvent("shop", "customer.seen", {"name": buyer.name, "wish": wish}, about)
+        yield DemoEvent("shop", "customer.seen", {"name": buyer.name, "wish": note}, options)
     if number % 10 == 2:  # noqa: PLR2004 now and then, as below
-        to = {"target_service": "mailer", "max_retries": 0}
-        yield DemoEvent("shop", "mail.bounced", {"to": buyer.email, "order": number}, about | to)
+        target = {"target_service": "mailer", "max_retries": 0}
+        yield DemoEvent("shop", "mail.bounced", {"to": buyer.email, "order": number}, options | target)
     if number % 10 == 6:  # noqa: PLR2004
-        to = {"target_service": "warehouse", "max_retries": 0}
-        yield DemoEvent("shop", "stock.counted", {"item": item, "left": number % 7}, about | to)
+        target = {"target_service": "warehouse", "max_retries": 0}
+        yield DemoEvent("shop", "stock.counted", {"item": item, "left": number % 7}, options | target)
     if number % 15 == 7:  # noqa: PLR2004
         yield from raid_events(number)
 
 
 def raid_events(number: int) -> Iterator[DemoEvent]:
-    """Somebody bans half the server, and the guard says so twice."""
+    """An attacker bans members, and the guard reports it twice."""
     incident = f"raid-{number}"
-    told = {"guild": "파발 가게", "actor": "mallory", "action": "ban", "owner": MINA.discord_id, "incident": incident}
+    attack = {"guild": "파발 가게", "actor": "mallory", "action": "ban", "owner": MINA.discord_id, "incident": incident}
     for banned in (12, 31):
         yield DemoEvent(
-            "guard", "server.attacked", told | {"count": banned}, {"correlation_id": incident, "priority": 1}
+            "guard", "server.attacked", attack | {"count": banned}, {"correlation_id": incident, "priority": 1}
         )
 
 
 SLOW_RECEIVER_SECONDS = 0.8
-"""Seconds; less than a stopping hub waits."""
+"""Seconds. Shorter than the grace period of a stopping hub."""
 
 
 class FakeReceivers:
-    """The webhooks of three services."""
+    """The webhook receivers of three services."""
 
     def __init__(self) -> None:
         self._mails = count(1)
@@ -139,7 +139,7 @@ class FakeReceivers:
         ]
 
     async def warehouse(self, request: Request) -> Response:
-        """Takes everything but a count of its own shelves."""
+        """Accept everything except `stock.counted`."""
         event = await request.json()
         return (
             receiver_fails(500, "the scanner is on fire")
@@ -148,7 +148,7 @@ class FakeReceivers:
         )
 
     async def mailer(self, request: Request) -> Response:
-        """Knows when a mailbox is none. Every fifth letter finds it away, every third finds it slow."""
+        """Reject bounced mails. Every fifth request fails, every third is slow."""
         event, number = await request.json(), next(self._mails)
         if event["event_type"] == "mail.bounced":
             return receiver_fails(422, "no such mailbox")
@@ -159,7 +159,7 @@ class FakeReceivers:
         return receiver_accepts()
 
     async def crm(self, _request: Request) -> Response:
-        """Takes a few, then it is gone for good."""
+        """Accept two events, then respond with 410 Gone."""
         return (
             receiver_accepts()
             if next(self._customers) <= 2  # noqa: PLR2004

@@ -12,10 +12,10 @@ from pabal.core.errors import Conflict, NotFound
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanCursor, ScannedRow, ScanPage, bounded_scan, make_scan_page
 from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
+from pabal.events.types import EventStatus
 
 Q = load_queries(__file__)
 
-EventStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
 BacklogState = Literal["disabled", "paused", "resting"]
 
 MIN_BACKLOG_AGE = timedelta(seconds=10)

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.events import EventStatus, like_pattern
+from pabal.events.events import like_pattern
+from pabal.events.types import EventStatus
 
 Q = load_queries(__file__)
 

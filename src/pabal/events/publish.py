@@ -21,7 +21,7 @@ from pabal.db.errors import CheckViolation, DatabaseError, ForeignKeyViolation, 
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.events import EventStatus
+from pabal.events.types import EventStatus
 from pabal.queue.bisect import bisect_failures
 
 Q = load_queries(__file__)

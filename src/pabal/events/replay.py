@@ -14,7 +14,7 @@ from pabal.db.errors import ForeignKeyViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.dead_letters import DeadLetterFilter, already_resolved_message, database_now
-from pabal.events.events import EventStatus
+from pabal.events.types import EventStatus
 
 Q = load_queries(__file__)
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from pabal.core.duration import format_duration
 from pabal.core.errors import Conflict, DecryptionError
 from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
 from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope, envelope_prefix
 from pabal.keys.key import Key, KeyUse
 from pabal.keys.keyring import KeyRing
-from pabal.settings import format_duration
 
 Q = load_queries(__file__)
 

@@ -14,6 +14,7 @@ from pabal.console.guards import Action, Form, Page, operator_actor
 from pabal.console.i18n import Translator, translator_for
 from pabal.console.notifications.notifications import NOTIFICATIONS_PATH
 from pabal.console.pages import confirm_page, is_count_confirmed, redirect_with_flash, render_page
+from pabal.core.duration import format_duration, parse_duration
 from pabal.core.errors import Conflict, FieldError, Invalid
 from pabal.hub import Hub
 from pabal.notifications.decision.decide import NotificationChannel
@@ -28,7 +29,6 @@ from pabal.notifications.rules.rules import (
     update_rule,
 )
 from pabal.operators.operators import OperatorSession
-from pabal.settings import format_duration, parse_duration
 from pabal.web.errors import error_status
 
 BLANK_RULE_FORM: Form = ImmutableMultiDict([("is_active", "on")])

@@ -1,4 +1,4 @@
-// The chat page's one script. Everything shown comes from the chat's own stream; what is written only goes there.
+// The chat page. It shows only what the chat's event stream sends; messages are posted to the same URL.
 
 const log = document.getElementById("log");
 const state = document.getElementById("state");
@@ -9,86 +9,86 @@ const text = document.getElementById("text");
 const words = document.getElementById("words").dataset;
 const language = document.documentElement.lang;
 const me = sessionStorage.getItem("me") ?? crypto.randomUUID().replaceAll("-", "");
-sessionStorage.setItem("me", me); // a tab is a person, also after a reload
+sessionStorage.setItem("me", me); // a tab stays the same user after a reload
 const chat = `/chats/${me}`;
-const waiting = new Map(); // callbacks that owe an answer, and the bubbles that say so
+const waiting = new Map(); // open callbacks by number, with their bubbles
 
 const make = (tag, name = "", inside = "") => {
-  const made = document.createElement(tag);
-  if (name) made.className = name;
-  made.append(inside);
-  return made;
+  const element = document.createElement(tag);
+  if (name) element.className = name;
+  element.append(inside);
+  return element;
 };
 
-async function say(what) {
-  const body = JSON.stringify({ text: what, language });
+async function sendMessage(content) {
+  const body = JSON.stringify({ text: content, language });
   try {
     await fetch(chat, { method: "POST", headers: { "content-type": "application/json" }, body });
   } catch {
-    away(true);
+    showAway(true);
   }
 }
 
-function away(is) {
-  state.textContent = is ? state.dataset.away : state.dataset.open;
-  state.classList.toggle("away", is);
+function showAway(isAway) {
+  state.textContent = isAway ? state.dataset.away : state.dataset.open;
+  state.classList.toggle("away", isAway);
 }
 
-// What a skill response may hold, in a plain form.
+// The outputs of a skill response, in a plain form.
 
 const lines = (part) => [part.title && make("h2", "", part.title), part.description && make("p", "", part.description)];
 
 function picture(image) {
   const link = make("a", "", image.altText || words.picture);
-  link.href = address(image.imageUrl) ?? "#";
+  link.href = safeUrl(image.imageUrl) ?? "#";
   link.target = "_blank";
   link.rel = "noopener noreferrer";
   return make("p", "", link);
 }
 
-function address(said) {
+function safeUrl(text) {
   try {
-    const { protocol, href } = new URL(said);
+    const { protocol, href } = new URL(text);
     return ["http:", "https:"].includes(protocol) ? href : null;
   } catch {
     return null;
   }
 }
 
-function button(what) {
-  const href = what.action === "webLink" ? address(what.webLinkUrl) : what.action === "phone" ? `tel:${what.phoneNumber}` : null;
-  const made = make(href ? "a" : "button", "", what.label ?? "");
-  if (href) Object.assign(made, { href, target: "_blank", rel: "noopener noreferrer" });
-  else made.type = "button";
-  if (what.action === "phone") made.prepend(words.call);
-  if (!href) made.addEventListener("click", () => say(what.messageText ?? what.label));
-  return made;
+function button(spec) {
+  const href = spec.action === "webLink" ? safeUrl(spec.webLinkUrl) : spec.action === "phone" ? `tel:${spec.phoneNumber}` : null;
+  const element = make(href ? "a" : "button", "", spec.label ?? "");
+  if (href) Object.assign(element, { href, target: "_blank", rel: "noopener noreferrer" });
+  else element.type = "button";
+  if (spec.action === "phone") element.prepend(words.call);
+  if (!href) element.addEventListener("click", () => sendMessage(spec.messageText ?? spec.label));
+  return element;
 }
 
 function card(content, ...more) {
-  const made = make("article", "card");
+  const element = make("article", "card");
   const images = [content.thumbnail, ...(content.thumbnails ?? [])].filter((image) => image?.imageUrl);
-  made.append(...lines(content).filter(Boolean), ...images.map(picture), ...more);
+  element.append(...lines(content).filter(Boolean), ...images.map(picture), ...more);
   const doing = make("div", "doing");
   doing.append(...(content.buttons ?? []).map(button));
-  if (doing.childElementCount) made.append(doing);
-  return made;
+  if (doing.childElementCount) element.append(doing);
+  return element;
 }
 
 function list(items) {
-  const made = make("ul");
-  made.append(...items.map((item) => make("li", "", [item.title, item.description].filter(Boolean).join(": "))));
-  return made;
+  const element = make("ul");
+  element.append(...items.map((item) => make("li", "", [item.title, item.description].filter(Boolean).join(": "))));
+  return element;
 }
 
 function facts(items) {
-  const made = make("dl");
-  for (const { title, description } of items) made.append(make("dt", "", title ?? ""), make("dd", "", description ?? ""));
-  return made;
+  const element = make("dl");
+  for (const { title, description } of items) element.append(make("dt", "", title ?? ""), make("dd", "", description ?? ""));
+  return element;
 }
 
 const KINDS = {
-  simpleText: ({ text: said }) => make("p", "bubble", said ?? ""),
+  simpleText: ({ text: content }) => make("p", "bubble", content ?? ""),
   simpleImage: (image) => card({ thumbnail: image }),
   textCard: card,
   basicCard: card,
@@ -109,23 +109,23 @@ function output(part) {
   return kind ? KINDS[kind](part[kind]) : make("p", "bubble", JSON.stringify(part));
 }
 
-// What may happen in a chat.
+// The entries of a chat.
 
 function turn(who, at, ...parts) {
-  const made = make("div", `turn ${who}`);
+  const element = make("div", `turn ${who}`);
   const column = make("div");
   column.append(...parts);
-  made.append(column, make("time", "", new Date(at).toLocaleTimeString(language, { hour: "2-digit", minute: "2-digit" })));
-  return made;
+  element.append(column, make("time", "", new Date(at).toLocaleTimeString(language, { hour: "2-digit", minute: "2-digit" })));
+  return element;
 }
 
-function typing(said) {
-  const made = make("p", "bubble typing");
+function typing(content) {
+  const element = make("p", "bubble typing");
   const dots = make("span", "dots");
   dots.setAttribute("aria-hidden", "true");
   dots.append(make("i"), make("i"), make("i"));
-  made.append(dots, make("span", "", said || words.waits));
-  return made;
+  element.append(dots, make("span", "", content || words.waits));
+  return element;
 }
 
 function settle(number) {
@@ -133,7 +133,7 @@ function settle(number) {
   waiting.delete(number);
 }
 
-const HAPPENS = {
+const ENTRIES = {
   mine: (entry) => turn("mine", entry.at, make("p", "bubble", entry.text)),
   awaited: (entry) => {
     const bubble = turn("theirs", entry.at, typing(entry.text));
@@ -153,35 +153,35 @@ const HAPPENS = {
 };
 
 const stream = new EventSource(chat);
-stream.addEventListener("open", () => away(false));
-stream.addEventListener("error", () => away(true));
+stream.addEventListener("open", () => showAway(false));
+stream.addEventListener("error", () => showAway(true));
 stream.addEventListener("entry", ({ data }) => {
   const entry = JSON.parse(data);
   if (entry.kind === "mine") quick.replaceChildren();
-  log.append(HAPPENS[entry.kind](entry));
+  log.append(ENTRIES[entry.kind](entry));
   log.scrollTop = log.scrollHeight;
 });
 stream.addEventListener("bot", ({ data }) => {
   const { code, paired } = JSON.parse(data);
-  const shown = pair.querySelector(".code");
-  if (shown) shown.textContent = `/pair ${code}`;
-  pair.hidden = paired || (shown !== null && !code);
+  const codeButton = pair.querySelector(".code");
+  if (codeButton) codeButton.textContent = `/pair ${code}`;
+  pair.hidden = paired || (codeButton !== null && !code);
   log.scrollTop = log.scrollHeight;
 });
 
 pair.querySelector(".code")?.addEventListener("click", (event) => {
-  say(event.target.textContent);
+  sendMessage(event.target.textContent);
   text.focus();
 });
 quick.addEventListener("click", () => text.focus());
 text.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return; // Hangul is put together before it is sent
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return; // Enter while composing Hangul does not send
   event.preventDefault();
   form.requestSubmit();
 });
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  if (text.value.trim()) say(text.value.trim());
+  if (text.value.trim()) sendMessage(text.value.trim());
   text.value = "";
   text.focus();
 });

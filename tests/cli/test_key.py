@@ -1,4 +1,4 @@
-"""`pabal keys` as an operator runs it: nothing shows a secret unasked, and every change is written down."""
+"""`pabal key`: no secret is shown unless asked for, and every change is in the audit log."""
 
 import asyncio
 import json
@@ -18,23 +18,24 @@ from pabal.keys.keyring import KeyRing, keyring_from_setting, open_or_create_key
 from pabal.settings import Settings
 from support.clusters import connected
 from support.envelopes import kept, put_access, put_pairs
-from support.pabal_process import listing, pabal
+from support.pabal_process import pabal, pabal_json, pabal_process
 from support.wait import until
 
 USES = ["signing", "encryption", "audit"]
 
 
 def keys(
-    *words: str, folder: Path, database_urls: DatabaseUrls, code: int = 0, **said: str
+    *args: str, folder: Path, database_urls: DatabaseUrls, code: int = 0, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
-    """`pabal keys` on the database of the test."""
+    """`pabal key` on the database of the test."""
     direct = database_urls.direct or database_urls.main
-    said |= {"PABAL_DATABASE_URL": database_urls.main, "PABAL_DATABASE_DIRECT_URL": direct}
-    return pabal("keys", *words, folder=folder, code=code, **said)
+    variables |= {"PABAL_DATABASE_URL": database_urls.main, "PABAL_DATABASE_DIRECT_URL": direct}
+    run = pabal_process if "FORCE_COLOR" in variables else pabal  # a progress bar needs a terminal of its own
+    return run("key", *args, folder=folder, code=code, **variables)
 
 
-def told_by(*words: str, folder: Path, database_urls: DatabaseUrls, **said: str) -> Any:
-    return json.loads(keys(*words, "--json", folder=folder, database_urls=database_urls, code=0, **said).stdout)
+def told_by(*args: str, folder: Path, database_urls: DatabaseUrls, **variables: str) -> Any:
+    return json.loads(keys(*args, "--json", folder=folder, database_urls=database_urls, code=0, **variables).stdout)
 
 
 def secrets_of(document: str) -> list[str]:
@@ -51,7 +52,7 @@ def old_key(folder: Path, use: KeyUse) -> str:
 
 
 async def deeds(database_urls: DatabaseUrls) -> list[tuple[str, str, dict[str, Any]]]:
-    """What the audit log says of keys, oldest first."""
+    """The audit entries about keys, oldest first."""
     async with connected(database_urls.direct or database_urls.main) as conn:
         rows = await conn.fetch(
             "select actor, action, subject, details from pabal.audit_log where action like 'key%' order by id"
@@ -61,70 +62,70 @@ async def deeds(database_urls: DatabaseUrls) -> list[tuple[str, str, dict[str, A
 
 
 class TestWithoutADatabase:
-    def test_make_prints_a_document_and_nothing_else(self, folder: Path) -> None:
-        made = pabal("keys", "make", folder=folder)
+    def test_generate_prints_one_document(self, folder: Path) -> None:
+        made = pabal("key", "generate", folder=folder)
 
         [document] = made.stdout.splitlines()
         assert len(keyring_from_setting(document).keys.all_keys) == 6
         [line] = made.stderr.splitlines()
         assert "secrets" in line
         assert "PABAL_KEYS" in line
-        assert pabal("keys", "make", folder=folder).stdout != made.stdout
+        assert pabal("key", "generate", folder=folder).stdout != made.stdout
         assert not (folder / "data").exists()
 
     def test_list_shows_everything_but_the_secrets(self, folder: Path) -> None:
-        document = pabal("keys", "make", folder=folder).stdout.strip()
+        document = pabal("key", "generate", folder=folder).stdout.strip()
         before = json.loads(document)["keys"]
 
-        told = listing("keys", "list", folder=folder, PABAL_KEYS=document)
-        table = pabal("keys", "list", folder=folder, PABAL_KEYS=document)
+        result = pabal_json("key", "list", folder=folder, PABAL_KEYS=document)["items"]
+        table = pabal("key", "list", folder=folder, PABAL_KEYS=document)
 
-        assert sorted(told, key=lambda key: key["id"]) == sorted(
+        assert sorted(result, key=lambda key: key["id"]) == sorted(
             [{name: key[name] for name in ("id", "use", "state", "since")} for key in before], key=lambda key: key["id"]
         )
         assert all(key["id"] in table.stdout for key in before)
-        shown = table.stdout + table.stderr + json.dumps(told)
+        shown = table.stdout + table.stderr + json.dumps(result)
         assert [secret for secret in secrets_of(document) if secret in shown] == []
 
-    def test_list_makes_no_keys(self, folder: Path) -> None:
-        refused = pabal("keys", "list", folder=folder, code=1)
+    def test_list_creates_no_keys(self, folder: Path) -> None:
+        refused = pabal("key", "list", folder=folder, code=1)
 
-        assert refused.stderr == "pabal: there are no keys yet: the first `pabal up` makes them\n"
+        assert refused.stderr == "pabal: there are no keys yet: the first `pabal up` creates them\n"
         assert not (folder / "data").exists()
 
     def test_a_broken_file_is_one_line(self, folder: Path) -> None:
         (folder / "data").mkdir()
         (folder / "data" / "keys.json").write_text("{}")
 
-        refused = pabal("keys", "list", folder=folder, code=1)
+        refused = pabal("key", "list", folder=folder, code=1)
 
         [line] = refused.stderr.splitlines()
         assert line.endswith("keys.json is not a valid key file: Object missing required field `keys`")
 
     @pytest.mark.parametrize(
-        ("words", "told"),
+        ("args", "result"),
         [
             (["rotate", "--use", "nonsense"], 'Invalid value "nonsense" for --use'),
             (["retire"], "ID"),
             (["nonsense"], 'Unknown command "nonsense"'),
         ],
     )
-    def test_a_mistyped_command_is_one_line(self, folder: Path, words: list[str], told: str) -> None:
-        refused = pabal("keys", *words, folder=folder, code=2)
+    def test_a_mistyped_command_is_one_line(self, folder: Path, args: list[str], result: str) -> None:
+        refused = pabal("key", *args, folder=folder, code=2)
 
         [line] = refused.stderr.splitlines()
-        assert told in line
+        assert result in line
 
 
 @pytest.mark.anyio
 class TestWithAFile:
-    async def test_rotate_turns_all_three_or_those_it_is_told(self, folder: Path, database_urls: DatabaseUrls) -> None:
-        first = told_by("rotate", folder=folder, database_urls=database_urls)
+    async def test_rotate_changes_all_keys_or_the_named_uses(self, folder: Path, database_urls: DatabaseUrls) -> None:
+        first = told_by("rotate", folder=folder, database_urls=database_urls)["items"]
         before = in_file(folder).keys
 
         second = told_by(
             "rotate", "--use", "audit", "--use", "signing", "--use", "audit", folder=folder, database_urls=database_urls
-        )
+        )["items"]
         after = in_file(folder).keys
         table = keys("rotate", "--use", "encryption", folder=folder, database_urls=database_urls)
 
@@ -135,7 +136,7 @@ class TestWithAFile:
         ]
         assert after.active(KeyUse.ENCRYPTION) == before.active(KeyUse.ENCRYPTION)
         assert before.active(KeyUse.ENCRYPTION).id in table.stdout
-        assert "pabal keys rewrap" in table.stderr
+        assert "pabal key rewrap" in table.stderr
         assert await deeds(database_urls) == [
             ("key.rotated", turn["active"], {"use": turn["use"], "before": turn["old"], "from": "keys.json"})
             for turn in [
@@ -149,7 +150,7 @@ class TestWithAFile:
             ]
         ]
 
-    async def test_a_rotation_that_cannot_be_written_down_does_not_happen(
+    async def test_a_rotation_that_cannot_be_audited_does_not_happen(
         self, folder: Path, database_urls: DatabaseUrls
     ) -> None:
         keys("rotate", folder=folder, database_urls=database_urls)
@@ -162,7 +163,7 @@ class TestWithAFile:
         assert in_file(folder).keys == before
         assert not (folder / "data" / "keys.new").exists()
 
-    async def test_a_rotation_that_cannot_be_kept_is_not_written_down(
+    async def test_a_rotation_that_cannot_be_stored_is_not_audited(
         self, folder: Path, database_urls: DatabaseUrls
     ) -> None:
         keys("rotate", folder=folder, database_urls=database_urls)
@@ -174,22 +175,22 @@ class TestWithAFile:
         assert refused.stderr.endswith("keys.json cannot be written: Is a directory\n")
         assert len(await deeds(database_urls)) == 3
 
-    async def test_a_running_hub_hears_of_it(
+    async def test_a_running_hub_reloads_its_keys(
         self, folder: Path, database_urls: DatabaseUrls, hub: Hub, settings: Settings
     ) -> None:
         before = hub.key_ring.active(KeyUse.SIGNING)
         await until(lambda: hub.doorbell.listening)
 
-        with hub.doorbell.listen(Channel.TOKENS) as ear:
+        with hub.doorbell.listen(Channel.TOKENS) as listener:
             await asyncio.to_thread(
                 keys, "rotate", "--data-dir", str(settings.data_dir), folder=folder, database_urls=database_urls
             )
-            assert await ear.wait(timedelta(seconds=10))
+            assert await listener.wait(timedelta(seconds=10))
 
         hub.key_ring.reload()
-        found = hub.key_ring.find(before.id)
-        assert found
-        assert found.state is KeyState.OLD
+        matches = hub.key_ring.find(before.id)
+        assert matches
+        assert matches.state is KeyState.OLD
 
     async def test_rewrap_then_retire(self, folder: Path, database_urls: DatabaseUrls) -> None:
         keys("rotate", "--use", "signing", folder=folder, database_urls=database_urls)
@@ -205,9 +206,9 @@ class TestWithAFile:
         gone = told_by("retire", old, "--force", folder=folder, database_urls=database_urls)
 
         assert early.stderr == f"pabal: {len(held)} values are encrypted under {old}: run `pabal keys rewrap` first\n"
-        told = json.loads(done.stdout)
-        assert (told["rewrapped"], told["left"], told["unreadable"]) == (len(held), 0, 1)
-        assert told["named"] == [{"table": "service_tokens", "column": "access_token", "row": str(lost)}]
+        result = json.loads(done.stdout)
+        assert (result["rewrapped"], result["left"], result["unreadable"]) == (len(held), 0, 1)
+        assert result["named"] == [{"table": "service_tokens", "column": "access_token", "row": str(lost)}]
         assert str(lost) in done.stderr
         assert "0 rewrapped" in again.stdout
         assert "rewrapping" in again.stderr  # the bar
@@ -215,8 +216,8 @@ class TestWithAFile:
         assert gone == {"retired": old}
         ring = in_file(folder)
         assert ring.find(old) is None
-        found = await kept(database_urls)
-        assert {place: decrypt_envelope(ring, found[place], place) for place in held} == held
+        matches = await kept(database_urls)
+        assert {place: decrypt_envelope(ring, matches[place], place) for place in held} == held
         assert (await deeds(database_urls))[-2:] == [
             ("keys.rewrapped", now, {"rewrapped": len(held), "unreadable": 1, "left": 0}),
             ("key.retired", old, {"use": "encryption", "forced": True, "from": "keys.json"}),
@@ -228,8 +229,8 @@ class TestWithAFile:
         old, active = old_key(folder, KeyUse.SIGNING), before.active(KeyUse.SIGNING).id
 
         refused = [
-            keys("retire", each, folder=folder, code=1, database_urls=database_urls).stderr
-            for each in (active, "s0", old)
+            keys("retire", item, folder=folder, code=1, database_urls=database_urls).stderr
+            for item in (active, "s0", old)
         ]
 
         assert refused == [
@@ -238,14 +239,14 @@ class TestWithAFile:
             f"pabal: {old} was rotated less than 1h ago; tokens it signed may still be in use: wait, or use --force\n",
         ]
         assert in_file(folder).keys == before
-        assert keys("retire", old, "--force", folder=folder, database_urls=database_urls).stdout == f"{old} is gone\n"
+        assert keys("retire", old, "--force", folder=folder, database_urls=database_urls).stdout == f"{old} retired\n"
         assert [action for action, _, _ in await deeds(database_urls)] == ["key.rotated", "key.retired"]
 
 
 @pytest.mark.anyio
 class TestFromTheSettings:
-    async def test_rotate_and_retire_print_what_to_set(self, folder: Path, database_urls: DatabaseUrls) -> None:
-        first = pabal("keys", "make", folder=folder).stdout.strip()
+    async def test_rotate_and_retire_print_the_new_setting(self, folder: Path, database_urls: DatabaseUrls) -> None:
+        first = pabal("key", "generate", folder=folder).stdout.strip()
 
         rotated = keys("rotate", "--use", "signing", folder=folder, PABAL_KEYS=first, database_urls=database_urls)
         [second] = rotated.stdout.splitlines()
@@ -268,23 +269,23 @@ class TestFromTheSettings:
         ]
         assert [secret for secret in secrets_of(third) if secret in str(written)] == []
 
-    async def test_rewrap_goes_by_the_setting(self, folder: Path, database_urls: DatabaseUrls) -> None:
-        first = pabal("keys", "make", folder=folder).stdout.strip()
+    async def test_rewrap_uses_the_keys_of_the_setting(self, folder: Path, database_urls: DatabaseUrls) -> None:
+        first = pabal("key", "generate", folder=folder).stdout.strip()
         held = await put_pairs(database_urls, keyring_from_setting(first), 2)
         second = keys("rotate", "--json", folder=folder, PABAL_KEYS=first, database_urls=database_urls).stdout.strip()
 
-        told = told_by("rewrap", folder=folder, PABAL_KEYS=second, database_urls=database_urls)
+        result = told_by("rewrap", folder=folder, PABAL_KEYS=second, database_urls=database_urls)
 
-        assert told == {"rewrapped": len(held), "left": 0, "unreadable": 0, "named": []}
+        assert result == {"rewrapped": len(held), "left": 0, "unreadable": 0, "named": []}
         ring = keyring_from_setting(second)
-        found = await kept(database_urls)
-        assert {place: decrypt_envelope(ring, found[place], place) for place in found} == held
+        matches = await kept(database_urls)
+        assert {place: decrypt_envelope(ring, matches[place], place) for place in matches} == held
 
     @pytest.mark.parametrize("command", [["list"], ["rotate"], ["rewrap"], ["retire", "e1"]])
     async def test_a_malformed_setting_is_one_line(
         self, folder: Path, database_urls: DatabaseUrls, command: list[str]
     ) -> None:
-        document = pabal("keys", "make", folder=folder).stdout.strip()
+        document = pabal("key", "generate", folder=folder).stdout.strip()
         broken = document.replace('"use":"audit"', f'"use":"{secrets_of(document)[0]}"')
 
         refused = keys(*command, folder=folder, code=2, PABAL_KEYS=broken, database_urls=database_urls)

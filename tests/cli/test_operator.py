@@ -1,4 +1,4 @@
-"""`pabal admin`: who may use the console."""
+"""`pabal operator`."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from pabal.operators.operators import OperatorSession, Role, find_operator_crede
 from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
 from pabal.settings import Settings
 from support.clusters import connected
-from support.pabal_process import PABAL, PATIENCE, environment, listing, pabal
+from support.pabal_process import PABAL, PATIENCE, environment, pabal, pabal_json
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ def run(folder: Path, database_urls: DatabaseUrls) -> Run:
 
 @pytest.fixture
 def ask(folder: Path, database_urls: DatabaseUrls) -> Ask:
-    return partial(listing, folder=folder, PABAL_DATABASE_URL=database_urls.main)
+    return partial(pabal_json, folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 async def enter(hub: Hub, name: str, secret: str) -> str:
@@ -61,26 +61,24 @@ async def audit(database_urls: DatabaseUrls) -> list[tuple[str, str, str]]:
     return [(row["actor"].partition(":")[0], row["action"], row["subject"]) for row in rows]
 
 
-async def test_somebody_added_signs_in_with_the_password_that_was_read(
+async def test_a_new_operator_signs_in_with_the_password_from_stdin(
     hub: Hub, database_urls: DatabaseUrls, run: Run
 ) -> None:
-    said = run("admin", "add", "mina", "--role", "admin", feed=f"{HORSE}\n")
+    variables = run("operator", "add", "mina", "--role", "admin", feed=f"{HORSE}\n")
 
     token = await enter(hub, "mina", HORSE)
     session = await here(hub, token)
     assert session is not None
     assert session.role == Role.ADMIN
-    assert HORSE not in said.stdout + said.stderr
-    assert "mina may sign in as admin" in said.stdout
+    assert HORSE not in variables.stdout + variables.stderr
+    assert "mina added as admin" in variables.stdout
     assert await audit(database_urls) == [("cli", "operator.added", "mina")]
 
 
-async def test_a_password_that_was_made_up_is_shown_once(
-    hub: Hub, database_urls: DatabaseUrls, run: Run, ask: Ask
-) -> None:
-    run("admin", "add", "boss", "--role", "admin", "--generate")
-    added = ask("admin", "add", "mina", "--generate")
-    changed = run("admin", "passwd", "mina", "--generate")
+async def test_a_generated_password_is_shown_once(hub: Hub, database_urls: DatabaseUrls, run: Run, ask: Ask) -> None:
+    run("operator", "add", "boss", "--role", "admin", "--generate")
+    added = ask("operator", "add", "mina", "--generate")
+    changed = run("operator", "set-password", "mina", "--generate")
     [shown] = re.findall(r"^password  (\S{20})$", changed.stdout, re.MULTILINE)
 
     assert (added["name"], added["role"], len(added["password"])) == ("mina", "viewer", 20)
@@ -88,31 +86,31 @@ async def test_a_password_that_was_made_up_is_shown_once(
     assert await enter(hub, "mina", shown)
     with pytest.raises(Unauthenticated):
         await enter(hub, "mina", added["password"])
-    later = run("admin", "list").stdout + run("admin", "list", "--json").stdout
+    later = run("operator", "list").stdout + run("operator", "list", "--json").stdout
     assert shown not in later
-    assert [each["name"] for each in ask("admin", "list")] == ["boss", "mina"]
+    assert [item["name"] for item in ask("operator", "list")["items"]] == ["boss", "mina"]
 
 
-async def test_passwd_disable_and_role_take_hold_of_whoever_is_signed_in(
+async def test_password_role_and_disable_apply_to_open_sessions(
     hub: Hub, database_urls: DatabaseUrls, run: Run
 ) -> None:
-    run("admin", "add", "boss", "--role", "admin", "--generate")
-    run("admin", "add", "mina", feed=HORSE)
+    run("operator", "add", "boss", "--role", "admin", "--generate")
+    run("operator", "add", "mina", feed=HORSE)
     first = await enter(hub, "mina", HORSE)
 
-    run("admin", "passwd", "MINA", feed="another horse\r\n")
+    run("operator", "set-password", "MINA", feed="another horse\r\n")
     assert await here(hub, first) is None
     second = await enter(hub, "mina", "another horse")
-    run("admin", "role", "mina", "admin")
+    run("operator", "set-role", "mina", "admin")
     session = await here(hub, second)
     assert session is not None
     assert session.role == Role.ADMIN
-    run("admin", "disable", "mina")
+    run("operator", "disable", "mina")
     assert await here(hub, second) is None
     with pytest.raises(Unauthenticated):
         await enter(hub, "mina", "another horse")
-    assert "disabled since" in run("admin", "list").stdout
-    run("admin", "enable", "mina")
+    assert "disabled since" in run("operator", "list").stdout
+    run("operator", "enable", "mina")
     assert await enter(hub, "mina", "another horse")
     assert [action for _, action, subject in await audit(database_urls) if subject == "mina"] == [
         "operator.added",
@@ -123,61 +121,59 @@ async def test_passwd_disable_and_role_take_hold_of_whoever_is_signed_in(
     ]
 
 
-async def test_somebody_must_stay_who_can_mend_things(database_urls: DatabaseUrls, run: Run) -> None:
-    run("admin", "add", "boss", "--role", "admin", "--generate")
+async def test_the_last_admin_cannot_be_disabled_or_demoted(database_urls: DatabaseUrls, run: Run) -> None:
+    run("operator", "add", "boss", "--role", "admin", "--generate")
 
-    for words in (["disable", "boss"], ["role", "boss", "viewer"]):
-        refused = run("admin", *words, code=1)
-        assert "boss is the only enabled admin: add or enable another one first" in refused.stderr
+    for args in (["disable", "boss"], ["set-role", "boss", "viewer"]):
+        refused = run("operator", *args, code=1)
+        assert "boss is the only admin who can sign in: add or enable another one first" in refused.stderr
     assert [action for _, action, _ in await audit(database_urls)] == ["operator.added"]
 
 
 @pytest.mark.parametrize(
-    ("words", "feed", "code", "says"),
+    ("args", "feed", "code", "message"),
     [
-        (["add", "mina"], "short\n", 1, "password: must have 8 to 1,000 characters"),
-        (["add", "mina"], "", 1, "password: must have 8 to 1,000 characters"),
-        (["add", "mina"], "x" * 1001, 1, "password: must have 8 to 1,000 characters"),
-        (["add", "a b"], HORSE, 1, "name: must be 1 to 64 letters"),
+        (["add", "mina"], "short\n", 1, "password: has 8 to 1,000 characters"),
+        (["add", "mina"], "", 1, "password: has 8 to 1,000 characters"),
+        (["add", "mina"], "x" * 1001, 1, "password: has 8 to 1,000 characters"),
+        (["add", "a b"], HORSE, 1, "name: is 1 to 64 letters"),
         (["add", "mina", "--role", "root"], HORSE, 2, "role"),
-        (["passwd", "nobody"], HORSE, 1, "operator nobody does not exist: `pabal admin list`"),
-        (["disable", "nobody"], "", 1, "operator nobody does not exist"),
+        (["set-password", "nobody"], HORSE, 1, "there is no operator nobody: see `pabal operator list`"),
+        (["disable", "nobody"], "", 1, "there is no operator nobody"),
     ],
 )
-async def test_what_is_wrong_is_said_in_a_line(
-    database_urls: DatabaseUrls, run: Run, words: list[str], feed: str, code: int, says: str
+async def test_a_refusal_is_one_line(
+    database_urls: DatabaseUrls, run: Run, args: list[str], feed: str, code: int, message: str
 ) -> None:
-    refused = run("admin", *words, feed=feed, code=code)
+    refused = run("operator", *args, feed=feed, code=code)
 
-    assert says.lower() in refused.stderr.lower()
+    assert message.lower() in refused.stderr.lower()
     assert refused.stdout == ""
     assert len(refused.stderr.strip().split("\n")) == 1
     assert await audit(database_urls) == []
 
 
-async def test_at_a_terminal_it_is_asked_for_twice_and_not_shown(
-    hub: Hub, folder: Path, database_urls: DatabaseUrls
-) -> None:
+async def test_a_terminal_asks_twice_without_echo(hub: Hub, folder: Path, database_urls: DatabaseUrls) -> None:
     async def typed(*lines: str) -> tuple[int, str]:
         return await asyncio.to_thread(at_a_terminal, folder, database_urls, lines)
 
     code, shown = await typed(HORSE, HORSE)
     assert code == 0, shown
     assert "Password:" in shown
-    assert "Once more:" in shown
+    assert "Repeat password:" in shown
     assert HORSE not in shown
     assert await enter(hub, "mina", HORSE)
 
     code, shown = await typed("another horse", "another house")
     assert code == 1
-    assert "password: was not the same twice" in shown
+    assert "password: the two entries differ" in shown
 
 
 def at_a_terminal(folder: Path, database_urls: DatabaseUrls, lines: tuple[str, ...]) -> tuple[int, str]:
-    """Run `pabal admin add mina` at a terminal of its own, and type; what it exits with and what the terminal shows."""
+    """Run `pabal operator add mina` in a terminal, type the lines, and return its exit code and the screen."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
-        [PABAL, "admin", "add", "mina", "--role", "admin"],
+        [PABAL, "operator", "add", "mina", "--role", "admin"],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -1,0 +1,113 @@
+"""The command table. A command's module is imported when the command is used; `pabal --help` imports none."""
+
+from collections.abc import Sequence
+
+import cyclopts
+
+from pabal.cli.examples import examples
+from pabal.cli.version import version_text
+from pabal.core.errors import InvalidSettings, PabalError
+
+app = cyclopts.App(
+    name="pabal",
+    help="A delivery hub on one PostgreSQL: chat relay, service events, notifications.",
+    help_epilogue=examples("up", "event list --help"),
+    help_format="plaintext",
+    version=version_text,
+    version_flags=["--version", "-V"],
+)
+
+COMMANDS = {
+    "up": ("serve:up_command", "Run the whole hub: database, API, workers and console."),
+    "serve": ("serve:serve_command", "Run the API and the console only."),
+    "work": ("serve:work_command", "Run the workers and chores only."),
+    "demo": ("demo:demo_command", "Try the hub with a simulated chat, bot and shop."),
+    "migrate": ("migrate:app", "Apply or revert schema migrations."),
+    "doctor": ("doctor:doctor_command", "Check the installation and suggest fixes."),
+    "settings": ("settings:settings_command", "Show the effective settings."),
+    "db": ("db:app", "Connect to the hub's database."),
+    "service": ("services:app", "Manage services and their client secrets."),
+    "subscription": ("subscription:app", "Manage event subscriptions."),
+    "event": ("event:app", "Publish, inspect, cancel and follow events."),
+    "dead-letter": ("dead_letter:app", "Inspect, replay and resolve dead letters."),
+    "account": ("account:app", "Manage the chat relay's accounts and relay tokens."),
+    "pairing": ("pairing:app", "Create pairing codes."),
+    "conversation": ("conversation:app", "Manage conversations of the chat relay."),
+    "message": ("message:app", "Inspect and follow chat messages."),
+    "notification": ("notification:app", "Send, inspect, cancel and resend notifications."),
+    "rule": ("rule:app", "Manage the rules that turn events into notifications."),
+    "template": ("template:app", "Inspect and check notification templates."),
+    "person": ("person:app", "Manage the data of a notification recipient."),
+    "address": ("address:app", "Manage blocked notification addresses."),
+    "trace": ("trace:trace_command", "Show the history of an event, notification or message."),
+    "worker": ("worker:app", "List worker processes."),
+    "token": ("token:app", "Issue, verify and revoke access tokens."),
+    "key": ("key:app", "Manage the keys that sign, encrypt and seal."),
+    "audit": ("audit:app", "Read and verify the audit log."),
+    "operator": ("operator:app", "Manage the console's operators."),
+    "version": ("version_command:version_command", "Show the version."),
+}
+COMMAND_EXAMPLES = {
+    "up": ("up", "up --port 8080 --data-dir ./data"),
+    "serve": ("serve", "serve --host 0.0.0.0 --port 8080"),
+    "work": ("work", "work --app shop.events:hub"),
+    "demo": ("demo", "demo --language en --no-bot"),
+    "doctor": ("doctor", "doctor --json"),
+    "settings": ("settings", "settings --json"),
+    "trace": ("trace 01a1e213…ea569f", "trace order-7 --json"),
+    "version": ("version", "version --json"),
+}
+"""Examples of commands without verbs. The others declare theirs beside the verb."""
+HIDDEN_ALIASES = {
+    "dead": "old_names:dead_app",
+    "admin": "old_names:admin_app",
+    "keys": "old_names:keys_app",
+    "pair": "old_names:pair_app",
+    "notify": "old_names:notify_app",
+}
+"""Names of 0.1, kept for one version."""
+
+
+def command_options(name: str) -> dict[str, str]:
+    return {"help_epilogue": examples(*COMMAND_EXAMPLES[name])} if name in COMMAND_EXAMPLES else {}
+
+
+for name, (path, summary) in COMMANDS.items():
+    app.command(f"pabal.cli.{path}", name=name, help=summary, **command_options(name))
+for name, path in HIDDEN_ALIASES.items():
+    app.command(f"pabal.cli.{path}", name=name, show=False)
+app.command(
+    "pabal.cli.completion:install_completion",
+    name="--install-completion",
+    help="Install completion for your shell.",
+    help_epilogue=examples("--install-completion", "--install-completion --shell zsh"),
+)
+
+
+def import_command(args: Sequence[str]) -> None:
+    """Import the module of the command that `args` names, if any."""
+    if args and args[0] in COMMANDS.keys() | HIDDEN_ALIASES.keys():
+        _ = app[args[0]]
+
+
+def run_command(args: Sequence[str]) -> int:
+    """Run a command and return its exit code: 2 for a usage error, 1 for a failure. Errors are one line each."""
+    from pabal.cli.output import print_error
+
+    try:
+        app(args, exit_on_error=False, print_error=False, result_action="return_value")
+    except cyclopts.CycloptsError as error:
+        print_error(" ".join(str(error).split()))
+        return 2
+    except InvalidSettings as error:
+        for problem in error.errors:
+            print_error(str(problem))
+        return 2
+    except PabalError as error:
+        print_error(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+    return 0

@@ -1,0 +1,44 @@
+"""Ids as arguments: whole, as a prefix, or in the short form that lists show."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
+from uuid import UUID
+
+from cyclopts import Parameter, Token
+
+from pabal.core.errors import Invalid, NotFound
+from pabal.core.short_id import IdPattern, parse_id_pattern
+from pabal.db.tx import Tx
+
+MAX_LISTED_IDS = 5
+MatchIds = Callable[[Tx, IdPattern, int], Awaitable[list[UUID]]]
+
+
+def parse_id_argument(_type: Any, tokens: Sequence[Token]) -> IdPattern:
+    token = tokens[0]
+    pattern = parse_id_pattern(token.value)
+    if pattern is None:
+        name = "" if token.keyword else "ID: "  # the parser names an option, but not an argument
+        raise ValueError(f"{name}must be an id, its first 8 or more characters, or its short form 01234567…abcdef")
+    return pattern
+
+
+IdArgument = Annotated[IdPattern, Parameter(name="ID", converter=parse_id_argument, accepts_keys=False, n_tokens=1)]
+IdOption = Annotated[IdPattern | None, Parameter(converter=parse_id_argument, accepts_keys=False, n_tokens=1)]
+
+
+async def resolve_id(tx: Tx, pattern: IdPattern, noun: str, match_ids: MatchIds) -> UUID:
+    """Return the one id that matches. A whole id is returned without a look at the table."""
+    if pattern.low == pattern.high:
+        return pattern.low
+    ids = await match_ids(tx, pattern, MAX_LISTED_IDS + 1)
+    if not ids:
+        raise NotFound(f"no {noun} matches {pattern.text}")
+    if len(ids) > 1:
+        raise ambiguous_id(pattern, ids)
+    return ids[0]
+
+
+def ambiguous_id(pattern: IdPattern, ids: Sequence[UUID]) -> Invalid:
+    more = " …" if len(ids) > MAX_LISTED_IDS else ""
+    return Invalid.of_field("ID", f"{pattern.text} is ambiguous: {', '.join(map(str, ids[:MAX_LISTED_IDS]))}{more}")

@@ -1,0 +1,123 @@
+"""`pabal person preferences|export|erase`."""
+
+from dataclasses import asdict, fields
+from typing import Annotated, Any
+from uuid import UUID
+
+import cyclopts
+from cyclopts import Parameter
+
+from pabal.cli.context import cli_actor, run_transaction
+from pabal.cli.examples import examples
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, SkipConfirmation, repeatable
+from pabal.cli.output import local_time, print_fields, print_json
+from pabal.cli.privacy import ExportFile, confirm_and_erase, write_export
+from pabal.core.errors import Invalid
+from pabal.notifications.people.preferences import PreferencesOwner, PreferencesUpdate, update_preferences
+from pabal.notifications.privacy import PersonDataCounts, count_person_data, erase_person, export_person
+
+app = cyclopts.App(
+    name="person",
+    help="Manage the preferences and the data of a notification recipient.",
+    help_epilogue=examples("person preferences 80351110224678912", "person export 80351110224678912 --to mina.json"),
+)
+
+TRUE_WORDS, FALSE_WORDS = frozenset({"true", "on", "yes", "1"}), frozenset({"false", "off", "no", "0"})
+PREFERENCE_NAMES = tuple(field.name for field in fields(PreferencesUpdate))
+PersonArgument = Annotated[str, Parameter(name="PERSON", help="The Discord user id.")]
+
+
+@app.command(
+    name="preferences",
+    help_epilogue=examples(
+        "person preferences 80351110224678912", "person preferences 80351110224678912 --set locale=ko --set dm=off"
+    ),
+)
+def person_preferences(
+    person: Annotated[str, Parameter(name="PERSON", help="The Discord user id, or the UUID of a registered user.")],
+    /,
+    *,
+    set: Annotated[
+        list[str] | None, repeatable(f"Change a preference: NAME=VALUE, with one of {', '.join(PREFERENCE_NAMES)}.")
+    ] = None,
+    connection: Connection = DEFAULT_CONNECTION,
+    json: Json = False,
+) -> None:
+    """Show or change a person's notification preferences. Without any, the defaults apply."""
+    owner, update = parse_person(person), parse_preferences(set or [])
+    preferences = run_transaction(connection, lambda tx: update_preferences(tx, owner, update, cli_actor()))
+    if json:
+        print_json(asdict(preferences))
+        return
+    print_fields(
+        [
+            ("user", preferences.user_id),
+            ("discord", preferences.discord_id),
+            *((name.replace("_", " "), "on" if on else "off") for name, on in asdict(preferences.flags).items()),
+            ("night consent", local_time(preferences.night_consent_at) or "none"),
+            ("locale", preferences.locale or "default"),
+            ("changed", local_time(preferences.updated_at) or "never"),
+        ]
+    )
+
+
+@app.command(
+    name="export",
+    help_epilogue=examples("person export 80351110224678912", "person export 80351110224678912 --to mina.json"),
+)
+def person_export(
+    person: PersonArgument, /, *, to: ExportFile = None, connection: Connection = DEFAULT_CONNECTION
+) -> None:
+    """Export everything the hub stores about a person as one JSON document."""
+    document = run_transaction(connection, lambda tx: export_person(tx, person, cli_actor()))
+    write_export(document, f"{len(document['requests'])} notifications", to)
+
+
+@app.command(
+    name="erase",
+    help_epilogue=examples("person erase 80351110224678912", "person erase 80351110224678912 --yes --json"),
+)
+def person_erase(
+    person: PersonArgument,
+    /,
+    *,
+    yes: SkipConfirmation = False,
+    connection: Connection = DEFAULT_CONNECTION,
+    json: Json = False,
+) -> None:
+    """Erase everything the hub stores about a person. Their pending notifications are not sent."""
+    confirm_and_erase(
+        connection,
+        lambda tx: count_person_data(tx, person),
+        lambda tx: erase_person(tx, person, cli_actor()),
+        person_data_text,
+        yes=yes,
+        json=json,
+    )
+
+
+def parse_person(person: str) -> PreferencesOwner:
+    try:
+        return UUID(person)
+    except ValueError:
+        return person
+
+
+def parse_preferences(pairs: list[str]) -> PreferencesUpdate:
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name not in PREFERENCE_NAMES:
+            raise Invalid.of_field("set", f"{name} is not one of {', '.join(PREFERENCE_NAMES)}")
+        values[name] = value if name == "locale" else parse_switch(name, value.lower())
+    return PreferencesUpdate(**values)
+
+
+def parse_switch(name: str, value: str) -> bool:
+    if value not in TRUE_WORDS | FALSE_WORDS:
+        raise Invalid.of_field("set", f"{name} must be true or false")
+    return value in TRUE_WORDS
+
+
+def person_data_text(counts: PersonDataCounts) -> str:
+    return f"{counts.total} rows ({counts.requests} notifications, {counts.toasts} toasts, {counts.others} others)"
