@@ -89,7 +89,7 @@ async def test_nobody_but_an_admin_with_a_form_of_ours_does_either(
     path = f"{PAGE}/{deed}"
 
     assert (await viewer.post(path, key=KEY, count=count)).status_code == 403
-    assert (await admin.post(path, key=KEY, count=count, csrf="ff")).status_code == 403
+    assert (await admin.post(path, key=KEY, count=count, csrf_token="ff")).status_code == 403
     assert (await admin.get(path)).status_code in {404, 405}
     assert (await admin.post(path, key="bot:nobody", count=count)).status_code == 404
 

@@ -49,7 +49,7 @@ async def test_a_life_is_one_line_of_time_under_each_of_its_names(admin: Signed,
     pages = [await traced(admin, each) for each in (event, str(letter)[:13], letter, "order-77", f" {event} ")]
 
     for page in pages:
-        assert [kind for kind, _ in told(page)] == ["Published", "Failed", "Died", "Replayed", "Completed"]
+        assert [kind for kind, _ in told(page)] == ["Published", "Failed", "Dead", "Replayed", "Completed"]
         assert told(page)[2][1] == f"died: boom; dead letter {letter}"
         assert re.search(r'<p class="verdict good" role="status">completed</p>', page.text)
         assert f'<a data-row href="/console/events/{event}">' in page.text
@@ -58,9 +58,9 @@ async def test_a_life_is_one_line_of_time_under_each_of_its_names(admin: Signed,
         assert len(re.findall(r"\(took [\d.]+ m?s\)", page.text)) == 2
         assert re.findall(r'<li(?: class="([\w-]+)")?>\s*<p class="quiet">', page.text) == [
             "",
-            "so-so",
+            "warning",
             "bad",
-            "mended",
+            "recovered",
             "good",
         ]
 
@@ -86,7 +86,7 @@ async def test_what_shares_a_name_is_told_together(admin: Signed, deaths: Deaths
 
     page = await traced(admin, "order-77")
 
-    assert '<h2 class="over">Correlation id <span class="quiet">order-77</span></h2>' in page.text
+    assert '<h2 class="spaced">Correlation ID <span class="quiet">order-77</span></h2>' in page.text
     assert "verdict" not in page.text
     for each in (paid, sent):
         assert f'<a data-row href="/console/events/{each}">' in page.text
@@ -115,8 +115,8 @@ async def test_a_notification_and_its_event_lead_to_each_other(admin: Signed, hu
     of_event, of_notice = await traced(admin, event), await traced(admin, first.id)
 
     assert f'<a data-row href="/console/notifications/{first.id}">' in of_event.text
-    assert "And 3 more notifications." in of_event.text
-    assert [kind for kind, _ in told(of_notice)] == ["Published", "Asked for", "Decided"]
+    assert "3 more notifications." in of_event.text
+    assert [kind for kind, _ in told(of_notice)] == ["Published", "Requested", "Decided"]
     assert f'<a href="/console/events/{event}">Event' in of_notice.text
     assert re.search(r'class="verdict " role="status">pending, due', of_notice.text)
 
@@ -127,7 +127,7 @@ async def test_notifications_that_no_event_made_are_found_by_what_they_share(adm
 
     page = await traced(admin, "visit-1")
 
-    assert '<h2 class="over">Correlation id <span class="quiet">visit-1</span></h2>' in page.text
+    assert '<h2 class="spaced">Correlation ID <span class="quiet">visit-1</span></h2>' in page.text
     for each in (one, other):
         assert f'<a data-row href="/console/notifications/{each.id}">' in page.text
 
@@ -163,7 +163,7 @@ async def test_several_that_begin_so_are_offered(admin: Signed, deaths: Deaths) 
 
     page = (await traced(admin, "abcdef12")).text
 
-    assert "Several begin so." in page
+    assert "Several IDs begin with this." in page
     for each in ids:
         assert f'href="/console/trace?id={each}"' in page
     assert [kind for kind, _ in told(await traced(admin, ids[1]))] == ["Published"]
@@ -173,16 +173,16 @@ async def test_several_that_begin_so_are_offered(admin: Signed, deaths: Deaths) 
 async def test_nothing_of_that_name_is_said(admin: Signed, name: str) -> None:
     page = await traced(admin, name)
 
-    assert "There is no event, dead letter, notification" in page.text
+    assert "No event, dead letter, notification" in page.text
     assert unharmed(page)
 
 
 async def test_without_an_id_the_page_says_what_it_takes(viewer: Signed) -> None:
     page = await viewer.get(ROOM)
 
-    for words in ("Event", "Dead letter", "Correlation id", "Conversation", "the first 8 characters"):
+    for words in ("Event", "Dead letter", "Correlation ID", "Conversation", "The first 8 characters"):
         assert words in page.text
-    assert "앞 8글자" in (await viewer.get(ROOM, "ko")).text
+    assert "앞 8자" in (await viewer.get(ROOM, "ko")).text
 
 
 async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, hub: Hub, deaths: Deaths) -> None:
@@ -202,15 +202,29 @@ async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, hub: Hub, de
         assert page.text.count("&lt;script&gt;alert") > 4, name
 
 
+def module_entry_type(module: ModuleType) -> type:
+    """The type of the entries that a trace module creates."""
+    [entry_type] = [
+        kind
+        for name, kind in vars(module).items()
+        if name.endswith("TraceEntry") and kind.__module__ == module.__name__
+    ]
+    return entry_type
+
+
 def kinds(module: ModuleType) -> Iterator[str]:
     """Every kind a module makes moments of: written in the call, or put together in its function before."""
     word = re.compile(r"[a-z]+")
-    place = [*inspect.signature(module.Moment).parameters].index("kind")
+    place = [*inspect.signature(module_entry_type(module)).parameters].index("kind")
     for function in ast.walk(ast.parse(inspect.getsource(module))):
         if not isinstance(function, ast.FunctionDef):
             continue
         for call in ast.walk(function):
-            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Moment"):
+            if not (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Name)
+                and call.func.id == module_entry_type(module).__name__
+            ):
                 continue
             kind = call.args[place]
             spread = [*ast.walk(kind)]
@@ -233,13 +247,13 @@ def test_every_kind_of_moment_has_a_name_in_both_languages() -> None:
     found = {*kinds(events), *kinds(relay), *kinds(notifications), "sent", "refused", "unknown"}
 
     assert {"published", "owed", "deed", "accepted", "late", "suppressed", "archived", "expired"} <= found
-    assert {f"moment {each}" for each in found} <= TEXTS.keys()
-    assert {key for key in TEXTS if key.startswith("moment ")} == {f"moment {each}" for each in (*found, "other")}
+    named = {text_id.removeprefix("trace.entry.") for text_id in TEXTS["ko"] if text_id.startswith("trace.entry.")}
+    assert named == {*found, "other"}
 
 
 async def test_it_goes_on_as_the_story_does(admin: Signed, deaths: Deaths) -> None:
     event = await deaths.publish()
-    assert 'id="traced" data-live' in (await traced(admin, event)).text
+    assert 'id="trace" data-live' in (await traced(admin, event)).text
     before = len(told(await traced(admin, event)))
     [held] = await deaths.claim()
     await deaths.settle(held)
