@@ -68,7 +68,7 @@ async def test_a_database_that_goes_away_is_said_and_so_is_its_return(
     await enter(page)
 
     await hub.db.close()
-    await expect(page.get_by_role("alert")).to_contain_text("The database is away", timeout=15_000)
+    await expect(page.get_by_role("alert")).to_contain_text("The database is unavailable", timeout=15_000)
     await picture(page, "overview-away")
 
     await hub.db.open()
@@ -86,7 +86,7 @@ async def test_a_hub_that_does_not_answer_is_not_taken_for_its_database(
     await page.route("**/console", lambda route: route.abort())
     async with hub.transaction() as tx:
         await tx.run(PUBLISH)
-    await expect(page.get_by_role("alert")).to_contain_text("The hub does not answer", timeout=15_000)
+    await expect(page.get_by_role("alert")).to_contain_text("The hub is not responding", timeout=15_000)
 
     await page.unroute("**/console")
     async with hub.transaction() as tx:

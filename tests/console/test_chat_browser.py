@@ -64,7 +64,7 @@ async def test_opened_read_taken_along_and_erased(hub: Hub, page: Page, bot: Own
     document = json.loads((await (await coming.value).path()).read_text())
     assert len(document["messages"]) == 2
     await page.get_by_role("button", name="모두 지우기").click()
-    await expect(page.get_by_text("메시지 2개")).to_be_visible()
+    await expect(page.get_by_text("메시지 2건")).to_be_visible()
     await picture(page, "chat-sure")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_have_text("모두 지웠어요")

@@ -46,7 +46,7 @@ async def test_an_event_comes_by_itself_and_is_called_off(page: Page, deaths: De
     await expect(page.get_by_text("1 event will be cancelled.")).to_be_visible()
     await picture(page, "events-confirm")
     await page.get_by_role("button", name="Continue").click()
-    await expect(page.get_by_role("status")).to_contain_text("1 event(s) cancelled.")
+    await expect(page.get_by_role("status")).to_contain_text("1 event cancelled.")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Cancelled")
 
 

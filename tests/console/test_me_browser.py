@@ -116,7 +116,7 @@ async def test_what_came_while_the_hub_was_away_is_there_afterwards(
     await until(lambda: len(hub.toast_streams) == 1)
     await context.set_offline(True)
     hub.toast_streams.close_all()
-    await expect(page.get_by_role("alert")).to_contain_text("The connection is away")
+    await expect(page.get_by_role("alert")).to_contain_text("Connection lost")
     await picture(page, "me-away")
     await inbox.arrive(title="Meanwhile")
     await context.set_offline(False)
@@ -189,7 +189,7 @@ async def test_with_the_keyboard_alone(page: Page, inbox: Inbox, hub: Hub) -> No
     await expect(page.locator(f"#archive-{second}")).to_be_focused()
     await page.keyboard.press("Enter")
     await expect(page.locator(f"#toast-{first}")).to_be_focused()
-    await page.get_by_role("switch", name="Direct messages").focus()
+    await page.get_by_role("switch", name="Discord direct messages").focus()
     await page.keyboard.press("Space")
     await expect(page.locator("#saved")).to_have_text("Saved.")
 

@@ -66,7 +66,9 @@ async def test_a_rule_is_written_in_a_form(room: Hub, page: Page) -> None:
     await page.get_by_role("button", name="Save").click()
 
     await expect(page.get_by_role("status")).to_have_text("Rule saved.")
-    await expect(page.get_by_role("row", name="Paid")).to_contain_text("Of order.paid it sends payment.succeeded")
+    await expect(page.get_by_role("row", name="Paid")).to_contain_text(
+        "When order.paid arrives, send payment.succeeded"
+    )
     await page.get_by_role("button", name="Remove").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
     await page.get_by_role("button", name="Continue").click()

@@ -52,7 +52,7 @@ async def test_a_code_connects_a_user_who_is_then_blocked(hub: Hub, page: Page, 
     await expect(page.get_by_role("button", name="Block", exact=True).last).to_be_focused()
     assert await page.evaluate("window.untouched")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_text("Block bot:mina…nd-1")).to_be_visible()
+    await expect(page.get_by_text("bot:mina…nd-1 will be blocked")).to_be_visible()
     await page.get_by_role("button", name="Continue").click()
 
     await expect(page.get_by_role("status").first).to_have_text("Blocked.")

@@ -232,7 +232,7 @@ async def test_deleting_asks_for_the_exact_number_and_does_no_more(hub: Hub, adm
     again = await admin.post(path, count="1", conversations="1")
     assert "Messages deleted with it: 2." in read(again.text)
     assert await talk.count("accounts") == 1
-    assert "2 messages" in read((await admin.post(path, count="2", conversations="0")).text)
+    assert "Messages deleted with it: 2." in read((await admin.post(path, count="2", conversations="0")).text)
     done = await admin.post(path, count="2", conversations="1")
 
     assert (done.status_code, done.headers["location"]) == (303, ROOM)

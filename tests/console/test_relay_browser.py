@@ -36,7 +36,7 @@ async def test_an_account_is_made_gets_a_code_and_is_deleted(page: Page, talk: T
     await page.get_by_role("button", name="Delete account").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
     await page.get_by_role("button", name="Continue").click()
-    await expect(page.get_by_role("status").first).to_contain_text("The account is gone, with 0 messages")
+    await expect(page.get_by_role("status").first).to_contain_text("Account deleted. Messages deleted: 0.")
     assert await talk.count("accounts") == 0
 
 
@@ -71,7 +71,7 @@ async def test_a_conversation_is_taken_along_and_erased(hub: Hub, page: Page, ta
     await picture(page, "relay-conversation")
 
     async with page.expect_download() as taken:
-        await page.get_by_role("button", name="Download (JSON)").click()
+        await page.get_by_role("button", name="Export (JSON)").click()
     assert (await taken.value).suggested_filename == "conversation.json"
     await page.get_by_role("button", name="Erase everything").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")

@@ -123,7 +123,7 @@ async def test_on_a_phone_and_wide_nothing_overflows_or_fades(
             assert not await overflows(page), path
             await picture(page, f"{name}-wide-{scheme}")
             await page.set_viewport_size(NARROW)
-        await page.get_by_role("button", name=re.compile("End all|모두 끝내기")).click()
+        await page.get_by_role("button", name=re.compile("Revoke all|모두 폐기")).click()
         await picture(page, f"service-confirm-{scheme}")
         assert not await overflows(page)
     await context.close()

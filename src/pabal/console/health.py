@@ -34,7 +34,7 @@ CHECK_NAMES = message_table(
     "webhook secret",
 )
 REPORT_MAX_AGE = 10.0
-"""Seconds an examination is good for: the doctor comes on connections of its own, and not for each who looks."""
+"""Seconds a report is reused: the doctor opens connections of its own, and many may look at the page."""
 
 
 @dataclass(frozen=True, slots=True)
