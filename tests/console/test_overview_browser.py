@@ -114,7 +114,7 @@ async def test_health_is_one_key_away(page: Page) -> None:
     await page.keyboard.press("h")
 
     await expect(page.get_by_role("heading", level=1)).to_have_text("Health")
-    await expect(page.get_by_role("row", name="good schema")).to_contain_text("none pending")
+    await expect(page.get_by_role("row", name="OK schema")).to_contain_text("none pending")
     await expect(page.get_by_role("row", name="PABAL_DATA_DIR")).to_be_visible()
     await expect(page.get_by_text("PABAL_PORT")).to_be_hidden()
     await page.get_by_text("settings at their defaults").click()
