@@ -76,7 +76,7 @@ def told(answer: httpx2.Response, language: Language) -> str:
 
 @pytest.mark.parametrize("language", ["ko", "en"])
 async def test_it_says_so_in_the_visitors_language_with_the_number_that_finds_it_in_the_log(
-    web: httpx2.AsyncClient, owner: Connection, heard: LogCapture, language: str
+    web: httpx2.AsyncClient, owner: Connection, heard: LogCapture, language: Language
 ) -> None:
     await lose(owner)
 

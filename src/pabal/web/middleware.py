@@ -97,7 +97,7 @@ class RequestMiddleware:
 
     def _log_request(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
         path: str = scope["path"]
-        looks = path.startswith(LIVE_PREFIXES) and b"x-refresh" in dict(scope["headers"])  # a page that keeps itself fresh
+        looks = path.startswith(LIVE_PREFIXES) and b"x-refresh" in dict(scope["headers"])  # a page refreshes itself
         say = log.debug if looks or path in QUIET_PATHS else log.info
         say(
             "request answered",
