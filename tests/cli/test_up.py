@@ -21,9 +21,9 @@ SECRET = "0a1b2c3d" * 8
 
 
 def enter(web: httpx2.Client, password: str) -> int:
-    form = re.search(r'name="form" value="([^"]+)"', web.get("/console/login").text)
+    form = re.search(r'name="csrf_token" value="([^"]+)"', web.get("/console/login").text)
     assert form
-    fields = {"form": form[1], "name": "admin", "password": password}
+    fields = {"csrf_token": form[1], "name": "admin", "password": password}
     return web.post("/console/login", data=fields).status_code
 
 

@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator, Generator
 import httpx2
 import pytest
 import structlog
+from markupsafe import escape
 from structlog.testing import LogCapture
 
-from pabal.console.i18n import TEXTS
+from pabal.console.i18n import TEXTS, Language
 from pabal.console.login import OPERATOR_COOKIE as SESSION
 from pabal.core.log import add_request_id
 from pabal.hub import Hub
@@ -18,7 +19,7 @@ from relay.people import Owning, write
 from support.clusters import Connection
 from support.inbox import Inbox
 from support.operator import sign_in
-from support.relay_log import stamp_in
+from support.relay_log import csrf_token_in
 from support.revoked_account import MINA
 from support.server import serving
 
@@ -58,24 +59,24 @@ async def lose(owner: Connection) -> None:
         await owner.execute(f"alter table {table} rename to gone")
 
 
-def told(answer: httpx2.Response, language: str) -> str:
+def told(answer: httpx2.Response, language: Language) -> str:
     """The number on a page that says that it failed, and how: as a page, like every other."""
-    korean, english = TEXTS["failed inside"]
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["cache-control"] == "no-store"
     assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
     assert f'<html lang="{language}">' in answer.text
-    assert (korean if language == "ko" else english) in answer.text
+    surface = "common" if answer.request.url.path.startswith("/console") else "people"
+    assert escape(TEXTS[language][f"{surface}.error.internal"]) in answer.text
     assert not CAUSE.search(answer.text)
-    [number] = re.findall(r'class="because"[^>]*>([0-9a-f]{32})<', answer.text)
+    [number] = re.findall(r'class="detail"[^>]*>([0-9a-f]{32})<', answer.text)
     assert number == answer.headers["x-request-id"]
     return number
 
 
 @pytest.mark.parametrize("language", ["ko", "en"])
 async def test_it_says_so_in_the_visitors_language_with_the_number_that_finds_it_in_the_log(
-    web: httpx2.AsyncClient, owner: Connection, heard: LogCapture, language: str
+    web: httpx2.AsyncClient, owner: Connection, heard: LogCapture, language: Language
 ) -> None:
     await lose(owner)
 
@@ -87,12 +88,12 @@ async def test_it_says_so_in_the_visitors_language_with_the_number_that_finds_it
 
 
 async def test_a_deed_that_fails_says_so_too_and_did_nothing(web: httpx2.AsyncClient, owner: Connection) -> None:
-    stamp = stamp_in((await web.get("/portal")).text)
-    [csrf] = {*re.findall(r'name="csrf" value="([^"]+)"', (await web.get("/console")).text)}
+    csrf_token = csrf_token_in((await web.get("/portal")).text)
+    [csrf] = {*re.findall(r'name="csrf_token" value="([^"]+)"', (await web.get("/console")).text)}
     await lose(owner)
 
-    told(await web.post("/portal/code", data={"stamp": stamp}, headers={"accept-language": "en"}), "en")
-    told(await web.post("/console/relay/accounts", data={"csrf": csrf, "name": "x"}), "ko")
+    told(await web.post("/portal/code", data={"csrf_token": csrf_token}, headers={"accept-language": "en"}), "en")
+    told(await web.post("/console/relay/accounts", data={"csrf_token": csrf, "name": "x"}), "ko")
     told(await web.post("/me/read"), "ko")
 
     assert await owner.fetchval("select count(*) from public.accounts") == 1
@@ -101,8 +102,8 @@ async def test_a_deed_that_fails_says_so_too_and_did_nothing(web: httpx2.AsyncCl
 async def test_a_mistake_of_our_own_code_is_told_like_one_of_the_databases(
     web: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for key in ("where is the password", "where is the token"):
-        monkeypatch.delitem(TEXTS, key)
+    for text_id in ("login.password_hint", "portal.login.hint"):
+        monkeypatch.delitem(TEXTS["en"], text_id)
     web.cookies.clear()
 
     for path in ("/console/login", "/portal/login"):

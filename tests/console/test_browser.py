@@ -27,7 +27,7 @@ async def test_signing_in_looking_and_signing_out(page: Page) -> None:
     assert page.url.endswith("/console")
     for lane in ("Relay", "Events", "Notifications"):
         await expect(page.get_by_role("region", name=lane)).to_contain_text("Waiting")
-    await expect(page.get_by_role("status")).to_have_text("All is well.")
+    await expect(page.get_by_role("status")).to_have_text("All systems normal.")
     await page.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
     await page.goto("/console")
@@ -41,7 +41,7 @@ async def test_a_wrong_password_is_said(chromium: Browser, address: str) -> None
     await page.get_by_label("Password").fill("wrong horse")
     await page.get_by_role("button", name="Sign in").click()
 
-    await expect(page.get_by_role("alert")).to_have_text("The name or the password is wrong.")
+    await expect(page.get_by_role("alert")).to_have_text("Incorrect name or password.")
     await picture(page, "login-wrong")
     await context.close()
 
@@ -68,7 +68,7 @@ async def test_a_database_that_goes_away_is_said_and_so_is_its_return(
     await enter(page)
 
     await hub.db.close()
-    await expect(page.get_by_role("alert")).to_contain_text("The database is away", timeout=15_000)
+    await expect(page.get_by_role("alert")).to_contain_text("The database is unavailable", timeout=15_000)
     await picture(page, "overview-away")
 
     await hub.db.open()
@@ -86,7 +86,7 @@ async def test_a_hub_that_does_not_answer_is_not_taken_for_its_database(
     await page.route("**/console", lambda route: route.abort())
     async with hub.transaction() as tx:
         await tx.run(PUBLISH)
-    await expect(page.get_by_role("alert")).to_contain_text("The hub does not answer", timeout=15_000)
+    await expect(page.get_by_role("alert")).to_contain_text("The hub is not responding", timeout=15_000)
 
     await page.unroute("**/console")
     async with hub.transaction() as tx:
@@ -120,14 +120,14 @@ async def test_in_korean_and_back(chromium: Browser, address: str) -> None:
         await picture(page, "login-ko")
         await page.get_by_label("비밀번호").fill(PASSWORD)
         await page.get_by_role("button", name="로그인").click()
-        await expect(page.get_by_role("heading", level=1)).to_have_text("한눈에 보기")
-        await expect(page.get_by_role("region", name="중계")).to_contain_text("카카오톡")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("개요")
+        await expect(page.get_by_role("region", name="릴레이")).to_contain_text("카카오톡")
         await picture(page, "overview-ko")
 
         await page.get_by_role("button", name="English").click()
         await expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
         await page.get_by_role("button", name="한국어").click()
-        await expect(page.get_by_role("heading", level=1)).to_have_text("한눈에 보기")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("개요")
     await context.close()
 
 

@@ -46,7 +46,7 @@ def test_one_death_in_a_flood_can_be_seen() -> None:
 def test_an_hour_without_anything_has_an_axis_and_says_so() -> None:
     assert drawn(hour()) == []
     assert "axis" in throughput_chart(ENGLISH, "events", hour())
-    assert describe_throughput(ENGLISH, hour()) == "Nothing ended in the last hour."
+    assert describe_throughput(ENGLISH, hour()) == "Nothing was processed in the last hour."
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_an_hour_without_anything_has_an_axis_and_says_so() -> None:
     [
         (
             ENGLISH,
-            "Events: the last hour, minute by minute",
-            "The last hour: 1,200 done, 3 failed; 1,203 in its busiest minute.",
+            "Events: last hour, per minute",
+            "Last hour: 1,200 done, 3 failed, peak 1,203 / min",
             "2 min ago: 1,200 done, 3 failed",
         ),
         (
             KOREAN,
-            "이벤트: 지난 1시간, 1분마다",
-            "지난 1시간: 완료 1,200, 실패 3. 가장 바쁜 1분에 1,203.",
+            "이벤트: 지난 1시간, 분 단위",
+            "지난 1시간: 완료 1,200, 실패 3 · 분당 최대 1,203",
             "2분 전: 완료 1,200, 실패 3",
         ),
     ],

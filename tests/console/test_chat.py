@@ -19,7 +19,7 @@ from pabal.relay.webhook.commands import CHAT_PAGE_CODE_LIFETIME
 from pabal.settings import Settings
 from relay.people import Owning, an_owner, connection_of, key_of, pair, write
 from support.operator import HOSTILE, unharmed
-from support.relay_log import SECRET_URL, Talk, read, stamp_in
+from support.relay_log import SECRET_URL, Talk, csrf_token_in, read
 from support.server import serving
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,7 @@ async def enter(web: httpx2.AsyncClient, hub: Hub, user: str = MINA) -> str:
     """Open the page of one's conversation; what its forms carry."""
     answer = await web.post("/chat", data={"code": await code_of(hub, user)})
     assert answer.status_code == 303, answer.text
-    return stamp_in((await web.get("/chat")).text)
+    return csrf_token_in((await web.get("/chat")).text)
 
 
 async def test_a_code_becomes_a_cookie_once_and_leaves_the_address(
@@ -120,7 +120,7 @@ async def test_following_the_link_spends_no_code_until_the_button_is_pressed(
     door = await web.get("/chat", params={"code": code})
     assert (door.status_code, "set-cookie" in door.headers) == (200, False)
     assert f'<input type="hidden" name="code" value="{code}">' in door.text
-    assert "opens once" in door.text
+    assert "works once" in door.text
     assert (await web.post("/chat", data={"code": code})).status_code == 303
 
 
@@ -143,18 +143,18 @@ async def test_what_is_no_code_opens_nothing(web: httpx2.AsyncClient, code: str)
     answer = await web.post("/chat", data={"code": code})
 
     assert answer.status_code == 401
-    assert "Send /code in the chat again" in answer.text
+    assert "Send /code in the chat" in answer.text
 
 
 async def test_the_page_closes_when_the_codes_time_is_over(
     hub: Hub, web: httpx2.AsyncClient, bot: Owning, travel: Travel, talk: Talk
 ) -> None:
     unused = await code_of(hub, JUN)
-    stamp = await enter(web, hub)
+    csrf_token = await enter(web, hub)
     await travel(CHAT_PAGE_CODE_LIFETIME)
 
     assert (await web.get("/chat")).status_code == 401
-    assert (await web.post("/chat/erase", data={"stamp": stamp, "count": "0"})).status_code == 401
+    assert (await web.post("/chat/erase", data={"csrf_token": csrf_token, "count": "0"})).status_code == 401
     assert (await web.post("/chat", data={"code": unused})).status_code == 401
     await hub.chores.run_due()
     assert await talk.count("conversation_codes") == 0
@@ -222,20 +222,20 @@ async def test_whatever_is_said_is_text(hub: Hub, web: httpx2.AsyncClient, talk:
 
 async def test_unpairing_says_what_it_cancels(hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk) -> None:
     message = await talk.written(bot.account, MINA)
-    stamp = await enter(web, hub)
+    csrf_token = await enter(web, hub)
 
-    asked = await web.post("/chat/unpair", data={"stamp": stamp})
-    assert "1 messages that wait for an answer are cancelled" in asked.text
+    asked = await web.post("/chat/unpair", data={"csrf_token": csrf_token})
+    assert "1 unanswered message is cancelled" in asked.text
     await talk.written(bot.account, MINA, "one more")
-    again = await web.post("/chat/unpair", data={"stamp": stamp, "count": "1"})
-    assert "2 messages that wait for an answer are cancelled" in again.text
+    again = await web.post("/chat/unpair", data={"csrf_token": csrf_token, "count": "1"})
+    assert "2 unanswered messages are cancelled" in again.text
     assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
-    done = await web.post("/chat/unpair", data={"stamp": stamp, "count": "2"})
+    done = await web.post("/chat/unpair", data={"csrf_token": csrf_token, "count": "2"})
 
     assert (done.status_code, done.headers["location"]) == (303, "/chat")
     page = (await web.get("/chat")).text
     assert "You are disconnected." in page
-    assert "No bot is connected." in page
+    assert "You are not connected to a bot." in page
     assert await talk.db.fetchval("select reason from inbound_messages where id = $1", message) == "unpaired"
     assert ("chat", "pairing.unpaired") in await talk.deeds()
 
@@ -264,18 +264,18 @@ async def test_erasing_asks_for_the_exact_number_and_leaves_nothing(
     await pair(hub, JUN, bot.account)
     await talk.written(bot.account, JUN, "stays")
     await talk.written(bot.account, MINA)
-    stamp = await enter(web, hub)
+    csrf_token = await enter(web, hub)
 
-    asked = await web.post("/chat/erase", data={"stamp": stamp})
-    assert "Erase 1 messages" in asked.text
+    asked = await web.post("/chat/erase", data={"csrf_token": csrf_token})
+    assert "1 message and all other data of this conversation will be erased" in asked.text
     await talk.written(bot.account, MINA, "meanwhile")
-    again = await web.post("/chat/erase", data={"stamp": stamp, "count": "1"})
-    assert "Erase 2 messages" in again.text
+    again = await web.post("/chat/erase", data={"csrf_token": csrf_token, "count": "1"})
+    assert "2 messages and all other data of this conversation will be erased" in again.text
     assert await talk.count("inbound_messages") == 3
-    gone = await web.post("/chat/erase", data={"stamp": stamp, "count": "2"})
+    gone = await web.post("/chat/erase", data={"csrf_token": csrf_token, "count": "2"})
 
-    assert "Nothing is left" in gone.text
-    assert "2 messages were erased" in gone.text
+    assert "Everything was erased" in gone.text
+    assert "including 2 messages" in gone.text
     assert (await web.get("/chat")).status_code == 401
     assert await talk.db.fetch("select conversation_key from inbound_messages") == [(key_of(JUN),)]
     assert await talk.count("conversation_codes") == 0
@@ -287,14 +287,16 @@ async def test_erasing_asks_for_the_exact_number_and_leaves_nothing(
 async def test_who_is_blocked_meanwhile_cannot_erase_that(
     hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk
 ) -> None:
-    stamp = await enter(web, hub)
+    csrf_token = await enter(web, hub)
     async with hub.transaction() as tx:
         await block_conversation(tx, key_of(MINA), Actor("operator:mina"))
 
     page = await web.get("/chat")
-    refused = [await web.post(f"/chat/{deed}", data={"stamp": stamp, "count": "0"}) for deed in ("erase", "unpair")]
+    refused = [
+        await web.post(f"/chat/{deed}", data={"csrf_token": csrf_token, "count": "0"}) for deed in ("erase", "unpair")
+    ]
 
-    assert "This channel cannot be used" in page.text
+    assert "You cannot use this channel" in page.text
     assert "/chat/erase" not in page.text
     assert [each.status_code for each in refused] == [409, 409]
     assert "/console" not in re.sub("/console/static", "", refused[0].text)
@@ -306,7 +308,7 @@ async def test_a_disabled_account_is_said(hub: Hub, web: httpx2.AsyncClient, bot
         await disable_account(tx, bot.account, Actor("operator:mina"))
     await enter(web, hub)
 
-    assert "is resting" in (await web.get("/chat")).text
+    assert "currently disabled" in (await web.get("/chat")).text
 
 
 @pytest.mark.parametrize("origin", [None, "null", "https://evil.example", "http://127.0.0.1:1"])
@@ -314,13 +316,13 @@ async def test_no_other_site_does_anything_with_the_cookie(
     hub: Hub, address: str, bot: Owning, talk: Talk, origin: str | None
 ) -> None:
     async with httpx2.AsyncClient(base_url=address, headers={"origin": address}) as mine:
-        stamp = await enter(mine, hub)
+        csrf_token = await enter(mine, hub)
         cookie = mine.cookies[CHAT_COOKIE]
         unstamped = [await mine.post(f"/chat/{deed}", data={"count": "0"}) for deed in ("unpair", "erase", "leave")]
     headers = {"origin": origin} if origin else {}
     async with httpx2.AsyncClient(base_url=address, headers=headers, cookies={CHAT_COOKIE: cookie}) as web:
         tried = [
-            await web.post(f"/chat/{deed}", data={"stamp": stamp, "count": "0"})
+            await web.post(f"/chat/{deed}", data={"csrf_token": csrf_token, "count": "0"})
             for deed in ("unpair", "erase", "leave")
         ]
         still_there = await web.get("/chat")
@@ -341,8 +343,8 @@ async def test_one_persons_cookie_and_stamp_open_nobody_elses_page(
         httpx2.AsyncClient(base_url=address, headers=headers) as juns,
     ):
         mine, theirs = await enter(minas, hub), await enter(juns, hub, JUN)
-        crossed = await minas.post("/chat/erase", data={"stamp": theirs, "count": "1"})
-        await minas.post("/chat/erase", data={"stamp": mine, "count": "0", "key": key_of(JUN)})
+        crossed = await minas.post("/chat/erase", data={"csrf_token": theirs, "count": "1"})
+        await minas.post("/chat/erase", data={"csrf_token": mine, "count": "0", "key": key_of(JUN)})
 
         assert mine != theirs
         assert crossed.status_code == 403
@@ -352,9 +354,9 @@ async def test_one_persons_cookie_and_stamp_open_nobody_elses_page(
 
 
 async def test_whoever_leaves_has_closed_the_page(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
-    stamp = await enter(web, hub)
+    csrf_token = await enter(web, hub)
     cookie = web.cookies[CHAT_COOKIE]
-    assert (await web.post("/chat/leave", data={"stamp": stamp})).status_code == 303
+    assert (await web.post("/chat/leave", data={"csrf_token": csrf_token})).status_code == 303
     web.cookies.set(CHAT_COOKIE, cookie, path="/chat")
 
     assert (await web.get("/chat")).status_code == 401
@@ -364,7 +366,7 @@ async def test_whoever_leaves_has_closed_the_page(hub: Hub, web: httpx2.AsyncCli
 async def test_it_is_korean_first(hub: Hub, address: str, bot: Owning) -> None:
     async with httpx2.AsyncClient(base_url=address, headers={"origin": address}) as web:
         await web.post("/chat", data={"code": await code_of(hub)})
-        assert "봇과 연결되어 있습니다." in (await web.get("/chat")).text
+        assert "봇과 연결되어 있어요." in (await web.get("/chat")).text
         await web.post("/chat/language")
         assert "You are connected to a bot." in (await web.get("/chat")).text
 

@@ -53,21 +53,21 @@ async def test_opened_read_taken_along_and_erased(hub: Hub, page: Page, bot: Own
     await enter(page, hub)
 
     assert page.url.endswith("/chat")
-    await expect(page.get_by_role("status")).to_have_text("봇과 연결되어 있습니다.")
-    await expect(page.locator(".theirs .bubble")).to_have_text("아홉 시 반이에요.")
+    await expect(page.get_by_role("status")).to_have_text("봇과 연결되어 있어요.")
+    await expect(page.locator(".from-bot .bubble")).to_have_text("아홉 시 반이에요.")
     await page.evaluate("window.untouched = true")
     await talk.written(bot.account, MINA, "고마워요")
-    await expect(page.locator(".mine .bubble").last).to_have_text("고마워요", timeout=15_000)
+    await expect(page.locator(".from-user .bubble").last).to_have_text("고마워요", timeout=15_000)
     assert await page.evaluate("window.untouched")
     async with page.expect_download() as coming:
         await page.get_by_role("link", name="내려받기").click()
     document = json.loads((await (await coming.value).path()).read_text())
     assert len(document["messages"]) == 2
     await page.get_by_role("button", name="모두 지우기").click()
-    await expect(page.get_by_text("메시지 2개")).to_be_visible()
+    await expect(page.get_by_text("메시지 2건")).to_be_visible()
     await picture(page, "chat-sure")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_role("heading", level=1)).to_have_text("남은 것이 없습니다")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("모두 지웠어요")
     await picture(page, "chat-gone")
     assert await talk.count("inbound_messages") == 0
 
@@ -97,7 +97,7 @@ async def test_it_fits_and_can_be_read(
         await talk.answered(await talk.written(bot.account, MINA, "긴 이야기를 해 줘 " * 10), "옛날 옛적에\n" * 9)
         await talk.answered(await talk.written(bot.account, MINA, "W" * 160), "no", "refused", "no")
         await talk.written(bot.account, MINA, None)
-        await expect(page.locator(".mine")).to_have_count(3, timeout=15_000)
+        await expect(page.locator(".from-user")).to_have_count(3, timeout=15_000)
         await picture(page, f"chat-full-{name}")
         assert not await overflows(page)
         assert await too_faint(page) == []

@@ -49,7 +49,7 @@ def waits(lane: str, how_long: timedelta) -> HubStats:
 CASES: dict[str, tuple[OverviewSnapshot, str, str]] = {
     "dead letters": (
         replace(WELL, stats=carrying(events={"dead": 1200})),
-        "Dead letters that nobody has seen to: 1,200.",
+        "1,200 unresolved dead letters",
         "/console/dead",
     ),
     "notifications that failed": (
@@ -57,72 +57,72 @@ CASES: dict[str, tuple[OverviewSnapshot, str, str]] = {
             WELL,
             throughput={**WELL.throughput, "notifications": [ThroughputMinute("notifications", NOON, 0, 0, 2, SECOND)]},
         ),
-        "Notifications that could not be delivered in the last hour: 2.",
+        "2 notifications failed in the last hour",
         "/console/notifications?state=failed",
     ),
     "an old message": (
         replace(WELL, stats=waits("relay", MAX_WAIT["relay"])),
-        "The oldest message has waited 1 min for its bot.",
+        "The oldest message has been waiting for its bot for 1 min",
         "/console/relay",
     ),
     "an old event": (
         replace(WELL, stats=waits("events", MAX_WAIT["events"])),
-        "The oldest event has waited 5 min.",
+        "The oldest event has been waiting for 5 min",
         "/console/events?status=pending",
     ),
     "an old notification": (
         replace(WELL, stats=waits("notifications", MAX_WAIT["notifications"])),
-        "The oldest notification has waited 5 min.",
+        "The oldest notification has been waiting for 5 min",
         "/console/notifications?state=pending",
     ),
     "events without a worker": (
         replace(WELL, stats=waits("events", SECOND), workers=[worker(NONE, "notifications")]),
-        "Events wait (3), and no worker is there to take them.",
+        "3 events are waiting, but no worker is running",
         "/console#workers",
     ),
     "notifications without anybody": (
         replace(WELL, stats=waits("notifications", SECOND), workers=[]),
-        "Notifications wait (3), and no worker is there to take them.",
+        "3 notifications are waiting, but no worker is running",
         "/console#workers",
     ),
     "a silent worker": (
         replace(WELL, workers=[worker(), worker(SILENT_AFTER)]),
-        "The worker host-7 has not been heard of for 45.0 s.",
+        "Worker host-7 has sent no heartbeat for 45 s",
         "/console#workers",
     ),
     "a chore that fails": (
         replace(WELL, chores=[chore(error="no")]),
-        "Chores that failed when they last ran (1): purge events",
+        "1 chore failed on its last run: purge events",
         "/console#chores",
     ),
     "chores that nobody does": (
-        replace(WELL, chores=[chore(name=f"number {n}", since=HOUR + OVERDUE_AFTER + SECOND) for n in range(5)]),
-        "Chores that nobody has done in time (5): number 0, number 1, number 2, …",
+        replace(WELL, chores=[chore(name=f"number {n}", started_ago=HOUR + OVERDUE_AFTER + SECOND) for n in range(5)]),
+        "5 chores are overdue: number 0, number 1, number 2, …",
         "/console#chores",
     ),
     "events nobody takes": (
         replace(WELL, stats=replace(carrying(), unhandled=(UnhandledEvents("shop", 4), UnhandledEvents("keep", 0)))),
-        "Events for shop that none of its handlers takes: 4.",
+        "4 events for shop have no handler",
         "/console/events?target=shop&status=pending",
     ),
     "a paused subscription": (
         replace(WELL, backlogs=[SubscriptionBacklog(PUSH, "shop", "paused", 7)]),
-        "A subscription of shop is paused, and events wait for it: 7.",
+        "A subscription of shop is paused; 7 events are waiting",
         "/console/services/shop",
     ),
     "a subscription that was given up": (
         replace(WELL, backlogs=[SubscriptionBacklog(PUSH, "shop", "disabled", 7)]),
-        "A subscription of shop was given up, and events wait for it: 7.",
+        "A subscription of shop is disabled; 7 events are waiting",
         "/console/services/shop",
     ),
     "a receiver that fails": (
         replace(WELL, backlogs=[SubscriptionBacklog(PUSH, "shop", "resting", 1000)]),
-        "A receiver of shop keeps failing and is left in peace for a while; events wait for it: 1,000+.",
+        "Deliveries to shop are suspended after repeated failures; 1,000+ events are waiting",
         "/console/services/shop",
     ),
     "a deaf doorbell": (
         replace(WELL, listening=False),
-        "The doorbell (LISTEN) is not heard; lanes are looked at every second instead.",
+        "The notification channel (LISTEN) is disconnected; lanes are polled every second",
         "/console/health",
     ),
 }
@@ -136,18 +136,19 @@ def test_when_nothing_is_wrong_nothing_is_said() -> None:
 def test_each_is_one_sentence_and_a_way(case: str) -> None:
     picture, sentence, where = CASES[case]
 
-    [concern] = find_issues(picture)
+    [issue] = find_issues(picture)
 
-    assert (concern.translate(Translator("en")), concern.url) == (sentence, where)
-    korean = concern.translate(t := Translator("ko"))
+    assert (issue.translate(Translator("en")), issue.url) == (sentence, where)
+    korean = issue.translate(t := Translator("ko"))
     assert "{" not in korean
-    assert all(t.translate(fact) in korean for fact in concern.values.values())
+    values = [f"{value:,}" if isinstance(value, int) else t.translate(value) for value in issue.values.values()]
+    assert all(value in korean for value in values)
 
 
 def test_how_long_is_said_in_the_language_of_the_page() -> None:
-    [concern] = find_issues(replace(WELL, stats=waits("events", HOUR)))
+    [issue] = find_issues(replace(WELL, stats=waits("events", HOUR)))
 
-    assert concern.translate(Translator("ko")) == "가장 오래된 이벤트가 1시간 0분째 기다립니다."
+    assert issue.translate(Translator("ko")) == "가장 오래된 이벤트가 1시간 0분 동안 대기하고 있습니다."
 
 
 NOT_YET: dict[str, OverviewSnapshot] = {
@@ -156,8 +157,8 @@ NOT_YET: dict[str, OverviewSnapshot] = {
     "messages without a worker": replace(WELL, stats=waits("relay", SECOND), workers=[]),
     "nobody there, and nothing to do": replace(WELL, workers=[]),
     "a worker between two reports": replace(WELL, workers=[worker(SILENT_AFTER - SECOND)]),
-    "a chore that is a little late": replace(WELL, chores=[chore(since=HOUR + OVERDUE_AFTER)]),
-    "a chore that never ran": replace(WELL, chores=[chore(since=None, rows=None)]),
+    "a chore that is a little late": replace(WELL, chores=[chore(started_ago=HOUR + OVERDUE_AFTER)]),
+    "a chore that never ran": replace(WELL, chores=[chore(started_ago=None, rows=None)]),
     "notifications that failed before, and are over": replace(WELL, stats=carrying(notifications={"dead": 9})),
 }
 
@@ -170,10 +171,17 @@ def test_what_may_happen_on_a_good_day_is_not_said(case: str) -> None:
 def test_a_silent_worker_works_nothing() -> None:
     seen = replace(WELL, stats=waits("events", SECOND), workers=[worker(SILENT_AFTER)])
 
-    assert [concern.text_id for concern in find_issues(seen)] == ["events unworked", "worker silent"]
+    assert [issue.text_id for issue in find_issues(seen)] == [
+        "overview.issue.no_worker.events",
+        "overview.issue.worker_silent",
+    ]
 
 
 def test_what_does_not_mend_itself_comes_first() -> None:
     seen = replace(WELL, listening=False, stats=carrying(events={"dead": 1}, relay={"waiting": 1, "oldest_due": HOUR}))
 
-    assert [concern.text_id for concern in find_issues(seen)] == ["letters left", "relay waiting", "doorbell deaf"]
+    assert [issue.text_id for issue in find_issues(seen)] == [
+        "overview.issue.dead_letters",
+        "overview.issue.waiting.relay",
+        "overview.issue.listener_disconnected",
+    ]

@@ -40,24 +40,24 @@ async def test_from_what_is_broken_to_what_lives_again(page: Page, hub: Hub, dea
 
     await page.get_by_role("link", name="order <n> not found").click()
     await expect(page.get_by_role("row")).to_have_count(41)
-    boxes = page.get_by_role("checkbox", name="Tick order.paid")
+    boxes = page.get_by_role("checkbox", name="Select order.paid")
     await boxes.nth(0).check()
     await boxes.nth(1).check()
-    ticked = page.get_by_role("group", name="Those ticked")
+    ticked = page.get_by_role("group", name="Selected")
     await ticked.get_by_role("button", name="Replay").click()
-    await expect(page.get_by_text("This replays 2 dead letter(s)")).to_be_visible()
-    await page.get_by_role("button", name="Go ahead").click()
-    await expect(page.get_by_role("status")).to_have_text("2 dead letter(s) replayed.")
+    await expect(page.get_by_text("2 dead letters will be replayed")).to_be_visible()
+    await page.get_by_role("button", name="Continue").click()
+    await expect(page.get_by_role("status")).to_have_text("2 dead letters replayed.")
     await expect(page.get_by_role("row")).to_have_count(39)
     await picture(page, "dead-letters")
 
-    await page.get_by_label("Tick all on this page").check()
+    await page.get_by_label("Select all on this page").check()
     await expect(page.locator("input[name=letter]:checked")).to_have_count(38)
-    await ticked.get_by_label("What was done").fill("a bug of ours")
+    await ticked.get_by_label("Resolution note").fill("a bug of ours")
     await ticked.get_by_role("button", name="Resolve").click()
-    await expect(page.get_by_text("This marks 38 dead letter(s) as resolved.")).to_be_visible()
-    await page.get_by_role("button", name="Go ahead").click()
-    await expect(page.get_by_text("No dead letter is like that.")).to_be_visible()
+    await expect(page.get_by_text("38 dead letters will be marked as resolved.")).to_be_visible()
+    await page.get_by_role("button", name="Continue").click()
+    await expect(page.get_by_text("No dead letters match these filters.")).to_be_visible()
 
 
 async def test_one_letter_and_all_that_match(page: Page, deaths: Deaths) -> None:
@@ -67,19 +67,19 @@ async def test_one_letter_and_all_that_match(page: Page, deaths: Deaths) -> None
     await page.goto(f"/console/dead/{letter}")
     await picture(page, "dead-one")
     await page.get_by_role("button", name="Replay").click()
-    await expect(page.get_by_role("status")).to_have_text("1 dead letter(s) replayed.")
+    await expect(page.get_by_role("status")).to_have_text("1 dead letter replayed.")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Replayed")
 
     await page.goto("/console/dead")
-    every = page.get_by_role("form", name="All that match")
+    every = page.get_by_role("form", name="All matching")
     await every.get_by_role("button", name="Resolve").click()
-    await expect(every.get_by_label("What was done")).to_be_focused()  # the browser asks for the note
+    await expect(every.get_by_label("Resolution note")).to_be_focused()  # the browser asks for the note
     await page.keyboard.type("known")
     await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_text("This marks 5 dead letter(s)")).to_be_visible()
+    await expect(page.get_by_text("5 dead letters will be marked")).to_be_visible()
     await page.keyboard.press("Enter")
-    await expect(page.get_by_text("No dead letters: everything is delivered.")).to_be_visible()
+    await expect(page.get_by_text("No dead letters. Every event has been delivered.")).to_be_visible()
     await picture(page, "dead-none")
 
 
@@ -91,7 +91,7 @@ async def test_on_a_phone_by_night_in_korean(chromium: Browser, address: str, de
         await page.goto("/console/login")
         await page.locator("input[name=password]").fill(PASSWORD)
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", level=1)).to_have_text("한눈에 보기")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("개요")
         for name, path in (
             ("dead-groups-phone", "/console/dead"),
             ("dead-letters-phone", "/console/dead/letters?type=invoice.sent"),

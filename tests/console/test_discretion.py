@@ -17,7 +17,7 @@ from relay.people import an_owner, key_of, pair, write
 from support.dump import dumped
 from support.inbox import inbox_of
 from support.operator import PASSWORD
-from support.relay_log import stamp_in
+from support.relay_log import csrf_token_in
 
 pytestmark = pytest.mark.anyio
 
@@ -56,19 +56,19 @@ async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
     secrets = {*TYPED, PASSWORD, USER}
 
     for name, password in (("admin", TYPED[0]), (TYPED[1], TYPED[0]), ("admin", PASSWORD)):
-        form = {"form": hidden(await web.get("/console/login"), "form"), "name": name, "password": password}
+        form = {"csrf_token": hidden(await web.get("/console/login"), "csrf_token"), "name": name, "password": password}
         secrets |= {web.cookies[LOGIN_FORM_COOKIE]}
         entered = await web.post("/console/login", data=form)
     assert entered.status_code == 303
-    csrf = hidden(await web.get("/console/you"), "csrf")
-    changed = {"csrf": csrf, "old": PASSWORD, "new": TYPED[2], "again": TYPED[2]}
+    csrf = hidden(await web.get("/console/you"), "csrf_token")
+    changed = {"csrf_token": csrf, "old": PASSWORD, "new": TYPED[2], "again": TYPED[2]}
     secrets |= {web.cookies[OPERATOR_COOKIE], csrf}
     await web.post("/console/you/password", data=changed)
-    csrf = hidden(await web.get("/console"), "csrf")
-    service = {"csrf": csrf, "name": "shop", "permission": "events:publish"}
+    csrf = hidden(await web.get("/console"), "csrf_token")
+    service = {"csrf_token": csrf, "name": "shop", "permission": "events:publish"}
     made = [
         await web.post("/console/services", data=service),
-        await web.post("/console/relay/accounts", data={"csrf": csrf, "name": "bot"}),
+        await web.post("/console/relay/accounts", data={"csrf_token": csrf, "name": "bot"}),
     ]
     shown = [*map(secret_in, made)]
     secrets |= {web.cookies[OPERATOR_COOKIE], csrf, *shown}
@@ -77,9 +77,9 @@ async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
     await pair(hub, USER, owner.account)
     await web.post("/portal/login", data={"token": owner.token[:-1]})
     await web.post("/portal/login", data={"token": owner.token})
-    stamp = stamp_in((await web.get("/portal")).text)
-    again = await web.post("/portal/rotate", data={"stamp": stamp, "count": "0"})
-    secrets |= {owner.token, stamp, web.cookies["pabal_portal"], secret_in(again)}
+    csrf_token = csrf_token_in((await web.get("/portal")).text)
+    again = await web.post("/portal/rotate", data={"csrf_token": csrf_token, "count": "0"})
+    secrets |= {owner.token, csrf_token, web.cookies["pabal_portal"], secret_in(again)}
     [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, USER, "/code"))
     await web.get("/chat", params={"code": code})
     await web.post("/chat", data={"code": code})

@@ -43,7 +43,7 @@ async def test_what_is_looked_for_is_in_the_address(admin: Signed, deaths: Death
     assert rows(await admin.get(f"{ROOM}?status=failed")) == [str(failed)]
     nothing = await admin.get(f"{ROOM}?type=order.%25&source=minu_keep")
     assert rows(nothing) == []
-    assert "No event is like that." in nothing.text
+    assert "No events match these filters." in nothing.text
 
 
 async def test_page_after_page_each_event_is_shown_once(admin: Signed, deaths: Deaths) -> None:
@@ -75,7 +75,7 @@ async def test_a_search_for_something_rare_says_how_far_it_looked_and_goes_on(ad
     assert older
 
     assert rows(first) == []
-    assert f"This looked through {MAX_SCANNED_ROWS:,} events." in first.text
+    assert f"Searched {MAX_SCANNED_ROWS:,} events." in first.text
     assert rows(await admin.get(older[1].replace("&amp;", "&"))) == [str(rare)]
 
 
@@ -139,7 +139,7 @@ async def test_cancelling_asks_first_and_is_written_down(admin: Signed, deaths: 
     event = await deaths.publish()
 
     asked = await admin.post(f"{ROOM}/{event}/cancel")
-    assert "This cancels 1 event(s)." in asked.text
+    assert "1 event will be cancelled." in asked.text
     assert (await deaths.event(event))["status"] == "pending"
     assert await audited(deaths) == []
     done = await admin.post(f"{ROOM}/{event}/cancel", count="1")
@@ -155,12 +155,12 @@ async def test_cancelling_asks_first_and_is_written_down(admin: Signed, deaths: 
 async def test_a_broadcast_is_cancelled_for_as_many_as_was_agreed_to(admin: Signed, deaths: Deaths) -> None:
     await deaths.owner.execute(SUBSCRIBED)
     event = await deaths.publish(target=None)
-    assert "This cancels 2 event(s)." in (await admin.post(f"{ROOM}/{event}/cancel")).text
+    assert "2 events will be cancelled." in (await admin.post(f"{ROOM}/{event}/cancel")).text
     [held] = await deaths.claim(service="minu_keep")
     await deaths.settle(held)
 
     asked = await admin.post(f"{ROOM}/{event}/cancel", count="2")
-    assert "This cancels 1 event(s)." in asked.text
+    assert "1 event will be cancelled." in asked.text
     assert await audited(deaths) == []
     assert (await admin.post(f"{ROOM}/{event}/cancel", count="1")).status_code == 303
 
@@ -181,7 +181,7 @@ async def test_a_viewer_looks_and_does_nothing(viewer: Signed, deaths: Deaths) -
 async def test_a_form_that_is_not_ours_does_nothing(admin: Signed, deaths: Deaths) -> None:
     event = await deaths.publish()
 
-    assert (await admin.post(f"{ROOM}/{event}/cancel", count="1", csrf="00")).status_code == 403
+    assert (await admin.post(f"{ROOM}/{event}/cancel", count="1", csrf_token="00")).status_code == 403
     assert (await deaths.event(event))["status"] == "pending"
 
 

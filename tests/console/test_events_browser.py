@@ -42,11 +42,11 @@ async def test_an_event_comes_by_itself_and_is_called_off(page: Page, deaths: De
     await page.keyboard.press("j")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("order.paid")
-    await page.get_by_role("button", name="Cancel").click()
-    await expect(page.get_by_text("This cancels 1 event(s).")).to_be_visible()
+    await page.get_by_role("button", name="Cancel event").click()
+    await expect(page.get_by_text("1 event will be cancelled.")).to_be_visible()
     await picture(page, "events-confirm")
-    await page.get_by_role("button", name="Go ahead").click()
-    await expect(page.get_by_role("status")).to_contain_text("1 event(s) cancelled.")
+    await page.get_by_role("button", name="Continue").click()
+    await expect(page.get_by_role("status")).to_contain_text("1 event cancelled.")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Cancelled")
 
 
@@ -70,11 +70,11 @@ async def test_a_search_can_be_shared_and_a_story_is_found_from_anywhere(page: P
     await page.keyboard.type(event[:13])
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Trace")
-    moments = page.locator(".story li")
+    moments = page.locator(".timeline li")
     await expect(moments).to_have_count(5)
-    await expect(moments.nth(2)).to_contain_text("Died")
+    await expect(moments.nth(2)).to_contain_text("Dead")
     await picture(page, "trace-event")
-    await page.locator('#traced a[href^="/console/dead/"]').first.click()
+    await page.locator('#trace a[href^="/console/dead/"]').first.click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Replayed")
     await page.goto(f"/console/events/{event}")
     await picture(page, "event-one")
@@ -90,7 +90,7 @@ async def test_on_a_phone_by_night_in_korean(chromium: Browser, address: str, de
         await page.goto("/console/login")
         await page.locator("input[name=password]").fill(PASSWORD)
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", level=1)).to_have_text("한눈에 보기")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("개요")
         for name, path in (
             ("events-phone", "/console/events"),
             ("event-one-phone", f"/console/events/{event}"),

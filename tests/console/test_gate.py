@@ -27,7 +27,7 @@ from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
-HERE = {"id": str(new_id()), "name": "shop", "key": "payment.succeeded", "deed": "block", "mark": "read", "rest": "x"}
+HERE = {"id": str(new_id()), "name": "shop", "key": "payment.succeeded", "action": "block", "mark": "read", "rest": "x"}
 """What stands for each thing an address names; somebody who names another adds it."""
 LOOKS = [each for each in PAGES if isinstance(each, Page)]
 DEEDS = [each for each in PAGES if isinstance(each, Action)]
@@ -107,7 +107,7 @@ async def test_whoever_is_not_signed_in_sees_and_does_nothing(
             assert answer.status_code == DOORS[method, path], (method, path)
         else:
             assert found == AWAY[f"/{path.split('/')[1]}"], (method, path)
-            assert not re.search(r'name="(csrf|stamp)"|<table|<dl', answer.text), (method, path)
+            assert not re.search(r'name="(csrf|csrf_token)"|<table|<dl', answer.text), (method, path)
     assert DOORS.keys() <= {*ways}
     assert len(ways) > len(PAGES) > 50
     assert await written(database_urls) == 0
@@ -131,7 +131,7 @@ async def test_a_viewer_does_no_deed_but_those_about_themselves(viewer: Signed, 
     for deed in DEEDS:
         if deed.path not in FOR_EVERYBODY:
             answer = await viewer.post(at(deed.path), count="0", key="bot:user", note="x", letter=HERE["id"])
-            assert (answer.status_code, "Only an admin may do this." in answer.text) == (403, True), deed.path
+            assert (answer.status_code, "Only admins can do this." in answer.text) == (403, True), deed.path
     assert await written(database_urls) == before
     assert {deed.path for deed in DEEDS if deed.role != Role.ADMIN} == FOR_EVERYBODY
     assert len(DEEDS) > len(FOR_EVERYBODY) + 25
@@ -157,15 +157,15 @@ async def test_every_deed_needs_a_form_of_ours_in_the_same_session(
         known = await authenticate_operator(await find_operator_credentials(tx, admin.session.name), PASSWORD)
         twin = await find_operator_session(tx, await create_operator_session(tx, known, Actor("the same, elsewhere")))
     assert twin is not None
-    stamps = ("", "0" * 64, "\u00e9", admin.session.csrf.hex()[:-1], viewer.session.csrf.hex(), twin.csrf.hex())
+    csrf_tokens = ("", "0" * 64, "\u00e9", admin.session.csrf.hex()[:-1], viewer.session.csrf.hex(), twin.csrf.hex())
     before = await written(database_urls)
     for deed in DEEDS:
-        for stamp in stamps:
-            answer = await admin.post(at(deed.path), count="0", csrf=stamp)
-            assert (answer.status_code, "grown old" in answer.text) == (403, True), (deed.path, stamp)
+        for csrf_token in csrf_tokens:
+            answer = await admin.post(at(deed.path), count="0", csrf_token=csrf_token)
+            assert (answer.status_code, "has expired" in answer.text) == (403, True), (deed.path, csrf_token)
         for headers in NOT_OURS:
             told = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"} | headers
-            form = {"csrf": admin.session.csrf.hex(), "count": "0"}
+            form = {"csrf_token": admin.session.csrf.hex(), "count": "0"}
             answer = await admin.web.post(at(deed.path), data=form, headers=told)
             assert answer.status_code == 403, (deed.path, headers)
     assert await written(database_urls) == before
@@ -177,7 +177,7 @@ async def test_a_browser_that_tells_nobody_where_it_comes_from_has_the_forms_own
     """Without a referrer a browser's origin is null; over plain HTTP it says nothing else either."""
     told = {"cookie": f"{OPERATOR_COOKIE}={admin.token}", "origin": "null"}
     refused = await admin.web.post("/console/logout", headers=told)
-    answer = await admin.web.post("/console/logout", data={"csrf": admin.session.csrf.hex()}, headers=told)
+    answer = await admin.web.post("/console/logout", data={"csrf_token": admin.session.csrf.hex()}, headers=told)
 
     assert refused.status_code == 403
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/login")
@@ -193,7 +193,7 @@ async def test_every_answer_wears_the_policy_and_nothing_that_was_shown_is_kept(
     answers: list[httpx2.Response] = []
     for method, path in every_way(hub):
         if not path.endswith("/live") and path != "/console/logout":
-            form = {"csrf": admin.session.csrf.hex()} if method == "POST" else None
+            form = {"csrf_token": admin.session.csrf.hex()} if method == "POST" else None
             answers += [
                 await admin.web.request(method, at(path), data=form, headers=each) for each in (ours, ELSEWHERE)
             ]
@@ -202,7 +202,7 @@ async def test_every_answer_wears_the_policy_and_nothing_that_was_shown_is_kept(
     answers.append(await admin.web.post("/console/login", content=b"x" * 70_000))
     async with connected(database_urls.direct or database_urls.main) as db:
         await db.execute("alter table pabal.audit_log rename to gone")
-    monkeypatch.delitem(TEXTS, "where is the password")
+    monkeypatch.delitem(TEXTS["en"], "login.password_hint")
     broken = [await admin.get("/console/audit"), await admin.web.get("/console/login")]
 
     assert [each.status_code for each in broken] == [500, 500]

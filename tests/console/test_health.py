@@ -8,7 +8,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from pabal import doctor
 from pabal.console import health
 from pabal.doctor import Finding, FindingLevel
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -37,17 +36,17 @@ def row(page: httpx2.Response, name: str) -> str:
 async def test_the_findings_with_what_to_do(viewer: Signed) -> None:
     english, korean = await viewer.get("/console/health"), await viewer.get("/console/health", "ko")
 
-    assert re.search(r"^good schema \d+ migrations applied, none pending$", row(english, "schema"))
-    assert row(english, "doorbell") == "good doorbell NOTIFY reaches LISTEN"
-    assert row(english, "webhook secret") == "good webhook secret set"
-    assert re.search(r"^정상 스키마 마이그레이션 \d+개 적용, 남은 것 없음$", row(korean, "스키마"))
-    assert row(korean, "알림 채널(LISTEN)") == "정상 알림 채널(LISTEN) NOTIFY가 LISTEN에 닿습니다"
-    assert "살펴본 것이 모두 정상입니다." in korean.text
+    assert re.search(r"^OK schema \d+ migrations applied, none pending$", row(english, "schema"))
+    assert row(english, "doorbell") == "OK doorbell NOTIFY reaches LISTEN"
+    assert row(english, "webhook secret") == "OK webhook secret set"
+    assert re.search(r"^정상 스키마 마이그레이션 \d+개를 모두 적용했습니다$", row(korean, "스키마"))
+    assert row(korean, "알림 채널(LISTEN)") == "정상 알림 채널(LISTEN) NOTIFY가 LISTEN에 전달됩니다"
+    assert "모든 점검을 통과했습니다." in korean.text
 
 
 @pytest.mark.parametrize(
     ("level", "says"),
-    [(FindingLevel.WARNING, "Something wants attention."), (FindingLevel.BAD, "Something has to be mended.")],
+    [(FindingLevel.WARNING, "Some checks need attention."), (FindingLevel.BAD, "Some checks failed.")],
 )
 async def test_the_worst_is_said_first_and_findings_are_only_shown(
     viewer: Signed, monkeypatch: pytest.MonkeyPatch, level: FindingLevel, says: str
@@ -55,7 +54,7 @@ async def test_the_worst_is_said_first_and_findings_are_only_shown(
     async def examine(*_: object) -> list[Finding]:
         return [Finding(FindingLevel.GOOD, "disk", "there"), Finding(level, HOSTILE, HOSTILE, HOSTILE)]
 
-    monkeypatch.setattr(doctor, "run_checks", examine)
+    monkeypatch.setattr(health, "run_checks", examine)
     page = await viewer.get("/console/health")
 
     assert says in page.text
@@ -72,14 +71,14 @@ async def test_the_doctor_is_not_called_for_each_who_looks(viewer: Signed, monke
         await may_go.wait()
         return [Finding(FindingLevel.GOOD, "disk", f"visit {calls}")]
 
-    monkeypatch.setattr(doctor, "run_checks", examine)
+    monkeypatch.setattr(health, "run_checks", examine)
     looking = [asyncio.create_task(viewer.get("/console/health")) for _ in range(3)]
     may_go.set()
     pages = await asyncio.gather(*looking)
-    assert [row(page, "disk") for page in pages] == ["good disk visit 1"] * 3
+    assert [row(page, "disk") for page in pages] == ["OK disk visit 1"] * 3
 
     monkeypatch.setattr(health, "REPORT_MAX_AGE", 0.0)
-    assert row(await viewer.get("/console/health"), "disk") == "good disk visit 2"
+    assert row(await viewer.get("/console/health"), "disk") == "OK disk visit 2"
 
 
 async def test_every_setting_is_there_and_no_secret(hub: Hub, viewer: Signed) -> None:
@@ -92,7 +91,7 @@ async def test_every_setting_is_there_and_no_secret(hub: Hub, viewer: Signed) ->
     assert row(page, "PABAL_WEBHOOK_SECRET").startswith("PABAL_WEBHOOK_SECRET *** ")
     assert row(page, "PABAL_KEEP_EVENTS").startswith("PABAL_KEEP_EVENTS 7d ")
     assert row(page, "PABAL_PUBLIC_URL").startswith("PABAL_PUBLIC_URL not set ")
-    changed, untouched = page.text.split("Settings at their defaults:")
+    changed, untouched = page.text.split("settings at their defaults")
     assert "PABAL_KEEP_EVENTS" in changed
     assert "PABAL_KEEP_MESSAGES" in untouched
     assert "&lt;script&gt;alert(1)" in row(page, "PABAL_WAITING_TEXT")

@@ -1,4 +1,4 @@
-"""The streams that keep pages alive: so many for each who is signed in, counted as long as they live and no longer."""
+"""Streams that refresh open pages: a limited number per sign-in, counted per application while they are open."""
 
 import asyncio
 import re
@@ -7,9 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx2
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
 
 from pabal.console import live
-from pabal.console.live import refresh_stream
+from pabal.console.live import OpenStreams, open_streams_of, refresh_stream
 from pabal.hub import Hub
 from pabal.operators.operators import Role
 from relay.people import an_owner, pair, write
@@ -29,10 +31,10 @@ async def address(hub: Hub) -> AsyncGenerator[str]:
 
 
 @asynccontextmanager
-async def a_browser(hub: Hub, address: str, room: str) -> AsyncGenerator[httpx2.AsyncClient]:
-    """One that is signed in to a room, each as somebody else."""
+async def signed_in_client(hub: Hub, address: str, surface: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A client that is signed in to the console, the portal or the chat page, each time as someone else."""
     async with httpx2.AsyncClient(base_url=address, headers={"origin": address}, timeout=20) as web:
-        match room:
+        match surface:
             case "console":
                 signed = await sign_in(hub, web, Role.VIEWER, f"viewer{id(web)}")
                 web.headers["cookie"] = f"pabal_session={signed.token}"
@@ -47,47 +49,77 @@ async def a_browser(hub: Hub, address: str, room: str) -> AsyncGenerator[httpx2.
         yield web
 
 
-async def opened(web: httpx2.AsyncClient, room: str, streams: AsyncExitStack) -> httpx2.Response:
-    return await streams.enter_async_context(web.stream("GET", f"/{room}/live"))
+async def open_stream(web: httpx2.AsyncClient, surface: str, streams: AsyncExitStack) -> httpx2.Response:
+    return await streams.enter_async_context(web.stream("GET", f"/{surface}/live"))
 
 
-@pytest.mark.parametrize("room", ["console", "portal", "chat"])
-async def test_each_has_so_many_streams_and_another_when_one_ends(hub: Hub, address: str, room: str) -> None:
-    async with a_browser(hub, address, room) as web, a_browser(hub, address, room) as other, AsyncExitStack() as stack:
+def request_to(app: Starlette) -> Request:
+    return Request({"type": "http", "app": app, "headers": []})
+
+
+@pytest.mark.parametrize("surface", ["console", "portal", "chat"])
+async def test_a_sign_in_has_a_limited_number_of_streams(hub: Hub, address: str, surface: str) -> None:
+    async with (
+        signed_in_client(hub, address, surface) as web,
+        signed_in_client(hub, address, surface) as other,
+        AsyncExitStack() as stack,
+    ):
         first = AsyncExitStack()
-        await opened(web, room, first)
-        crowd = await asyncio.gather(*(opened(web, room, stack) for _ in range(30)))
+        await open_stream(web, surface, first)
+        responses = await asyncio.gather(*(open_stream(web, surface, stack) for _ in range(30)))
 
-        assert [each.status_code for each in crowd].count(200) == live.MAX_STREAMS - 1
-        refused = next(each for each in crowd if each.status_code != 200)
+        assert [response.status_code for response in responses].count(200) == live.MAX_STREAMS - 1
+        refused = next(response for response in responses if response.status_code != 200)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) > 0
-        assert (await opened(other, room, stack)).status_code == 200
+        assert (await open_stream(other, surface, stack)).status_code == 200
 
         await first.aclose()
 
-        async def again() -> bool:
-            return (await opened(web, room, stack)).status_code == 200
+        async def opens_again() -> bool:
+            return (await open_stream(web, surface, stack)).status_code == 200
 
-        await until(again)
-        assert (await opened(web, room, stack)).status_code == 429
+        await until(opens_again)
+        assert (await open_stream(web, surface, stack)).status_code == 429
         await stack.aclose()
-        await until(lambda: not live.OPEN_STREAMS)
+        await until(opens_again)
+        await stack.aclose()
 
 
-async def test_a_stream_whose_reader_is_gone_before_it_begins_is_not_counted(hub: Hub) -> None:
-    async def let() -> bool:
+async def test_a_stream_whose_client_disconnects_at_once_is_not_counted(hub: Hub) -> None:
+    request = request_to(Starlette())
+
+    async def is_allowed() -> bool:
         return True
 
     async def receive() -> dict[str, str]:
         return {"type": "http.disconnect"}
 
     async def send(_message: object) -> None:
-        assert live.OPEN_STREAMS["somebody"] == 1
+        assert free_streams(open_streams_of(request), "mina") == live.MAX_STREAMS - 1
         raise ConnectionResetError
 
     for _ in range(live.MAX_STREAMS + 1):
         with pytest.raises(ConnectionResetError):
-            await refresh_stream(hub, let, "somebody")({"type": "http"}, receive, send)
+            await refresh_stream(hub, request, is_allowed, "mina")({"type": "http"}, receive, send)
 
-    assert "somebody" not in live.OPEN_STREAMS
+    assert free_streams(open_streams_of(request), "mina") == live.MAX_STREAMS
+
+
+async def test_two_applications_in_one_process_count_their_streams_apart() -> None:
+    first, second = (open_streams_of(request_to(Starlette())) for _ in range(2))
+    for _ in range(live.MAX_STREAMS):
+        assert first.acquire("mina")
+
+    assert not first.acquire("mina")
+    assert second.acquire("mina")
+
+
+def free_streams(streams: OpenStreams, session_key: str) -> int:
+    """How many more streams a sign-in could open."""
+    acquired = 0
+    while streams.acquire(session_key):
+        acquired += 1
+    for _ in range(acquired):
+        streams.release(session_key)
+    return acquired

@@ -69,10 +69,10 @@ async def test_the_link_opens_the_page_and_is_gone_from_the_address(page: Page, 
 
 async def test_a_toast_comes_while_somebody_looks(page: Page, inbox: Inbox) -> None:
     await enter(page, inbox)
-    await expect(page.get_by_text("Nothing here yet.")).to_be_visible()
+    await expect(page.get_by_text("No notifications yet.")).to_be_visible()
     toast = await inbox.arrive(title="It is here", body="while you looked")
 
-    await expect(page.locator("#pop article")).to_contain_text("It is here")
+    await expect(page.locator("#popups article")).to_contain_text("It is here")
     await expect(page.locator(f"#inbox #toast-{toast}")).to_contain_text("while you looked")
     await expect(page).to_have_title("(1) My notifications · Pabal")
     await until(lambda: seen(inbox))
@@ -102,7 +102,7 @@ async def test_what_is_read_in_one_tab_is_read_in_the_other_and_on_the_phone(
             await expect(tab.get_by_role("button", name="Mark as read", exact=True)).to_have_count(0)
         await three.get_by_role("button", name="Archive").click()
         for tab in (one, two, three):
-            await expect(tab.get_by_text("Nothing here yet.")).to_be_visible()
+            await expect(tab.get_by_text("No notifications yet.")).to_be_visible()
     await here.close()
     await phone.close()
 
@@ -116,7 +116,7 @@ async def test_what_came_while_the_hub_was_away_is_there_afterwards(
     await until(lambda: len(hub.toast_streams) == 1)
     await context.set_offline(True)
     hub.toast_streams.close_all()
-    await expect(page.get_by_role("alert")).to_contain_text("The connection is away")
+    await expect(page.get_by_role("alert")).to_contain_text("Connection lost")
     await picture(page, "me-away")
     await inbox.arrive(title="Meanwhile")
     await context.set_offline(False)
@@ -132,13 +132,13 @@ async def test_a_switch_is_saved_as_it_is_turned(page: Page, inbox: Inbox, hub: 
 
     await page.get_by_role("switch", name="Payments").uncheck()
     await expect(page.locator("#saved")).to_have_text("Saved.")
-    await page.get_by_role("switch", name="Advertising at night too").check()
+    await page.get_by_role("switch", name="Advertising at night").check()
     await until(lambda: agreed(hub))
 
     assert not (await wishes_of(hub)).payment_notifications
     await page.reload()
     await expect(page.get_by_role("switch", name="Payments")).not_to_be_checked()
-    await expect(page.get_by_role("switch", name="Advertising at night too")).to_be_checked()
+    await expect(page.get_by_role("switch", name="Advertising at night")).to_be_checked()
 
 
 async def agreed(hub: Hub) -> bool:
@@ -153,7 +153,7 @@ async def test_a_switch_that_could_not_be_saved_goes_back(chromium: Browser, add
 
     await page.get_by_role("switch", name="Payments").click()
 
-    await expect(page.locator("#saved")).to_have_text("This could not be saved. Try again.")
+    await expect(page.locator("#saved")).to_have_text("Could not save. Please try again.")
     await expect(page.get_by_role("switch", name="Payments")).to_be_checked()
     await context.close()
 
@@ -167,10 +167,10 @@ async def test_without_scripts_everything_can_be_done(chromium: Browser, address
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_text("Saved.")).to_be_visible()
     await page.get_by_role("button", name="Mark as read", exact=True).click()
-    await expect(page.get_by_text("Everything is read.")).to_be_visible()
+    await expect(page.get_by_text("All caught up.")).to_be_visible()
     await page.get_by_role("button", name="한국어").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("내 알림")
-    await page.get_by_role("button", name="이 기기에서 나가기").click()
+    await page.get_by_role("button", name="이 기기에서 로그아웃").click()
     await expect(page.get_by_role("alert")).to_be_visible()
 
     assert not (await wishes_of(hub)).recovery_notifications
@@ -189,7 +189,7 @@ async def test_with_the_keyboard_alone(page: Page, inbox: Inbox, hub: Hub) -> No
     await expect(page.locator(f"#archive-{second}")).to_be_focused()
     await page.keyboard.press("Enter")
     await expect(page.locator(f"#toast-{first}")).to_be_focused()
-    await page.get_by_role("switch", name="Direct messages").focus()
+    await page.get_by_role("switch", name="Discord direct messages").focus()
     await page.keyboard.press("Space")
     await expect(page.locator("#saved")).to_have_text("Saved.")
 
@@ -202,7 +202,7 @@ async def test_nothing_in_a_toast_runs(page: Page, inbox: Inbox, nasty: str) -> 
     await enter(page, inbox)
     live = await inbox.arrive(title=nasty, body=nasty)
 
-    await expect(page.locator("#pop article")).to_contain_text(nasty)
+    await expect(page.locator("#popups article")).to_contain_text(nasty)
     await expect(page.locator(f"#toast-{live} .body")).to_have_text(nasty)
     assert await page.evaluate("window.hacked") is None
 
@@ -222,7 +222,7 @@ async def test_it_fits_and_can_be_read(
         await fill(inbox)
         await expect(page.locator("#inbox article")).to_have_count(6)
         await page.keyboard.press("Escape")
-        await expect(page.locator("#pop article")).to_have_count(0)
+        await expect(page.locator("#popups article")).to_have_count(0)
         await picture(page, f"me-full-{name}")
         assert not await overflows(page)
         assert await too_faint(page) == []

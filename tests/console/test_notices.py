@@ -80,7 +80,7 @@ async def test_the_log_says_how_each_stands_and_is_narrowed_by_its_address(room:
     whole = (await admin.get(ROOM)).text
     for row in (waits, held, urgent):
         assert f"{ROOM}/{row}" in whole
-    assert "DMs switched off" in whole
+    assert "DMs turned off" in whole
     assert whole.count('class="tag is-emergency"') == 1
 
     for query, found in (
@@ -91,7 +91,7 @@ async def test_the_log_says_how_each_stands_and_is_narrowed_by_its_address(room:
     ):
         narrowed = (await admin.get(f"{ROOM}?{query}")).text
         assert re.findall(rf"{ROOM}/([0-9a-f-]{{36}})\"", narrowed) == [str(found)], query
-    assert "No notification is like that." in (await admin.get(f"{ROOM}?recipient=999")).text
+    assert "No notifications match these filters." in (await admin.get(f"{ROOM}?recipient=999")).text
     assert "조건에 맞는 알림이 없습니다." in (await admin.get(f"{ROOM}?recipient=999", "ko")).text
 
 
@@ -124,7 +124,7 @@ async def test_one_notification_says_why_in_the_language_of_the_page(room: Hub, 
     for page in (english, korean):
         assert "**Nitro** 결제가 완료됐어요." in page.text  # in the reader's language, whoever looks
         assert "/console/trace?id=" + str(row) in page.text
-    assert "Call off" not in english.text
+    assert "Cancel notification" not in english.text
 
 
 async def test_what_a_payload_hides_is_hidden_in_its_words_too(
@@ -138,7 +138,7 @@ async def test_what_a_payload_hides_is_hidden_in_its_words_too(
 
     await sql(database_urls, 'update notification.requests set payload = \'{"item": "lonely"}\' returning 1')
     page = (await admin.get(f"{ROOM}/{row}")).text
-    assert "Its text cannot be written." in page
+    assert "This notification cannot be rendered." in page
     assert "payload.amount" in page
 
 
@@ -147,7 +147,8 @@ def test_a_time_in_a_sentence_is_one_and_what_only_looks_so_is_not() -> None:
     line = ExplanationLine("ended", f"<b>It was sent at {mark_time(at)}.", at)
     assert render_explanation_sentence(line) == ExplanationSentence(
         Markup(
-            '&lt;b&gt;It was sent at <time datetime="2026-11-16T08:10:10+00:00" data-at>2026-11-16 08:10:10 UTC</time>.'
+            '&lt;b&gt;It was sent at <time datetime="2026-11-16T08:10:10+00:00" data-local-time>'
+            "2026-11-16 08:10:10 UTC</time>."
         ),
         None,
     )
@@ -162,7 +163,7 @@ async def test_attempts_are_listed_with_what_came_of_them(
     room: Hub, database_urls: DatabaseUrls, admin: Signed
 ) -> None:
     row = await ask_one(room)
-    assert "Nobody has tried" in (await admin.get(f"{ROOM}/{row}")).text
+    assert "No attempts yet" in (await admin.get(f"{ROOM}/{row}")).text
     await sql(database_urls, TRIED, row, "dispatch:here", "retry", "Discord answered 503")
 
     page = (await admin.get(f"{ROOM}/{row}")).text
@@ -175,10 +176,10 @@ async def test_an_admin_calls_one_off_and_nobody_else_does(
     room: Hub, database_urls: DatabaseUrls, admin: Signed, viewer: Signed
 ) -> None:
     row = await ask_one(room)
-    assert "Call off" in (await admin.get(f"{ROOM}/{row}")).text
-    assert "Call off" not in (await viewer.get(f"{ROOM}/{row}")).text
+    assert "Cancel notification" in (await admin.get(f"{ROOM}/{row}")).text
+    assert "Cancel notification" not in (await viewer.get(f"{ROOM}/{row}")).text
     assert (await viewer.post(f"{ROOM}/{row}/cancel")).status_code == 403
-    assert (await admin.post(f"{ROOM}/{row}/cancel", csrf="00")).status_code == 403
+    assert (await admin.post(f"{ROOM}/{row}/cancel", csrf_token="00")).status_code == 403
     assert (await seen(room, row)).state == "pending"
 
     done = await admin.post(f"{ROOM}/{row}/cancel")
@@ -199,7 +200,7 @@ async def test_a_template_is_shown_through_each_channel_in_each_language(room: H
     assert all(f"/templates/{each.key}" in listed for each in room.templates.all())
 
     page = (await admin.get(f"{ROOM}/templates/payment.succeeded")).text
-    assert page.count('class="card notice"') == 4
+    assert page.count('class="card preview"') == 4
     assert "12,900" in page
 
     own = await admin.get(
@@ -224,7 +225,7 @@ async def test_what_is_wrong_with_a_sample_is_named(room: Hub, admin: Signed, pa
 
     assert page.status_code == 400
     assert says in page.text
-    assert 'class="card notice"' not in page.text
+    assert 'class="card preview"' not in page.text
 
 
 async def test_a_rule_is_added_changed_switched_and_removed(
@@ -244,7 +245,9 @@ async def test_a_rule_is_added_changed_switched_and_removed(
         True,
     )
     listed = (await admin.get(RULES)).text
-    assert "Of restore.* it sends restore.completed to owner.discord_id" in re.sub(r"<[^>]+>", "", listed)
+    assert "When restore.* arrives, send restore.completed to the payload's owner.discord_id" in re.sub(
+        r"<[^>]+>", "", listed
+    )
 
     form = (await admin.get(f"{RULES}/{rule.id}")).text
     assert 'value="owner.discord_id helpers.discord_id"' in form
@@ -260,7 +263,7 @@ async def test_a_rule_is_added_changed_switched_and_removed(
     assert [each.is_active for each in await rules_of(room)] == [True]
 
     asks = await admin.post(f"{RULES}/{rule.id}/remove")
-    assert "This removes 1 rule." in asks.text
+    assert "will be removed. Notifications it already requested are still sent." in asks.text
     assert len(await rules_of(room)) == 1
     await admin.post(f"{RULES}/{rule.id}/remove", count="1")
     assert await rules_of(room) == []
@@ -313,14 +316,14 @@ async def test_a_viewer_sees_rules_and_changes_none(room: Hub, viewer: Signed, a
 
     for path in ("", f"/{rule.id}", f"/{rule.id}/off", f"/{rule.id}/on", f"/{rule.id}/remove"):
         assert (await viewer.post(RULES + path, **NEW, count="1")).status_code == 403
-        assert (await admin.post(RULES + path, **NEW, count="1", csrf="00")).status_code == 403
+        assert (await admin.post(RULES + path, **NEW, count="1", csrf_token="00")).status_code == 403
     assert await rules_of(room) == [rule]
 
 
 async def test_an_address_that_refuses_is_listed_and_healed_by_an_admin(
     room: Hub, database_urls: DatabaseUrls, admin: Signed, viewer: Signed
 ) -> None:
-    assert "No address refuses us." in (await admin.get(f"{ROOM}/addresses")).text
+    assert "No blocked addresses." in (await admin.get(f"{ROOM}/addresses")).text
     row = await ask_one(room)
     async with room.transaction() as tx:
         await mark_address_unhealthy(tx, row, "Discord answered 403 (50007)")
@@ -330,7 +333,7 @@ async def test_an_address_that_refuses_is_listed_and_healed_by_an_admin(
     assert (await admin.post(f"{ROOM}/addresses/heal", **given | {"channel": "pigeon"})).status_code == 404
 
     assert (await admin.post(f"{ROOM}/addresses/heal", **given)).status_code == 303
-    assert "No address refuses us." in (await admin.get(f"{ROOM}/addresses")).text
+    assert "No blocked addresses." in (await admin.get(f"{ROOM}/addresses")).text
     assert await audited(database_urls, "address.healed") == ["operator:the-admin"]
     assert (await admin.post(f"{ROOM}/addresses/heal", **given)).status_code == 404
 

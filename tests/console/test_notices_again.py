@@ -56,7 +56,7 @@ async def test_nobody_but_an_admin_with_a_form_of_ours_sends_anything(
     path = f"{ROOM}/{failed}/again"
 
     assert (await viewer.post(path)).status_code == 403
-    assert (await admin.post(path, csrf="ff")).status_code == 403
+    assert (await admin.post(path, csrf_token="ff")).status_code == 403
     assert path not in (await viewer.get(f"{ROOM}/{failed}")).text
     assert len(await every(room)) == 1
 

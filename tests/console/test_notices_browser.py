@@ -36,10 +36,10 @@ async def test_from_the_log_to_a_notification_and_calling_it_off(room: Hub, page
 
     await expect(page.get_by_role("heading", level=1)).to_contain_text("payment.succeeded")
     await expect(page.get_by_role("region", name="Why")).to_contain_text("Direct messages are on.")
-    await expect(page.get_by_role("region", name="What it says")).to_contain_text("결제가 완료됐어요")
+    await expect(page.get_by_role("region", name="Content")).to_contain_text("결제가 완료됐어요")
     await picture(page, "notice-pending")
-    await page.get_by_role("button", name="Call off").click()
-    await expect(page.get_by_role("status")).to_have_text("The notification is called off.")
+    await page.get_by_role("button", name="Cancel notification").click()
+    await expect(page.get_by_role("status")).to_have_text("Notification cancelled.")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Suppressed")
 
 
@@ -59,7 +59,7 @@ async def test_a_notification_comes_while_somebody_looks(room: Hub, page: Page) 
 async def test_a_rule_is_written_in_a_form(room: Hub, page: Page) -> None:
     await enter(page)
     await page.goto(f"{ROOM}/rules")
-    await page.get_by_role("link", name="Add a rule").click()
+    await page.get_by_role("link", name="Add rule").click()
     await page.get_by_label("Name").fill("Paid")
     await page.get_by_label("Events").fill("order.paid")
     await page.get_by_label("Template").select_option("payment.succeeded")
@@ -68,12 +68,14 @@ async def test_a_rule_is_written_in_a_form(room: Hub, page: Page) -> None:
     await picture(page, "rule-form")
     await page.get_by_role("button", name="Save").click()
 
-    await expect(page.get_by_role("status")).to_have_text("The rule is saved.")
-    await expect(page.get_by_role("row", name="Paid")).to_contain_text("Of order.paid it sends payment.succeeded")
+    await expect(page.get_by_role("status")).to_have_text("Rule saved.")
+    await expect(page.get_by_role("row", name="Paid")).to_contain_text(
+        "When order.paid arrives, send payment.succeeded"
+    )
     await page.get_by_role("button", name="Remove").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
-    await page.get_by_role("button", name="Go ahead").click()
-    await expect(page.get_by_role("status")).to_have_text("The rule is gone.")
+    await page.get_by_role("button", name="Continue").click()
+    await expect(page.get_by_role("status")).to_have_text("Rule removed.")
 
 
 async def test_on_a_phone_at_night_in_korean_everything_fits_and_can_be_read(
@@ -85,7 +87,7 @@ async def test_on_a_phone_at_night_in_korean_everything_fits_and_can_be_read(
         await page.goto("/console/login")
         await page.get_by_label("비밀번호").fill(PASSWORD)
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", level=1)).to_have_text("한눈에 보기")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("개요")
         await page.goto(ROOM)
         first = await page.locator("[data-row]").first.get_attribute("href")
         rooms = ("", "/templates", "/templates/antinuke.triggered", "/rules", f"/rules/{rule}", "/addresses")

@@ -100,23 +100,23 @@ async def test_a_lane_with_a_past(hub: Hub, database_urls: DatabaseUrls, admin: 
 
         text = words((await admin.get("/console")).text)
 
-    assert "Events: the last hour, minute by minute" in text
-    assert "The last hour: 1,200 done, 32 failed; 1,232 in its busiest minute." in text
+    assert "Events: last hour, per minute" in text
+    assert "Last hour: 1,200 done, 32 failed, peak 1,232 / min" in text
     assert "Waiting 2" in text
-    assert "Dead letters that nobody has seen to: 1." in text
-    assert "Events wait (2), and no worker is there to take them." in text
-    assert "a minute" in text
+    assert "1 unresolved dead letter" in text
+    assert "2 events are waiting, but no worker is running" in text
+    assert " / min" in text
 
 
 async def test_an_empty_house_is_well_in_both_languages(admin: Signed, viewer: Signed) -> None:
     english, korean = await admin.get("/console"), await viewer.get("/console", "ko")
 
-    assert "All is well." in english.text
-    assert "No workers." in english.text
-    assert english.text.count("not yet run") > 20
+    assert "All systems normal." in english.text
+    assert "No workers are running." in english.text
+    assert english.text.count("never run") > 20
     assert "모두 정상입니다." in korean.text
-    assert "일하는 워커가 없습니다." in korean.text
-    assert korean.text.count("지난 1시간 동안 처리된 것이 없습니다.") == 3
+    assert "실행 중인 워커가 없습니다." in korean.text
+    assert korean.text.count("지난 1시간 동안 처리된 항목이 없습니다.") == 3
 
 
 async def test_workers_and_chores_are_told_as_they_last_were(hub: Hub, admin: Signed, travel: Travel) -> None:
@@ -128,9 +128,9 @@ async def test_workers_and_chores_are_told_as_they_last_were(hub: Hub, admin: Si
 
     assert re.search(r"host-7 0\.9\.1 Events till shop: order\.\* 4 .+? ago", well)
     assert re.search(r"seal audit \d+(\.\d)? s ago", well)
-    assert "not yet run" not in well
-    assert "The worker host-7 has not been heard of for 3 min." in late
-    assert "Chores that nobody has done in time" in late
+    assert "never run" not in well
+    assert "Worker host-7 has sent no heartbeat for 3 min" in late
+    assert "chores are overdue: " in late
     assert "purge events 3 min ago" in late
 
 
@@ -147,7 +147,7 @@ async def test_what_a_chore_or_a_worker_says_is_only_shown(
     page = await admin.get("/console")
 
     assert page.status_code == 200
-    assert "Chores that failed when they last ran (1): purge events" in page.text
+    assert "1 chore failed on its last run: purge events" in page.text
     assert page.text.count("&lt;script&gt;alert(1)") >= 5
     assert "{{7*7}}" in page.text
     assert unharmed(page)

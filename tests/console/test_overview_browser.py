@@ -66,8 +66,8 @@ async def test_what_ends_and_what_goes_wrong_shows_without_a_reload(events: Even
     await enter(page)
     await page.evaluate("window.untouched = true")
     lane = page.get_by_role("region", name="Events")
-    await expect(lane).to_contain_text("Nothing ended in the last hour.")
-    await expect(lane.get_by_role("img")).to_have_accessible_name("Events: the last hour, minute by minute")
+    await expect(lane).to_contain_text("Nothing was processed in the last hour.")
+    await expect(lane.get_by_role("img")).to_have_accessible_name("Events: last hour, per minute")
 
     await events.put(3)
     for held, outcome in zip(await events.claim(), (DONE, Retry("boom"), Dead("no")), strict=True):
@@ -75,7 +75,7 @@ async def test_what_ends_and_what_goes_wrong_shows_without_a_reload(events: Even
 
     await expect(lane).to_contain_text("1 done, 2 failed", timeout=15_000)
     await expect(lane.locator("rect")).to_have_count(2)
-    dead = page.get_by_role("status").get_by_role("link", name="Dead letters that nobody has seen to: 1.")
+    dead = page.get_by_role("status").get_by_role("link", name="1 unresolved dead letter")
     await expect(dead).to_have_attribute("href", "/console/dead")
     await dead.focus()
     await expect(dead).to_be_focused()
@@ -114,10 +114,10 @@ async def test_health_is_one_key_away(page: Page) -> None:
     await page.keyboard.press("h")
 
     await expect(page.get_by_role("heading", level=1)).to_have_text("Health")
-    await expect(page.get_by_role("row", name="good schema")).to_contain_text("none pending")
+    await expect(page.get_by_role("row", name="OK schema")).to_contain_text("none pending")
     await expect(page.get_by_role("row", name="PABAL_DATA_DIR")).to_be_visible()
     await expect(page.get_by_text("PABAL_PORT")).to_be_hidden()
-    await page.get_by_text("Settings at their defaults").click()
+    await page.get_by_text("settings at their defaults").click()
     await expect(page.get_by_text("PABAL_PORT")).to_be_visible()
-    await page.get_by_role("link", name="Look again").click()
+    await page.get_by_role("link", name="Check again").click()
     await expect(page.get_by_role("status")).to_be_visible()

@@ -19,7 +19,7 @@ from pabal.settings import Settings
 from relay.people import Owning, a_code, a_session, an_owner, connection_of, key_of, pair, write
 from support.dump import dumped
 from support.operator import HOSTILE, unharmed
-from support.relay_log import SECRET_URL, Talk, read, stamp_in
+from support.relay_log import SECRET_URL, Talk, csrf_token_in, read
 from support.revoked_account import MINA
 from support.server import serving
 
@@ -53,7 +53,7 @@ async def enter(web: httpx2.AsyncClient, token: str) -> str:
     """Sign in; what the forms of the page then carry."""
     answer = await web.post("/portal/login", data={"token": token})
     assert (answer.status_code, answer.headers.get("location")) == (303, "/portal"), answer.text
-    return stamp_in((await web.get("/portal")).text)
+    return csrf_token_in((await web.get("/portal")).text)
 
 
 async def test_a_token_is_swapped_for_a_cookie_that_is_not_it(
@@ -111,15 +111,15 @@ async def test_whoever_tries_too_often_must_wait(web: httpx2.AsyncClient, mine: 
 async def test_a_rotated_token_ends_what_it_opened_but_where_it_was_rotated(
     hub: Hub, address: str, web: httpx2.AsyncClient, mine: Owning, talk: Talk
 ) -> None:
-    stamp = await enter(web, mine.token)
+    csrf_token = await enter(web, mine.token)
     await a_code(hub, mine.account)
     async with browser(address) as elsewhere:
         await enter(elsewhere, mine.token)
 
-        asked = await web.post("/portal/rotate", data={"stamp": stamp})
-        assert "with 1 unused pairing codes" in asked.text
+        asked = await web.post("/portal/rotate", data={"csrf_token": csrf_token})
+        assert "1 unused pairing code stop" in asked.text
         await a_code(hub, mine.account)  # whoever has the token too cannot keep it from being rotated by making codes
-        done = await web.post("/portal/rotate", data={"stamp": stamp, "count": "1"})
+        done = await web.post("/portal/rotate", data={"csrf_token": csrf_token, "count": "1"})
         [token] = re.findall(r"<code>(prt_[\w-]{43})</code>", done.text)
 
         assert (await elsewhere.get("/portal")).headers["location"] == "/portal/login"
@@ -137,11 +137,11 @@ async def test_a_rotated_token_ends_what_it_opened_but_where_it_was_rotated(
 async def test_a_token_that_dies_or_an_account_that_is_off_ends_it_at_once(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, travel: Travel, talk: Talk
 ) -> None:
-    stamp = await enter(web, mine.token)
+    csrf_token = await enter(web, mine.token)
     async with hub.transaction() as tx:
         await disable_account(tx, mine.account, OPERATOR)
     assert (await web.get("/portal")).status_code == 303
-    assert (await web.post("/portal/code", data={"stamp": stamp})).headers["location"] == "/portal/login"
+    assert (await web.post("/portal/code", data={"csrf_token": csrf_token})).headers["location"] == "/portal/login"
     refused = await web.post("/portal/login", data={"token": mine.token})
     assert (refused.status_code, "disabled" in refused.text) == (403, True)
     async with hub.transaction() as tx:
@@ -162,7 +162,7 @@ async def test_a_session_waits_with_its_code_until_somebody_types_it(
     hub: Hub, web: httpx2.AsyncClient, talk: Talk
 ) -> None:
     session = await a_session(hub)
-    stamp = await enter(web, session.token)
+    csrf_token = await enter(web, session.token)
 
     waiting = await web.get("/portal")
     assert f"/pair {session.code}" in waiting.text
@@ -170,9 +170,11 @@ async def test_a_session_waits_with_its_code_until_somebody_types_it(
     nothing = [
         await web.get("/portal/messages"),
         await web.get(f"/portal/messages/{new_id()}"),
-        await web.post("/portal/code", data={"stamp": stamp}),
-        await web.post("/portal/rotate", data={"stamp": stamp, "count": "0"}),
-        await web.post("/portal/conversation/block", data={"stamp": stamp, "key": key_of(MINA), "count": "0"}),
+        await web.post("/portal/code", data={"csrf_token": csrf_token}),
+        await web.post("/portal/rotate", data={"csrf_token": csrf_token, "count": "0"}),
+        await web.post(
+            "/portal/conversation/block", data={"csrf_token": csrf_token, "key": key_of(MINA), "count": "0"}
+        ),
     ]
     assert {each.status_code for each in nothing} == {404}
     await write(hub, MINA, f"/pair {session.code}")
@@ -180,7 +182,7 @@ async def test_a_session_waits_with_its_code_until_somebody_types_it(
     page = await web.get("/portal")
     assert "bot:mina…nd-1" in page.text
     assert "session token" in page.text
-    assert (await web.post("/portal/rotate", data={"stamp": stamp, "count": "0"})).status_code == 404
+    assert (await web.post("/portal/rotate", data={"csrf_token": csrf_token, "count": "0"})).status_code == 404
     assert (f"session:{session.id}", "portal.signed_in") in await talk.deeds()
 
 
@@ -206,11 +208,11 @@ async def test_an_owner_changes_their_own_users(
 ) -> None:
     await talk.db.execute("update conversation_mappings set state = $1", before)
     await talk.written(mine.account, MINA)
-    stamp = await enter(web, mine.token)
-    form = {"stamp": stamp, "key": key_of(MINA)}
+    csrf_token = await enter(web, mine.token)
+    form = {"csrf_token": csrf_token, "key": key_of(MINA)}
 
     if deed in {"unpair", "block"}:
-        assert "1 open messages are cancelled" in (await web.post(f"/portal/conversation/{deed}", data=form)).text
+        assert "1 open message is cancelled" in (await web.post(f"/portal/conversation/{deed}", data=form)).text
         assert (await connection_of(talk.db, MINA))[0] == before
         await talk.written(mine.account, MINA, "who is to be blocked cannot hinder it by writing")
     done = await web.post(f"/portal/conversation/{deed}", data=form | {"count": "1"})
@@ -225,10 +227,10 @@ async def test_an_owner_changes_their_own_users(
 
 async def test_an_operators_block_is_not_the_owners_to_undo(web: httpx2.AsyncClient, mine: Owning, talk: Talk) -> None:
     await talk.db.execute("update conversation_mappings set state = 'BLOCKED'")
-    stamp = await enter(web, mine.token)
+    csrf_token = await enter(web, mine.token)
 
     page = await web.get("/portal")
-    refused = await web.post("/portal/conversation/unblock", data={"stamp": stamp, "key": key_of(MINA)})
+    refused = await web.post("/portal/conversation/unblock", data={"csrf_token": csrf_token, "key": key_of(MINA)})
 
     assert "by an operator" in page.text
     assert "/portal/conversation/" not in page.text
@@ -242,7 +244,7 @@ async def test_nothing_of_another_tenant_is_there(hub: Hub, web: httpx2.AsyncCli
     theirs = await talk.written(other.account, JUN, "between us")
     await talk.answered(theirs, "of course")
     code = await a_code(hub, other.account)
-    stamp = await enter(web, mine.token)
+    csrf_token = await enter(web, mine.token)
     before = await state_of(talk)
 
     for path in ("/portal", "/portal/messages", f"/portal/messages?conversation=bot%3A{JUN}", f"/portal?cursor={JUN}"):
@@ -252,9 +254,9 @@ async def test_nothing_of_another_tenant_is_there(hub: Hub, web: httpx2.AsyncCli
     assert (await web.get(f"/portal/messages/{theirs}")).status_code == 404
     for deed in ("unpair", "block", "unblock", "approve", "deny", "eat"):
         for count in ("", "0", "1"):  # not even how many messages somebody else's user waits with is told
-            form = {"stamp": stamp, "key": key_of(JUN), "count": count, "account": str(other.account)}
+            form = {"csrf_token": csrf_token, "key": key_of(JUN), "count": count, "account": str(other.account)}
             assert (await web.post(f"/portal/conversation/{deed}", data=form)).status_code == 404
-    await web.post("/portal/code", data={"stamp": stamp, "account": str(other.account)})
+    await web.post("/portal/code", data={"csrf_token": csrf_token, "account": str(other.account)})
 
     after = await state_of(talk)
     assert after["accounts"] == before["accounts"]
@@ -298,7 +300,7 @@ async def test_whatever_users_write_is_text(hub: Hub, web: httpx2.AsyncClient, t
     await pair(hub, HOSTILE, owner.account)
     message = await talk.written(owner.account, HOSTILE, HOSTILE, **{HOSTILE: HOSTILE})
     await talk.answered(message, HOSTILE, "refused", HOSTILE)
-    stamp = await enter(web, owner.token)
+    csrf_token = await enter(web, owner.token)
 
     conversation = httpx2.QueryParams(conversation=key_of(HOSTILE))
     for path in ("/portal", "/portal/messages", f"/portal/messages?{conversation}", f"/portal/messages/{message}"):
@@ -306,7 +308,7 @@ async def test_whatever_users_write_is_text(hub: Hub, web: httpx2.AsyncClient, t
         assert page.status_code == 200
         assert unharmed(page), path
         assert "&lt;script&gt;" in page.text, path
-    asked = await web.post("/portal/conversation/block", data={"stamp": stamp, "key": key_of(HOSTILE)})
+    asked = await web.post("/portal/conversation/block", data={"csrf_token": csrf_token, "key": key_of(HOSTILE)})
     assert unharmed(asked)
     assert "&lt;script&gt;" in asked.text
 
@@ -314,15 +316,15 @@ async def test_whatever_users_write_is_text(hub: Hub, web: httpx2.AsyncClient, t
 async def test_codes_are_made_and_shown_until_there_are_enough(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
 ) -> None:
-    stamp = await enter(web, mine.token)
+    csrf_token = await enter(web, mine.token)
     for _ in range(5):
-        assert (await web.post("/portal/code", data={"stamp": stamp})).status_code == 303
+        assert (await web.post("/portal/code", data={"csrf_token": csrf_token})).status_code == 303
     page = (await web.get("/portal")).text
     codes = re.findall(r"/pair ([A-Z0-9]{4}-[A-Z0-9]{4})", page)
 
     assert len({*codes}) == 5
-    assert "As many codes are out" in page
-    assert (await web.post("/portal/code", data={"stamp": stamp})).status_code == 429
+    assert "You have reached the limit of active pairing codes" in page
+    assert (await web.post("/portal/code", data={"csrf_token": csrf_token})).status_code == 429
     await write(hub, JUN, f"/pair {codes[0]}")
     assert await connection_of(talk.db, JUN) == ("PAIRED", mine.account)
 
@@ -331,15 +333,15 @@ async def test_codes_are_made_and_shown_until_there_are_enough(
 async def test_no_other_site_does_anything_with_the_cookie(
     web: httpx2.AsyncClient, address: str, mine: Owning, talk: Talk, origin: str | None
 ) -> None:
-    stamp = await enter(web, mine.token)
+    csrf_token = await enter(web, mine.token)
     deeds = ("code", "rotate", "leave", "conversation/block", "conversation/unpair")
     form = {"key": key_of(MINA), "count": "0"}
-    tried = [await web.post(f"/portal/{deed}", data=form | {"stamp": "f" * 64}) for deed in deeds]
+    tried = [await web.post(f"/portal/{deed}", data=form | {"csrf_token": "f" * 64}) for deed in deeds]
     headers = {"origin": origin} if origin else {}
     async with httpx2.AsyncClient(
         base_url=address, headers=headers, cookies={PORTAL_COOKIE: web.cookies[PORTAL_COOKIE]}
     ) as elsewhere:
-        tried += [await elsewhere.post(f"/portal/{deed}", data=form | {"stamp": stamp}) for deed in deeds]
+        tried += [await elsewhere.post(f"/portal/{deed}", data=form | {"csrf_token": csrf_token}) for deed in deeds]
         tried.append(await elsewhere.post("/portal/login", data={"token": mine.token}))
 
     assert {answer.status_code for answer in tried} == {403}
@@ -349,9 +351,9 @@ async def test_no_other_site_does_anything_with_the_cookie(
 
 
 async def test_whoever_leaves_is_out(web: httpx2.AsyncClient, mine: Owning) -> None:
-    stamp = await enter(web, mine.token)
+    csrf_token = await enter(web, mine.token)
     cookie = web.cookies[PORTAL_COOKIE]
-    assert (await web.post("/portal/leave", data={"stamp": stamp})).headers["location"] == "/portal/login"
+    assert (await web.post("/portal/leave", data={"csrf_token": csrf_token})).headers["location"] == "/portal/login"
     web.cookies.set(PORTAL_COOKIE, cookie, path="/portal")
 
     for path in ("/portal", "/portal/messages", "/portal/live"):

@@ -27,21 +27,21 @@ async def enter(page: Page, token: str) -> None:
 async def test_a_waiting_session_goes_on_by_itself_when_it_is_paired(hub: Hub, page: Page) -> None:
     session = await a_session(hub)
     await enter(page, session.token)
-    await expect(page.locator(".typed")).to_have_text(f"/pair {session.code}")
+    await expect(page.locator(".pairing-command")).to_have_text(f"/pair {session.code}")
     await picture(page, "portal-waiting")
 
     await write(hub, MINA, f"/pair {session.code}")
 
-    await expect(page.get_by_role("heading", name="My bot's users")).to_be_visible(timeout=15_000)
+    await expect(page.get_by_role("heading", name="Users")).to_be_visible(timeout=15_000)
     await expect(page.locator("#users")).to_contain_text("Connected")
 
 
 async def test_a_code_connects_a_user_who_is_then_blocked(hub: Hub, page: Page, talk: Talk) -> None:
     bot = await an_owner(hub, "Minu's bot")
     await enter(page, bot.token)
-    await page.get_by_role("button", name="Make a pairing code").click()
-    typed = await page.locator(".typed").inner_text()
-    await expect(page.locator("[data-left]")).to_have_text(re.compile(r"9:5\d"))
+    await page.get_by_role("button", name="Create pairing code").click()
+    typed = await page.locator(".pairing-command").inner_text()
+    await expect(page.locator("[data-seconds-left]")).to_have_text(re.compile(r"9:5\d"))
     await page.evaluate("window.untouched = true")
 
     await write(hub, MINA, typed)
@@ -52,16 +52,16 @@ async def test_a_code_connects_a_user_who_is_then_blocked(hub: Hub, page: Page, 
     await expect(page.get_by_role("button", name="Block", exact=True).last).to_be_focused()
     assert await page.evaluate("window.untouched")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_text("Block bot:mina…nd-1")).to_be_visible()
-    await page.get_by_role("button", name="Go ahead").click()
+    await expect(page.get_by_text("bot:mina…nd-1 will be blocked")).to_be_visible()
+    await page.get_by_role("button", name="Continue").click()
 
     await expect(page.get_by_role("status").first).to_have_text("Blocked.")
     assert (await connection_of(talk.db, MINA))[0] == "BLOCKED"
-    await page.get_by_role("button", name="Rotate the token").click()
-    await page.get_by_role("button", name="Go ahead").click()
+    await page.get_by_role("button", name="Rotate token").click()
+    await page.get_by_role("button", name="Continue").click()
     await expect(page.locator(".secret")).to_have_text(re.compile("prt_"))
-    await page.get_by_role("link", name="I have written it down").click()
-    await page.get_by_role("button", name="Sign out here").click()
+    await page.get_by_role("link", name="I have saved it").click()
+    await page.get_by_role("button", name="Sign out on this device").click()
     await expect(page.locator("input[name=token]")).to_be_visible()
 
 

@@ -15,7 +15,7 @@ from pabal.relay.accounts import rotate_relay_token
 from pabal.relay.auth import authenticate_relay_token, hash_relay_secret, require_owner
 from pabal.relay.web_sessions import lock_portal_owner, replace_portal_token
 from relay.people import Owning, a_code, a_session, connection_of, key_of, write
-from support.relay_log import Talk, stamp_in
+from support.relay_log import Talk, csrf_token_in
 from support.revoked_account import MINA, OPERATOR, End, end, stand, unused_codes
 from support.server import serving
 from support.wait import waits_for_it
@@ -49,7 +49,7 @@ async def a_browser(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 
 async def enter(web: httpx2.AsyncClient, token: str) -> str:
     await web.post("/portal/login", data={"token": token})
-    return stamp_in((await web.get("/portal")).text)
+    return csrf_token_in((await web.get("/portal")).text)
 
 
 @pytest.mark.parametrize("how", get_args(End))
@@ -58,7 +58,7 @@ async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, how: End
 ) -> None:
     await stand(talk, DEEDS[deed])
-    form = {"stamp": await enter(web, mine.token), "key": key_of(MINA), "count": "0"}
+    form = {"csrf_token": await enter(web, mine.token), "key": key_of(MINA), "count": "0"}
     before = len(await talk.deeds())
 
     async with hub.transaction() as tx:
@@ -82,11 +82,11 @@ async def test_nor_with_a_sessions_token_that_was_ended_with_the_others(
     await write(hub, MINA, f"/pair {session.code}")
     _, account = await connection_of(talk.db, MINA)
     assert account is not None
-    stamp = await enter(web, session.token)
+    csrf_token = await enter(web, session.token)
 
     async with hub.transaction() as tx:
         await rotate_relay_token(tx, account, OPERATOR, revoke_sessions=True)
-        late = asyncio.create_task(web.post("/portal/code", data={"stamp": stamp}))
+        late = asyncio.create_task(web.post("/portal/code", data={"csrf_token": csrf_token}))
         await waits_for_it(talk.db, late)
     answer = await late
 
@@ -116,10 +116,13 @@ async def test_whoever_rotates_without_end_loses_to_the_operator_who_rotates_onc
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
 ) -> None:
     """A thief's flood of rotations finds nothing to rotate once the token is another's, however many of them wait."""
-    stamp = await enter(web, mine.token)
+    csrf_token = await enter(web, mine.token)
     async with hub.transaction() as tx:
         fresh = await rotate_relay_token(tx, mine.account, OPERATOR)
-        flood = [asyncio.create_task(web.post("/portal/rotate", data={"stamp": stamp, "count": "0"})) for _ in range(8)]
+        flood = [
+            asyncio.create_task(web.post("/portal/rotate", data={"csrf_token": csrf_token, "count": "0"}))
+            for _ in range(8)
+        ]
         await waits_for_it(talk.db, flood[0])
     taken = [re.findall(r"prt_[\w-]{43}", (await each).text) for each in flood]
 
@@ -132,7 +135,7 @@ async def test_one_browser_that_rotates_twice_at_once_keeps_the_last_token(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
 ) -> None:
     await a_code(hub, mine.account)
-    form = {"stamp": await enter(web, mine.token), "count": "1"}
+    form = {"csrf_token": await enter(web, mine.token), "count": "1"}
 
     both = await asyncio.gather(*(web.post("/portal/rotate", data=form) for _ in range(2)))
 

@@ -141,7 +141,7 @@ async def test_messages_are_narrowed_and_read_page_by_page(hub: Hub, viewer: Sig
     assert str(theirs) in (await viewer.get(f"{ROOM}/messages")).text
     acked = (await viewer.get(f"{ROOM}/messages?status=ACKED")).text
     assert re.findall(rf'data-row href="{ROOM}/messages/([^"]+)"', acked) == [str(mine[0])]
-    assert "No such messages." in (await viewer.get(f"{ROOM}/messages?account=nobody")).text
+    assert "No messages match these filters." in (await viewer.get(f"{ROOM}/messages?account=nobody")).text
     assert (await viewer.get(f"{ROOM}/messages?status=EATEN")).status_code == 400
 
 
@@ -209,7 +209,7 @@ async def test_a_rotated_token_takes_the_place_of_the_one_before(
     await a_code(hub, bot.account)
 
     asked = await admin.post(f"{of(bot.account)}/rotate")
-    assert "with 1 unused pairing codes" in asked.text
+    assert "1 unused pairing code stop" in asked.text
     await a_code(hub, bot.account)  # whoever has the token cannot keep it from being taken away by making codes
     done = await admin.post(f"{of(bot.account)}/rotate", count="1")
     [token] = re.findall(r"<code>(prt_[\w-]{43})</code>", done.text)
@@ -227,12 +227,12 @@ async def test_deleting_asks_for_the_exact_number_and_does_no_more(hub: Hub, adm
     path = f"{of(bot.account)}/delete"
 
     asked = await admin.post(path)
-    assert "1 messages go with it and 1 conversations lose it" in read(asked.text)
+    assert "Messages deleted with it: 1. Conversations disconnected: 1." in read(asked.text)
     await talk.written(bot.account, USER, "meanwhile")
     again = await admin.post(path, count="1", conversations="1")
-    assert "2 messages go with it" in read(again.text)
+    assert "Messages deleted with it: 2." in read(again.text)
     assert await talk.count("accounts") == 1
-    assert "2 messages" in read((await admin.post(path, count="2", conversations="0")).text)
+    assert "Messages deleted with it: 2." in read((await admin.post(path, count="2", conversations="0")).text)
     done = await admin.post(path, count="2", conversations="1")
 
     assert (done.status_code, done.headers["location"]) == (303, ROOM)
@@ -260,7 +260,7 @@ async def test_disabling_says_what_it_cancels_and_enabling_undoes_it(hub: Hub, a
     message = await talk.written(bot.account, USER)
 
     asked = await admin.post(f"{of(bot.account)}/disable")
-    assert "1 open messages are cancelled" in read(asked.text)
+    assert "1 open message is cancelled" in read(asked.text)
     await talk.written(bot.account, USER, "whoever writes meanwhile does not hinder it")
     await admin.post(f"{of(bot.account)}/disable", count="1")
     assert "Disabled since" in (await admin.get(of(bot.account))).text
@@ -291,9 +291,9 @@ async def test_a_conversation_is_changed_by_an_admin_alone(
     path, key = f"{ROOM}/conversation/{deed}", key_of(USER)
 
     assert (await viewer.post(path, key=key, count="1")).status_code == 403
-    assert (await admin.post(path, key=key, count="1", csrf="00")).status_code == 403
+    assert (await admin.post(path, key=key, count="1", csrf_token="00")).status_code == 403
     if deed in {"unpair", "block"}:
-        assert "1 open messages are cancelled" in (await admin.post(path, key=key)).text
+        assert "1 open message is cancelled" in (await admin.post(path, key=key)).text
     assert (await connection_of(talk.db, USER))[0] == before
     await talk.written(bot.account, USER, "who is to be blocked cannot hinder it by writing")
     done = await admin.post(path, key=key, count="1")
@@ -317,9 +317,9 @@ async def test_nobody_but_an_admin_with_a_form_of_ours_does_anything_to_an_accou
     path = f"{of(bot.account)}/{deed}"
 
     assert (await viewer.post(path, count="0", conversations="0")).status_code == 403
-    assert (await admin.post(path, count="0", conversations="0", csrf="ff")).status_code == 403
+    assert (await admin.post(path, count="0", conversations="0", csrf_token="ff")).status_code == 403
     assert (await viewer.post(f"{ROOM}/accounts", name="mine")).status_code == 403
-    assert (await admin.post(f"{ROOM}/accounts", name="mine", csrf="ff")).status_code == 403
+    assert (await admin.post(f"{ROOM}/accounts", name="mine", csrf_token="ff")).status_code == 403
 
     assert (await talk.db.fetchrow("select * from accounts"), await talk.deeds()) == before
     assert await talk.count("pairing_codes") == 0

@@ -23,20 +23,20 @@ async def test_an_account_is_made_gets_a_code_and_is_deleted(page: Page, talk: T
     await expect(page.get_by_role("heading", level=1)).to_have_text("Relay")
     await picture(page, "relay-empty")
     await page.get_by_label("Name", exact=True).fill("Minu's bot")
-    await page.get_by_role("button", name="Make the account").click()
+    await page.get_by_role("button", name="Create account").click()
     await expect(page.locator(".secret")).to_have_text(re.compile("prt_"))
     await picture(page, "relay-token")
-    await page.get_by_role("link", name="I have written it down").click()
+    await page.get_by_role("link", name="I have saved it").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Minu's bot")
-    await page.get_by_role("button", name="Make a pairing code").click()
-    await expect(page.get_by_role("status").first).to_have_text("A pairing code was made.")
-    left = page.locator("[data-left]")
+    await page.get_by_role("button", name="Create pairing code").click()
+    await expect(page.get_by_role("status").first).to_have_text("Pairing code created.")
+    left = page.locator("[data-seconds-left]")
     await expect(left).to_have_text(re.compile(r"9:5\d"))
     await picture(page, "relay-account-new")
-    await page.get_by_role("button", name="Delete").click()
+    await page.get_by_role("button", name="Delete account").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
-    await page.get_by_role("button", name="Go ahead").click()
-    await expect(page.get_by_role("status").first).to_contain_text("The account is gone, with 0 messages")
+    await page.get_by_role("button", name="Continue").click()
+    await expect(page.get_by_role("status").first).to_contain_text("Account deleted. Messages deleted: 0.")
     assert await talk.count("accounts") == 0
 
 
@@ -71,15 +71,15 @@ async def test_a_conversation_is_taken_along_and_erased(hub: Hub, page: Page, ta
     await picture(page, "relay-conversation")
 
     async with page.expect_download() as taken:
-        await page.get_by_role("button", name="Download (JSON)").click()
+        await page.get_by_role("button", name="Export (JSON)").click()
     assert (await taken.value).suggested_filename == "conversation.json"
     await page.get_by_role("button", name="Erase everything").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
-    await expect(page.get_by_text("of which 1 messages, 1 replies")).to_be_visible()
+    await expect(page.get_by_text("messages: 1, replies: 1")).to_be_visible()
     await picture(page, "relay-erase")
-    await page.get_by_role("button", name="Go ahead").click()
+    await page.get_by_role("button", name="Continue").click()
 
-    await expect(page.get_by_role("status").first).to_contain_text("1 messages were erased")
+    await expect(page.get_by_role("status").first).to_contain_text("of which messages: 1.")
     assert await talk.count("conversation_mappings") == 0
 
 

@@ -57,13 +57,13 @@ async def test_an_erasure_names_what_it_takes_and_does_no_more(
     admin: Signed, database_urls: DatabaseUrls, talk: Talk, bot: UUID
 ) -> None:
     asked = await admin.post(f"{PAGE}/erase", key=KEY)
-    assert "1 messages, 1 replies" in read(asked.text)
+    assert "messages: 1, replies: 1" in read(asked.text)
     assert USER not in read(asked.text)
     agreed = number_in(asked.text)
     await talk.written(bot, USER, "meanwhile")
 
     again = await admin.post(f"{PAGE}/erase", key=KEY, count=agreed)
-    assert "2 messages, 1 replies" in read(again.text)
+    assert "messages: 2, replies: 1" in read(again.text)
     assert number_in(again.text) == str(int(agreed) + 1)
     assert await talk.count("inbound_messages") == 3
     done = await admin.post(f"{PAGE}/erase", key=KEY, count=number_in(again.text))
@@ -89,7 +89,7 @@ async def test_nobody_but_an_admin_with_a_form_of_ours_does_either(
     path = f"{PAGE}/{deed}"
 
     assert (await viewer.post(path, key=KEY, count=count)).status_code == 403
-    assert (await admin.post(path, key=KEY, count=count, csrf="ff")).status_code == 403
+    assert (await admin.post(path, key=KEY, count=count, csrf_token="ff")).status_code == 403
     assert (await admin.get(path)).status_code in {404, 405}
     assert (await admin.post(path, key="bot:nobody", count=count)).status_code == 404
 

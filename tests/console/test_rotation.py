@@ -64,7 +64,7 @@ async def try_in(web: httpx2.AsyncClient, name: str, password: str, cookie: str 
     """Send the sign-in form as a browser would that has just been shown it."""
     return await web.post(
         "/console/login",
-        data={"form": "f", "name": name, "password": password},
+        data={"csrf_token": "f", "name": name, "password": password},
         headers={"cookie": "; ".join(filter(None, (f"{LOGIN_FORM_COOKIE}=f", cookie)))},
     )
 
@@ -132,12 +132,12 @@ async def test_a_page_that_looks_again_by_itself_turns_nothing_and_keeps_nobody_
 ) -> None:
     for _ in range(2):
         await travel(59 * MINUTE)
-        again = await look(web, admin.token, "/console", **{"x-look": "again"})
+        again = await look(web, admin.token, "/console", **{"x-refresh": "again"})
         assert (again.status_code, given(again)) == (200, None)
 
     await travel(3 * MINUTE)
 
-    assert (await look(web, admin.token, "/console", **{"x-look": "again"})).status_code == 303
+    assert (await look(web, admin.token, "/console", **{"x-refresh": "again"})).status_code == 303
 
 
 async def test_a_stream_goes_on_when_the_cookie_turns_and_ends_with_its_session(
@@ -156,9 +156,11 @@ async def test_a_stream_goes_on_when_the_cookie_turns_and_ends_with_its_session(
         await heard(lines)
 
         await web.post(
-            "/console/logout", data={"csrf": admin.session.csrf.hex()}, headers={"cookie": f"{OPERATOR_COOKIE}={fresh}"}
+            "/console/logout",
+            data={"csrf_token": admin.session.csrf.hex()},
+            headers={"cookie": f"{OPERATOR_COOKIE}={fresh}"},
         )
-        assert [line async for line in lines if line == "event: look"][2:] == []
+        assert [line async for line in lines if line == "event: refresh"][2:] == []
 
 
 async def test_a_stream_goes_on_while_the_database_is_away(
@@ -178,7 +180,7 @@ async def test_a_stream_goes_on_while_the_database_is_away(
 
 async def heard(lines: AsyncIterator[str]) -> None:
     async for line in lines:
-        if line == "event: look":
+        if line == "event: refresh":
             return
     pytest.fail("the stream ended")
 
@@ -211,7 +213,7 @@ async def test_signing_in_and_out_and_failing_to_is_written_down(hub: Hub, web: 
         session = await find_operator_session(tx, entered)
     assert session is not None
     await web.post(
-        "/console/logout", data={"csrf": session.csrf.hex()}, headers={"cookie": f"{OPERATOR_COOKIE}={entered}"}
+        "/console/logout", data={"csrf_token": session.csrf.hex()}, headers={"cookie": f"{OPERATOR_COOKIE}={entered}"}
     )
 
     failed = "operator.sign_in_failed"

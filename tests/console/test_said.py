@@ -15,13 +15,13 @@ from pabal.settings import Settings
 from pabal.tokens.services import add_service
 from relay.people import TESTER, an_owner
 from support.operator import HOSTILE, Signed, sign_in
-from support.relay_log import stamp_in
+from support.relay_log import csrf_token_in
 from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
 SHOP = "/console/services/shop"
-DONE = "The service is enabled again."
+DONE = "Service enabled."
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ async def test_it_is_said_once_and_by_whoever_looks_by_themselves(admin: Signed)
     said = told(await admin.post(f"{SHOP}/enable"))[FLASH_COOKIE]
     assert (said["path"], said["httponly"], said["samesite"], said["max-age"]) == ("/console", True, "lax", "30")
 
-    by_itself = await look(admin, said.value, **{"x-look": "again"})
+    by_itself = await look(admin, said.value, **{"x-refresh": "again"})
     assert DONE not in by_itself.text
     assert FLASH_COOKIE not in told(by_itself), "the page that keeps itself fresh has used it up"
     page = await look(admin, said.value)
@@ -58,19 +58,19 @@ async def test_it_is_said_once_and_by_whoever_looks_by_themselves(admin: Signed)
 
 
 FOREIGN: tuple[object, ...] = (
-    ["families ended", {"n": "all of them; call 02-555-0100"}],
-    ["families ended", {"n": HOSTILE}],
-    ["families ended", {"n": -1}],
-    ["families ended", {"n": 10**9}],
-    ["families ended", {"n": 0.5}],
-    ["families ended", {"n": True}],
-    ["families ended", {}],
-    ["keep out", {"name": "whoever"}],
+    ["services.family.revoked", {"count": "all of them; call 02-555-0100"}],
+    ["services.family.revoked", {"count": HOSTILE}],
+    ["services.family.revoked", {"count": -1}],
+    ["services.family.revoked", {"count": 10**9}],
+    ["services.family.revoked", {"count": 0.5}],
+    ["services.family.revoked", {"count": True}],
+    ["services.family.revoked", {}],
+    ["services.disable.confirm", {"name": "mina"}],
     ["Call 02-555-0100 at once.", {}],
-    ["families ended", [1]],
-    ["families ended"],
-    {"families ended": 1},
-    [["families ended"], {}],
+    ["services.family.revoked", [1]],
+    ["services.family.revoked"],
+    {"services.family.revoked": 1},
+    [["services.family.revoked"], {}],
     None,
 )
 NONSENSE = ("", "%", "%5B", "[" * 10_000, "%00", "%FF%FE")
@@ -79,9 +79,9 @@ NONSENSE = ("", "%", "%5B", "[" * 10_000, "%00", "%FF%FE")
 async def test_whatever_a_browser_brings_nobody_elses_words_are_said(admin: Signed) -> None:
     for brought in (*(quote(json.dumps(each)) for each in FOREIGN), *NONSENSE):
         page = await look(admin, brought)
-        assert (page.status_code, 'class="said"' in page.text) == (200, False), brought
+        assert (page.status_code, 'class="flash"' in page.text) == (200, False), brought
         assert "02-555" not in page.text, brought
-    assert 'class="said"' in (await look(admin, quote(json.dumps(["families ended", {"n": 2}])))).text
+    assert 'class="flash"' in (await look(admin, quote(json.dumps(["services.family.revoked", {"count": 2}])))).text
 
 
 async def test_behind_https_it_is_for_https_alone_as_every_cookie_is(
@@ -96,11 +96,11 @@ async def test_behind_https_it_is_for_https_alone_as_every_cookie_is(
     ):
         admin, owner = await sign_in(hub, web, Role.ADMIN), await an_owner(hub)
         own = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"} | home
-        shop = await web.post(f"{SHOP}/enable", data={"csrf": admin.session.csrf.hex()}, headers=own)
+        shop = await web.post(f"{SHOP}/enable", data={"csrf_token": admin.session.csrf.hex()}, headers=own)
         entered = await web.post("/portal/login", data={"token": owner.token}, headers=home)
         portal = {"cookie": f"pabal_portal={told(entered)['pabal_portal'].value}"} | home
-        stamp = stamp_in((await web.get("/portal", headers=portal)).text)
-        code = await web.post("/portal/code", data={"stamp": stamp}, headers=portal)
+        csrf_token = csrf_token_in((await web.get("/portal", headers=portal)).text)
+        code = await web.post("/portal/code", data={"csrf_token": csrf_token}, headers=portal)
         turned = [await web.post(f"/{room}/language", headers=home) for room in ("console", "portal", "chat")]
 
     assert told(shop)[FLASH_COOKIE]["secure"]

@@ -57,19 +57,21 @@ async def test_with_the_keyboard_a_service_is_added_and_its_secret_shown_once(hu
     await page.keyboard.press("Space")
     await page.keyboard.press("Enter")
 
-    await expect(page.get_by_role("heading", level=1)).to_have_text("A new secret")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("New secret")
     secret = await page.locator(".secret").inner_text()
     assert re.fullmatch(r"pbs_[\w-]{43}", secret)
     await picture(page, "services-secret")
-    await page.get_by_role("link", name="I have written it down").click()
+    await page.get_by_role("link", name="I have saved it").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("shop")
     assert secret not in await page.content()
 
-    await page.get_by_role("button", name="Make a new secret").click()
-    await expect(page.get_by_role("heading", level=1)).to_have_text("A new secret")
+    await page.get_by_role("button", name="Rotate secret").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("New secret")
     second = await page.locator(".secret").inner_text()
     await page.reload()
-    await expect(page.get_by_role("status")).to_contain_text("A new secret was made meanwhile, so nothing was done.")
+    await expect(page.get_by_role("status")).to_contain_text(
+        "A new secret was created in the meantime. Nothing was changed."
+    )
     assert second not in await page.content()
     async with hub.autocommit() as tx:
         assert len(await list_live_secrets(tx, "shop")) == 2
@@ -81,21 +83,21 @@ async def test_families_and_subscriptions_live_on_the_page(hub: Hub, page: Page)
     await enter(page)
     await page.goto("/console/services/shop")
     await page.evaluate("window.untouched = true")
-    await expect(page.get_by_text("No tokens of it live.")).to_be_visible()
+    await expect(page.get_by_text("No active tokens.")).to_be_visible()
 
     await signed_in(hub, secret)
     async with hub.transaction() as tx:
         await pause_subscription(tx, push.id, EVERYBODY, TESTER)
 
-    await expect(page.locator("#living tbody tr")).to_have_count(1, timeout=15_000)
-    await expect(page.locator("#wishing .tag")).to_have_text("Paused", timeout=15_000)
+    await expect(page.locator("#tokens tbody tr")).to_have_count(1, timeout=15_000)
+    await expect(page.locator("#subscriptions .tag")).to_have_text("Paused", timeout=15_000)
     assert await page.evaluate("window.untouched")
     await page.get_by_role("button", name="Resume").click()
-    await expect(page.locator("#wishing .tag")).to_have_text("Active")
-    await page.get_by_role("button", name="End all").click()
-    await expect(page.get_by_role("main")).to_contain_text("Families of shop that end for good: 1.")
-    await page.get_by_role("button", name="Go ahead").click()
-    await expect(page.get_by_role("status")).to_have_text("Families ended: 1.")
+    await expect(page.locator("#subscriptions .tag")).to_have_text("Active")
+    await page.get_by_role("button", name="Revoke all").click()
+    await expect(page.get_by_role("main")).to_contain_text("1 token of “shop” will be revoked.")
+    await page.get_by_role("button", name="Continue").click()
+    await expect(page.get_by_role("status")).to_have_text("1 token revoked.")
 
 
 @pytest.mark.parametrize(("scheme", "locale"), [("dark", "ko-KR"), ("light", "en-GB")])
@@ -121,7 +123,7 @@ async def test_on_a_phone_and_wide_nothing_overflows_or_fades(
             assert not await overflows(page), path
             await picture(page, f"{name}-wide-{scheme}")
             await page.set_viewport_size(NARROW)
-        await page.get_by_role("button", name=re.compile("End all|모두 끝내기")).click()
+        await page.get_by_role("button", name=re.compile("Revoke all|모두 폐기")).click()
         await picture(page, f"service-confirm-{scheme}")
         assert not await overflows(page)
     await context.close()

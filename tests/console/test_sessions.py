@@ -44,9 +44,9 @@ def cookie(answer: httpx2.Response, name: str) -> "Morsel[str]":
 async def enter(
     web: httpx2.AsyncClient, password: str = PASSWORD, name: str = "admin", **headers: str
 ) -> httpx2.Response:
-    form = hidden(await web.get("/console/login"), "form")
+    form = hidden(await web.get("/console/login"), "csrf_token")
     return await web.post(
-        "/console/login", data={"form": form, "name": name, "password": password}, headers=headers or None
+        "/console/login", data={"csrf_token": form, "name": name, "password": password}, headers=headers or None
     )
 
 
@@ -88,7 +88,7 @@ async def test_behind_https_the_cookie_is_secure_and_the_public_address_is_home(
         httpx2.AsyncClient(base_url=address) as web,
     ):
         page = await web.get("/console/login")
-        form = {"form": hidden(page, "form"), "name": "admin", "password": PASSWORD}
+        form = {"csrf_token": hidden(page, "csrf_token"), "name": "admin", "password": PASSWORD}
         kept = f"{LOGIN_FORM_COOKIE}={cookie(page, LOGIN_FORM_COOKIE).value}"
         origins = ("https://hub.example.org", "https://evil.example")
         home, elsewhere = [
@@ -108,7 +108,7 @@ async def test_a_wrong_name_and_a_wrong_password_look_the_same(hub: Hub, web: ht
 
 
 async def test_a_form_from_another_browser_or_site_is_refused(hub: Hub, web: httpx2.AsyncClient) -> None:
-    form = {"form": hidden(await web.get("/console/login"), "form"), "name": "admin", "password": PASSWORD}
+    form = {"csrf_token": hidden(await web.get("/console/login"), "csrf_token"), "name": "admin", "password": PASSWORD}
     own_cookie = f"{LOGIN_FORM_COOKIE}={web.cookies[LOGIN_FORM_COOKIE]}"
     web.cookies.clear()
 
@@ -120,7 +120,7 @@ async def test_a_form_from_another_browser_or_site_is_refused(hub: Hub, web: htt
     ):
         answer = await web.post("/console/login", data=form, headers=headers)
         assert answer.status_code == 403
-    without = await web.post("/console/login", data=form | {"form": "\u00e9"}, headers={"cookie": own_cookie})
+    without = await web.post("/console/login", data=form | {"csrf_token": "\u00e9"}, headers={"cookie": own_cookie})
     assert without.status_code == 403
     assert await signed_in(hub) == 0
 
@@ -166,9 +166,9 @@ async def test_tries_to_one_name_are_counted_wherever_they_come_from(
 
 
 async def test_what_no_form_of_ours_brings_is_refused_calmly(web: httpx2.AsyncClient) -> None:
-    form = hidden(await web.get("/console/login"), "form")
+    form = hidden(await web.get("/console/login"), "csrf_token")
 
-    nul = await web.post("/console/login", data={"form": form, "name": "ad\0min", "password": "\0"})
+    nul = await web.post("/console/login", data={"csrf_token": form, "name": "ad\0min", "password": "\0"})
     huge = await web.post("/console/login", content=b"x" * 70_000)
     empty = await web.post("/console/login")
 
@@ -177,13 +177,13 @@ async def test_what_no_form_of_ours_brings_is_refused_calmly(web: httpx2.AsyncCl
 
 async def test_signing_out_needs_the_pages_own_secret(hub: Hub, web: httpx2.AsyncClient) -> None:
     await enter(web)
-    csrf = hidden(await web.get("/console"), "csrf")
+    csrf = hidden(await web.get("/console"), "csrf_token")
 
-    for wrong in ({}, {"csrf": "0" * 64}, {"csrf": "\u00e9"}):
+    for wrong in ({}, {"csrf_token": "0" * 64}, {"csrf_token": "\u00e9"}):
         await web.post("/console/logout", data=wrong)
         assert await signed_in(hub) == 1
 
-    left = await web.post("/console/logout", data={"csrf": csrf})
+    left = await web.post("/console/logout", data={"csrf_token": csrf})
     assert left.headers["location"] == "/console/login"
     assert await signed_in(hub) == 0
     assert (await web.get("/console")).status_code == 303
@@ -221,7 +221,7 @@ async def test_a_page_that_is_not_there_is_a_page(web: httpx2.AsyncClient) -> No
     answer = await web.get("/console/nowhere", headers={"accept-language": "en"})
 
     assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
-    assert "There is no such page" in answer.text
+    assert "Page not found" in answer.text
 
 
 @pytest.fixture

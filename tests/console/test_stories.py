@@ -39,9 +39,6 @@ from support.clusters import connected
 from support.failed_events import MINA, MINUTE, Deaths, replayed
 from support.fake_kakao import Kakao, kakao, kakao_says
 from support.notifications import PAID
-from support.notifications import draft_notification as notice
-from support.notifications import register_builtin_templates as registered
-from support.notifications import request_drafts as asked
 from support.operator import Signed
 from support.receiver import closes
 from support.relay_rows import Bot, Chat
@@ -111,20 +108,20 @@ async def test_an_event_that_failed_died_was_replayed_and_came_through(
     says = await told(admin, "events", event)
 
     for sentence in (
-        "minu_find 서비스에서 order.paid 이벤트를 발행했습니다. 받는 곳: minu_build",
-        "w1에서 한 1번째 시도가 실패했습니다: boom",
-        f"데드 레터가 되었습니다: bang · 데드 레터 {letter}",
-        "2번째로 데드 레터가 되었습니다: crash",
-        "되살렸습니다 (operator:mina)",
-        "w1에서 한 1번째 시도가 성공했습니다",
-        "되살림 (operator:mina)",
+        "minu_find 서비스가 order.paid 이벤트를 발행했습니다. 수신: minu_build",
+        "w1의 1번째 시도가 실패했습니다: boom",
+        f"최종 실패했습니다: bang · 데드 레터 {letter}",
+        "2번째로 최종 실패했습니다: crash",
+        "재처리했습니다 (operator:mina)",
+        "w1의 1번째 시도가 성공했습니다",
+        "재처리됨 (operator:mina)",
     ):
         assert sentence in says
-    assert re.search(r"\(1분 \d+초 걸림\)", says)
+    assert re.search(r"\(1분 \d+초 소요\)", says)
     assert re.search(r"\+2\.\d초", says)
     assert "w1에서 1번째 시도를 시작했습니다" in running
-    assert re.search(r"처리 중, w1에서 맡은 기한이 (?:1분 0초|\d+초) 남았습니다", running)
-    assert "되살림" in await told(admin, "dead", again)
+    assert re.search(r"처리 중, w1의 리스가 (?:1분 0초|\d+초) 남았습니다", running)
+    assert "재처리됨" in await told(admin, "dead", again)
 
 
 async def test_a_broadcast_and_those_it_is_for(admin: Signed, hub: Hub, deaths: Deaths) -> None:
@@ -141,12 +138,12 @@ async def test_a_broadcast_and_those_it_is_for(admin: Signed, hub: Hub, deaths: 
 
     whole = await told(admin, "events", event)
 
-    assert "받는 서비스별: 실패 1건, 대기 1건" in whole
-    assert "받는 곳: 모든 구독 서비스" in whole
-    assert "minu_keep 서비스의 큐에 넣었습니다" in whole
-    assert "이벤트 → 모든 구독 서비스" in whole
-    assert f"받는 곳: minu_keep. 원래 이벤트: {event}" in await told(admin, "events", held.id)
-    assert "구독한 서비스가 없습니다" in await told(admin, "events", nobody)
+    assert "서비스별 전달: 실패 1건, 대기 1건" in whole
+    assert "수신: 전체 구독자" in whole
+    assert "minu_keep 서비스의 대기열에 추가했습니다" in whole
+    assert "이벤트 → 전체 구독자" in whole
+    assert f"수신: minu_keep. 원본 이벤트: {event}" in await told(admin, "events", held.id)
+    assert "구독한 서비스가 없었습니다" in await told(admin, "events", nobody)
     assert "취소했습니다 (operator:mina). 전달 2건" in await shown(admin, f"/console/trace?id={off}")
 
 
@@ -166,12 +163,12 @@ async def test_events_that_wait_or_were_given_up(admin: Signed, hub: Hub, deaths
         await LANE.expire(tx, 10)
 
     assert re.search(r"대기 중, 1일 \d시간 뒤에 전달합니다", says := await told(admin, "events", later))
-    assert "받는 곳: minu_build. 예약된 시각에 전달합니다" in says
-    assert "가져간 소비자가 없어 만료되었습니다" in await told(admin, "events", late)
-    assert "시도 횟수를 쓰지 않고 미뤘습니다: lunch" in await told(admin, "events", put_off)
+    assert "수신: minu_build. 예약된 시각에 전달합니다" in says
+    assert "제때 가져간 컨슈머가 없어 만료되었습니다" in await told(admin, "events", late)
+    assert "연기했습니다. 시도 횟수에 포함되지 않습니다: lunch" in await told(admin, "events", put_off)
     assert "취소했습니다 (operator:mina)" in await told(admin, "events", off)
     await told(admin, "events", by_hand)
-    assert "같은 순서 키의 앞선 이벤트 다음에 전달합니다" in await told(admin, "events", in_line)
+    assert "같은 순서 키의 앞선 이벤트를 기다립니다" in await told(admin, "events", in_line)
 
 
 async def test_what_is_left_of_an_event(admin: Signed, hub: Hub, deaths: Deaths) -> None:
@@ -185,8 +182,8 @@ async def test_what_is_left_of_an_event(admin: Signed, hub: Hub, deaths: Deaths)
 
     says = await told(admin, "events", anew)
 
-    assert "행은 지워졌고, 데드 레터와 감사 로그에 남은 것입니다" in says
-    assert f"되살렸습니다 (operator:mina). 새 이벤트: {anew}" in says
+    assert "이벤트는 삭제되었으며, 데드 레터와 감사 로그에 남은 내용입니다" in says
+    assert f"재처리했습니다 (operator:mina). 새 이벤트: {anew}" in says
     assert "데드 레터를 해결로 표시했습니다 (operator:mina): known" in says
     assert f'title="{event}"' in (await admin.get(f"/console/trace?id={anew}", "ko")).text
 
@@ -217,15 +214,15 @@ async def test_messages_and_their_answers(admin: Signed, bot: Bot, travel: Trave
 
     assert re.search(r"대기, 만료까지 1\d분 \d+초 남았습니다", waiting)
     assert "channel:user 대화에서 콜백과 함께 받았습니다" in waiting
-    assert re.search(rf"봇이 받음, {bot.owner.id}의 스트림 s1에서 맡은 기한이 [\d분초 ]+ 남았습니다", held)
-    assert re.search(r"의 스트림 s1의 임대가 끝났고 만료까지 1\d분 \d+초 남았습니다", left)
-    assert "아직 답장이 없어 허브가 콜백으로 대기 안내를 보냅니다" in of_first
-    assert "카카오가 허브의 대기 안내를 받았습니다: 200 SUCCESS, 됨" in of_first
-    assert "콜백 기한이 지난 뒤 답장했습니다. 보관한 답장: " in of_first
-    assert f"다음 메시지의 답장 앞에 보여 주었습니다: {second}" in of_first
-    assert "처리됨, 답장: 늦게 보여 줌" in of_first
-    assert f"이전 메시지의 늦은 답장을 앞에 붙였습니다: {first}" in of_second
-    assert "콜백으로 답장했습니다" in of_second
+    assert re.search(rf"봇에 전달됨, {bot.owner.id}의 스트림 s1의 리스가 [\d분초 ]+ 남았습니다", held)
+    assert re.search(r"의 스트림 s1의 리스가 만료되었고 만료까지 1\d분 \d+초 남았습니다", left)
+    assert "아직 답변이 없어 허브가 콜백으로 짧은 안내를 보냅니다" in of_first
+    assert "카카오가 허브의 안내를 받았습니다: 200 SUCCESS, 됨" in of_first
+    assert "콜백이 만료된 뒤에 답변했습니다. 보관한 답변: " in of_first
+    assert f"다음 메시지의 답변 앞에 표시했습니다: {second}" in of_first
+    assert "처리됨, 답변: 다음 답변과 함께 표시됨" in of_first
+    assert f"이전 메시지의 늦은 답변을 앞에 붙였습니다: {first}" in of_second
+    assert "봇이 답변했고 콜백을 사용합니다" in of_second
 
 
 async def test_messages_that_nobody_answered(admin: Signed, bot: Bot, travel: Travel) -> None:
@@ -253,27 +250,27 @@ async def test_messages_that_nobody_answered(admin: Signed, bot: Bot, travel: Tr
     says = {each: await told(admin, "relay/messages", each) for each in (fetched, slept, acked, late, off)}
 
     assert "2번 전달했고, 마지막으로 t2의 폴링에 전달했습니다" in says[fetched]
-    assert "전달했지만 답장이 없어 만료되었습니다" in says[fetched]
-    assert "가져간 봇이 없어 만료되었습니다" in says[slept]
-    assert "다음 답장 앞에서 사용자에게 알립니다" in says[slept]
-    assert "만료, 대기 기한 지남" in says[slept]
-    assert "처리됨, 답장 없음" in says[acked]
-    assert "사용자가 기한 안에 다시 쓰지 않아 삭제했습니다" in says[late]
+    assert "전달했지만 답변이 없어 만료되었습니다" in says[fetched]
+    assert "제때 가져간 봇이 없어 만료되었습니다" in says[slept]
+    assert "다음 답변 앞에서 사용자에게 알립니다" in says[slept]
+    assert "만료, 대기 시간 초과" in says[slept]
+    assert "처리됨, 답변 없음" in says[acked]
+    assert "사용자가 제때 다시 메시지를 보내지 않아 더는 보관하지 않습니다" in says[late]
     assert "취소되었습니다: 대화가 차단되었습니다" in says[off]
     assert "취소, 차단됨" in says[off]
     refused, unknown = [await shown(admin, f"/console/trace?id={each}") for each in failing]
-    assert "카카오가 답장을 거절했습니다: " in refused
-    assert "카카오가 답장을 받았는지 알 수 없습니다: " in unknown
+    assert "카카오가 답변을 거부했습니다: " in refused
+    assert "카카오가 답변을 받았는지 알 수 없습니다: " in unknown
     assert "대기" in await shown(admin, f"/console/trace?id={bot.key}")
 
 
 @pytest.fixture
 async def office(hub: Hub) -> Hub:
-    return await registered(hub)
+    return await register_builtin_templates(hub)
 
 
 async def ask(hub: Hub, **how: Any) -> UUID:
-    [made] = await asked(hub, notice(hub, **how))
+    [made] = await request_drafts(hub, draft_notification(hub, **how))
     return made.id
 
 
@@ -302,12 +299,12 @@ async def test_notifications_that_were_sent(admin: Signed, office: Hub, deaths: 
     of_event, of_toast = await told(admin, "events", event), await told(admin, "notifications", toast)
 
     assert "알림 → Discord DM" in of_event
-    assert "payment.succeeded 알림을 요청했습니다 (tester). 받는 곳: 대시보드 100" in of_toast
-    assert "보내기로 했습니다: 이 종류를 받음, 주소 정상" in of_toast
+    assert "payment.succeeded 알림을 요청했습니다 (tester). 받는 사람: 대시보드 100" in of_toast
+    assert "발송하기로 했습니다: 이 분류의 수신 켜짐, 주소 정상" in of_toast
     for sentence in ("대시보드에 도착했습니다", "화면에 표시되었습니다", "읽었습니다", "보관했습니다"):
         assert sentence in of_toast
-    assert "성공했습니다. Discord 토큰이 없어 보내지 않고 로그에 남겼습니다" in await told(admin, "notifications", dm)
-    assert "수신 설정과 상관없이 보냄: DM을 꺼 둠 (hub)" in await told(admin, "notifications", urgent)
+    assert "발송했습니다. Discord 토큰이 없어 발송하지 않고 기록만 했습니다" in await told(admin, "notifications", dm)
+    assert "수신 설정과 관계없이 발송함: DM 수신 꺼짐 (hub)" in await told(admin, "notifications", urgent)
 
 
 async def test_notifications_that_were_not(admin: Signed, office: Hub, deaths: Deaths, travel: Travel) -> None:
@@ -333,14 +330,17 @@ async def test_notifications_that_were_not(admin: Signed, office: Hub, deaths: D
 
     says = {each: await told(admin, "notifications", each) for each in (changed, at_once, off, later, lost)}
 
-    assert "보내기 직전에 취소했습니다: DM을 꺼 둠" in says[changed]
-    assert "요청 시점에 보내지 않기로 했습니다 (DM을 꺼 둠): DM을 꺼 둠, 이 종류를 받음, 주소 정상" in says[at_once]
-    assert "보내지 않음, DM을 꺼 둠" in says[at_once]
+    assert "발송 직전에 제외했습니다: DM 수신 꺼짐" in says[changed]
+    assert (
+        "요청 시점에 발송에서 제외했습니다 (DM 수신 꺼짐): DM 수신 꺼짐, 이 분류의 수신 켜짐, 주소 정상"
+        in says[at_once]
+    )
+    assert "발송 제외, DM 수신 꺼짐" in says[at_once]
     assert "알림을 취소함 (operator:mina)" in says[off]
     assert re.search(r"대기 중, 8시간 \d+분 뒤에 전달합니다", says[later])
-    assert re.search(r"대기 중, w1에서 맡은 기한이 (?:1분 0초|\d+초) 남았습니다", held)
-    assert "w1에서 한 3번째 시도의 결과를 알 수 없습니다: lease expired" in says[lost]
-    assert "실패했습니다 (결과를 모름): lease expired" in says[lost]
+    assert re.search(r"대기 중, w1의 리스가 (?:1분 0초|\d+초) 남았습니다", held)
+    assert "w1의 3번째 시도는 결과가 확인되지 않았습니다: lease expired" in says[lost]
+    assert "실패했습니다 (결과를 알 수 없음): lease expired" in says[lost]
 
 
 def test_a_step_of_another_version_and_what_others_wrote_stay_as_they_are() -> None:
@@ -348,8 +348,8 @@ def test_a_step_of_another_version_and_what_others_wrote_stay_as_they_are() -> N
 
     assert korean.translate("lease {} expired") == "lease {} expired"
     assert (
-        korean.translate(Message("moved to the dead letters: {}; dead letter {}", "{0} pending", 7))
-        == "데드 레터가 되었습니다: {0} pending · 데드 레터 7"
+        korean.translate(Message("died: {}; dead letter {}", "{0} pending", 7))
+        == "최종 실패했습니다: {0} pending · 데드 레터 7"
     )
     assert korean.translate(Message("{} new {}", *DecisionStep)) == "emergency new no_preferences"
     assert english.translate(Message("{}, expired", Message("QUEUED"))) == "queued, expired"

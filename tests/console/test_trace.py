@@ -57,9 +57,9 @@ async def test_a_life_is_one_line_of_time_under_each_of_its_names(admin: Signed,
         assert len(re.findall(r"\(took [\d.]+ m?s\)", page.text)) == 2
         assert re.findall(r'<li(?: class="([\w-]+)")?>\s*<p class="quiet">', page.text) == [
             "",
-            "so-so",
+            "warning",
             "bad",
-            "mended",
+            "recovered",
             "good",
         ]
 
@@ -85,7 +85,7 @@ async def test_what_shares_a_name_is_told_together(admin: Signed, deaths: Deaths
 
     page = await traced(admin, "order-77")
 
-    assert '<h2 class="over">Correlation id <span class="quiet">order-77</span></h2>' in page.text
+    assert '<h2 class="spaced">Correlation ID <span class="quiet">order-77</span></h2>' in page.text
     assert "verdict" not in page.text
     for each in (paid, sent):
         assert f'<a data-row href="/console/events/{each}">' in page.text
@@ -114,8 +114,8 @@ async def test_a_notification_and_its_event_lead_to_each_other(admin: Signed, hu
     of_event, of_notice = await traced(admin, event), await traced(admin, first.id)
 
     assert f'<a data-row href="/console/notifications/{first.id}">' in of_event.text
-    assert "And 3 more notifications." in of_event.text
-    assert [kind for kind, _ in told(of_notice)] == ["Published", "Asked for", "Decided"]
+    assert "3 more notifications." in of_event.text
+    assert [kind for kind, _ in told(of_notice)] == ["Published", "Requested", "Decided"]
     assert f'<a href="/console/events/{event}">Event' in of_notice.text
     assert re.search(r'class="verdict " role="status">pending, due', of_notice.text)
 
@@ -126,7 +126,7 @@ async def test_notifications_that_no_event_made_are_found_by_what_they_share(adm
 
     page = await traced(admin, "visit-1")
 
-    assert '<h2 class="over">Correlation id <span class="quiet">visit-1</span></h2>' in page.text
+    assert '<h2 class="spaced">Correlation ID <span class="quiet">visit-1</span></h2>' in page.text
     for each in (one, other):
         assert f'<a data-row href="/console/notifications/{each.id}">' in page.text
 
@@ -162,7 +162,7 @@ async def test_several_that_begin_so_are_offered(admin: Signed, deaths: Deaths) 
 
     page = (await traced(admin, "abcdef12")).text
 
-    assert "Several begin so." in page
+    assert "Several IDs begin with this." in page
     for each in ids:
         assert f'href="/console/trace?id={each}"' in page
     assert [kind for kind, _ in told(await traced(admin, ids[1]))] == ["Published"]
@@ -172,16 +172,16 @@ async def test_several_that_begin_so_are_offered(admin: Signed, deaths: Deaths) 
 async def test_nothing_of_that_name_is_said(admin: Signed, name: str) -> None:
     page = await traced(admin, name)
 
-    assert "There is no event, dead letter, notification" in page.text
+    assert "No event, dead letter, notification" in page.text
     assert unharmed(page)
 
 
 async def test_without_an_id_the_page_says_what_it_takes(viewer: Signed) -> None:
     page = await viewer.get(ROOM)
 
-    for words in ("Event", "Dead letter", "Correlation id", "Conversation", "the first 8 characters"):
+    for words in ("Event", "Dead letter", "Correlation ID", "Conversation", "The first 8 characters"):
         assert words in page.text
-    assert "앞 8글자" in (await viewer.get(ROOM, "ko")).text
+    assert "앞 8자" in (await viewer.get(ROOM, "ko")).text
 
 
 async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, hub: Hub, deaths: Deaths) -> None:
@@ -205,13 +205,13 @@ def test_every_kind_of_moment_has_a_name_in_both_languages() -> None:
     found: set[str] = {*get_args(TraceEntryKind)}
 
     assert {"published", "owed", "deed", "accepted", "late", "suppressed", "archived", "expired"} <= found
-    assert {f"moment {each}" for each in found} <= TEXTS.keys()
-    assert {key for key in TEXTS if key.startswith("moment ")} == {f"moment {each}" for each in (*found, "other")}
+    named = {text_id.removeprefix("trace.entry.") for text_id in TEXTS["ko"] if text_id.startswith("trace.entry.")}
+    assert named == {*found, "other"}
 
 
 async def test_it_goes_on_as_the_story_does(admin: Signed, deaths: Deaths) -> None:
     event = await deaths.publish()
-    assert 'id="traced" data-live' in (await traced(admin, event)).text
+    assert 'id="trace" data-live' in (await traced(admin, event)).text
     before = len(told(await traced(admin, event)))
     [held] = await deaths.claim()
     await deaths.settle(held)

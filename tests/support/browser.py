@@ -93,7 +93,7 @@ WIDER = """() => {
   }
   for (const e of document.querySelectorAll("main *")) {
     if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
-    if (e.closest("thead, select, svg, .unseen") || scrolls(e)) continue; // nobody sees them, or they can be seen
+    if (e.closest("thead, select, svg, .visually-hidden") || scrolls(e)) continue; // hidden, or scrollable
     const words = document.createRange();
     words.selectNodeContents(e);
     const box = e.closest("td, .card, main");

@@ -89,6 +89,7 @@ def send_message(chat: str, text: str) -> None:
 def sign_in(address: str, password: str) -> int:
     """The status of a sign-in to the console."""
     with httpx2.Client(base_url=address) as web:
-        form = re.search(r'name="form" value="([^"]+)"', web.get("/console/login").text)
+        form = re.search(r'name="csrf_token" value="([^"]+)"', web.get("/console/login").text)
         assert form
-        return web.post("/console/login", data={"form": form[1], "name": "admin", "password": password}).status_code
+        fields = {"csrf_token": form[1], "name": "admin", "password": password}
+        return web.post("/console/login", data=fields).status_code

@@ -34,9 +34,9 @@ class Signed:
         return await self.web.get(path, headers={"cookie": self._cookie, "accept-language": language})
 
     async def post(self, path: str, /, **given: Any) -> httpx2.Response:
-        """Send a form as a page of the console would; `csrf=` sends another token than the session's."""
+        """Send a form as a page of the console would; `csrf_token=` sends another token than the session's."""
         headers = {"cookie": self._cookie, "accept-language": "en", "origin": str(self.web.base_url).rstrip("/")}
-        return await self.web.post(path, data={"csrf": self.session.csrf.hex(), **given}, headers=headers)
+        return await self.web.post(path, data={"csrf_token": self.session.csrf.hex(), **given}, headers=headers)
 
     @property
     def _cookie(self) -> str:

@@ -75,8 +75,8 @@ def read(page: str) -> str:
     return re.sub(r"<[^>]*>", " ", page)
 
 
-def stamp_in(page: str) -> str:
-    """The CSRF token in the forms of a page."""
-    found = re.search(r'name="stamp" value="([0-9a-f]{64})"', page)
+def csrf_token_in(page: str) -> str:
+    """What the forms of a page carry."""
+    found = re.search(r'name="csrf_token" value="([0-9a-f]{64})"', page)
     assert found, "the page has no form"
     return found[1]

@@ -1,1 +1,1 @@
-"""The console: server-rendered pages for whoever runs the hub."""
+"""The console: server-rendered pages for operators, bot owners and chat users."""

@@ -1,4 +1,4 @@
-"""The audit log: who did what, and whether somebody tampered with it."""
+"""The audit log and the verification of its seals."""
 
 from datetime import timedelta
 
@@ -24,34 +24,34 @@ async def audit_page(hub: Hub, request: Request, session: OperatorSession) -> Re
 
 
 async def verify_audit_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
-    """Hold the newest of the log against its seals; that somebody did, and how many breaks they saw, is noted."""
+    """Verify the newest seals. The verification itself is recorded, with the number of mismatches."""
     async with hub.autocommit() as tx:
-        looked = await verify_recent_seals(tx, hub.key_ring)
-        rows, broken = looked.report.rows, looked.report.broken
+        verification = await verify_recent_seals(tx, hub.key_ring)
+        rows, broken = verification.report.rows, verification.report.broken
         await record_action(tx, operator_actor(request, session), "audit.verified", None, rows=rows, broken=broken)
-    return await render_audit_page(hub, request, session, looked)
+    return await render_audit_page(hub, request, session, verification)
 
 
 async def render_audit_page(
     hub: Hub, request: Request, session: OperatorSession, verification: RecentVerification | None = None
 ) -> Response:
-    """The log, the newest first; what it is narrowed to is in the address."""
-    sought = read_filters(request, "actor", "action", "subject", "since")
-    since = TIME_RANGES.get(sought.get("since", ""))
-    wanted = AuditFilter(sought.get("actor"), sought.get("action"), sought.get("subject"), since)
+    """List the entries that match the filters, newest first."""
+    filters = read_filters(request, "actor", "action", "subject", "since")
+    since = TIME_RANGES.get(filters.get("since", ""))
+    audit_filter = AuditFilter(filters.get("actor"), filters.get("action"), filters.get("subject"), since)
     cursor = request.query_params.get("cursor") or None
     async with hub.autocommit() as tx:
-        found = await scan_audit_log(tx, wanted, PAGE_SIZE, cursor)
+        page = await scan_audit_log(tx, audit_filter, PAGE_SIZE, cursor)
     return render_page(
         request,
         "audit.html",
         session=session,
-        rows=found.items,
-        filters=sought,
+        rows=page.items,
+        filters=filters,
         time_ranges=tuple(TIME_RANGES),
-        next_cursor=found.cursor,
+        next_cursor=page.cursor,
         current_cursor=cursor,
-        truncated=found.truncated,
+        truncated=page.truncated,
         verification=verification,
         breaks=verification.report.breaks[:MAX_BREAKS] if verification else (),
     )

@@ -1,10 +1,9 @@
-"""Charts, drawn on the server: SVG with classes for its colours, because the policy allows no style of its own."""
+"""Charts as inline SVG. Colours come from CSS classes, because the content security policy forbids inline styles."""
 
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from pabal.console.format import format_count
 from pabal.console.i18n import Translator
 from pabal.queue.throughput import ThroughputMinute
 
@@ -20,16 +19,16 @@ SEGMENT_SVG = Markup('<rect class="{kind}" x="{x}" y="{y}" width="{width}" heigh
 
 
 def throughput_chart(t: Translator, lane: str, minutes: Sequence[ThroughputMinute]) -> Markup:
-    """An hour of a lane: a bar a minute, what failed on top of what was done."""
-    tallest = max((beat.done + count_failed(beat) for beat in minutes), default=0)
+    """Draw an hour of a lane: one bar per minute, failures stacked on top of successes."""
+    max_count = max((minute.done + count_failed(minute) for minute in minutes), default=0)
     bars = [
-        throughput_bar(t, beat, place, len(minutes) - 1 - place, tallest)
-        for place, beat in enumerate(minutes)
-        if tallest
+        throughput_bar(t, minute, index, len(minutes) - 1 - index, max_count)
+        for index, minute in enumerate(minutes)
+        if max_count
     ]
     return CHART_SVG.format(
         lane=lane,
-        title=t("chart of").format(t(f"lane {lane}")),
+        title=t("overview.chart.title", lane=t.variant("common.lane", lane)),
         width=CHART_STEP * len(minutes),
         height=CHART_HEIGHT + 1,
         base=CHART_HEIGHT + 0.5,
@@ -48,7 +47,7 @@ def throughput_bar(t: Translator, minute: ThroughputMinute, index: int, minutes_
         if height
     ]
     return BAR_SVG.format(
-        title=t("minute told").format(minutes_ago, format_count(minute.done), format_count(count_failed(minute))),
+        title=t("overview.chart.minute", minutes=minutes_ago, done=minute.done, failed=count_failed(minute)),
         parts=Markup().join(
             SEGMENT_SVG.format(kind=kind, x=x, y=round(y, 1), width=CHART_STEP - CHART_GAP, height=round(height, 1))
             for kind, y, height in parts
@@ -57,16 +56,16 @@ def throughput_bar(t: Translator, minute: ThroughputMinute, index: int, minutes_
 
 
 def describe_throughput(t: Translator, minutes: Sequence[ThroughputMinute]) -> str:
-    """The same in words, for who does not see the bars and for who wants the number."""
-    done, failed = sum(beat.done for beat in minutes), sum(map(count_failed, minutes))
+    """Summarize the chart in words."""
+    done, failed = sum(minute.done for minute in minutes), sum(map(count_failed, minutes))
     if not done + failed:
-        return t("hour empty")
-    busiest = max(beat.done + count_failed(beat) for beat in minutes)
-    return t("hour told").format(format_count(done), format_count(failed), format_count(busiest))
+        return t("overview.chart.empty")
+    busiest = max(minute.done + count_failed(minute) for minute in minutes)
+    return t("overview.chart.summary", done=done, failed=failed, busiest=busiest)
 
 
 def segment_height(number: int, max_count: int) -> float:
-    """How high a part of a bar is: to scale, but what is there at all can be seen."""
+    """Scale a count to the height of the chart. Anything above zero stays visible."""
     return max(number / max_count * CHART_HEIGHT, CHART_HEIGHT / 25) if number else 0.0
 
 
@@ -76,19 +75,19 @@ def count_failed(minute: ThroughputMinute) -> int:
 
 SPARKLINE_BAR_WIDTH, SPARKLINE_GAP, SPARKLINE_HEIGHT = 4, 1, 24
 MIN_SPARKLINE_HEIGHT = 3
-"""What is there at all is seen, however much more there is beside it."""
+"""Keeps small values visible beside large ones."""
 
 
 def sparkline(values: Sequence[int], description: str) -> Markup:
-    """One bar for each value, as high as the highest allows. `says` is the same for whoever cannot see it."""
-    most = max(values, default=0)
+    """Draw one bar per value, scaled to the largest. `description` is the text alternative."""
+    max_value = max(values, default=0)
     bars = Markup("").join(
         sparkline_bar(
-            place,
-            max(MIN_SPARKLINE_HEIGHT, round(SPARKLINE_HEIGHT * value / most)) if value else 1,
+            index,
+            max(MIN_SPARKLINE_HEIGHT, round(SPARKLINE_HEIGHT * value / max_value)) if value else 1,
             "failed" if value else "axis",
         )
-        for place, value in enumerate(values)
+        for index, value in enumerate(values)
     )
     return Markup(
         '<svg class="chart spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img"><title>{}</title>{}</svg>'

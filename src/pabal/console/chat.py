@@ -1,4 +1,4 @@
-"""A user's own page, where /code leads: one conversation, what was said in it, and what may be done with it."""
+"""The page of a chat user, opened with /code: their conversation, its messages, and what they can do with it."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -7,9 +7,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.console.cookie_guard import CookieGuard, csrf_token_for
+from pabal.console.cookie_guard import CookieGuard
+from pabal.console.csrf import csrf_token_for
 from pabal.console.guards import Form
-from pabal.console.pages import is_count_confirmed, json_download, read_form, redirect_with_flash
+from pabal.console.pages import is_count_confirmed, json_download, read_form, redirect_with_flash, request_context
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
 from pabal.hub import Hub
@@ -26,7 +27,6 @@ from pabal.relay.web_sessions import (
     open_chat_page,
 )
 from pabal.web.auth import is_same_origin
-from pabal.web.request import RequestContext
 
 CHAT_PATH = "/chat"
 CHAT_COOKIE = "pabal_chat"
@@ -36,7 +36,7 @@ EXPORTS_PER_CONVERSATION = RateLimit("exports of a conversation", 10, timedelta(
 
 @dataclass(frozen=True, slots=True)
 class ChatVisitor:
-    """Whoever opened the page of this conversation with its code."""
+    """A browser that opened the page of this conversation with its code."""
 
     session: ChatPageSession
     csrf_token: str
@@ -53,7 +53,7 @@ async def authenticate_chat_visitor(hub: Hub, request: Request) -> ChatVisitor:
 
 
 def chat_closed_page(request: Request) -> Response:
-    return CHAT_GUARD.error_page(request, "page closed", 401)
+    return CHAT_GUARD.error_page(request, "chat_closed", 401)
 
 
 CHAT_GUARD = CookieGuard(
@@ -62,13 +62,13 @@ CHAT_GUARD = CookieGuard(
 
 
 async def chat_page(hub: Hub, request: Request) -> Response:
-    """The page; whoever comes with a code is asked before it is used, as anything may fetch a link."""
+    """Show the page. A code asks for a click first, because link previews fetch it as well."""
     if (code := request.query_params.get("code")) is not None:
         return CHAT_GUARD.render_page(
             request,
             "open_link.html",
             layout="cookie_guard/base.html",
-            title_id="wicket chat",
+            title_id="people.title.chat",
             field_name="code",
             secret=code,
         )
@@ -76,16 +76,16 @@ async def chat_page(hub: Hub, request: Request) -> Response:
 
 
 async def open_chat_action(hub: Hub, request: Request) -> Response:
-    """Take a code, once, and give a cookie for it. Only to a form of ours: nobody opens theirs in another's browser."""
-    given = await read_form(request)
+    """Exchange a one-time code for a cookie. Forms of other sites could open a stranger's conversation here."""
+    fields = await read_form(request)
     if not is_same_origin(request, hub):
-        return CHAT_GUARD.error_page(request, "stale form", 403)
+        return CHAT_GUARD.error_page(request, "form_expired", 403)
     async with hub.transaction() as tx:
-        opened = await open_chat_page(tx, given.get("code", ""))
-    if opened is None:
-        await authenticate_chat_visitor(hub, request)  # used before, by this browser as it seems
+        session = await open_chat_page(tx, fields.get("code", ""))
+    if session is None:
+        await authenticate_chat_visitor(hub, request)  # the code was used before, perhaps by this browser
         return RedirectResponse(CHAT_PATH, 303)
-    return CHAT_GUARD.sign_in_redirect(hub, opened.cookie, opened.expires_in)
+    return CHAT_GUARD.sign_in_redirect(hub, session.cookie, session.expires_in)
 
 
 async def render_chat_page(hub: Hub, request: Request, visitor: ChatVisitor) -> Response:
@@ -95,25 +95,25 @@ async def render_chat_page(hub: Hub, request: Request, visitor: ChatVisitor) -> 
     except Invalid:
         cursor = None
     async with hub.autocommit() as tx:
-        now = await find_conversation_details(tx, visitor.conversation_key)
-        found = await list_messages(tx, MessageFilter(conversation_key=visitor.conversation_key), PAGE_SIZE, cursor)
-        answered = await find_reply_summaries(tx, [each.id for each in found.items])
+        conversation = await find_conversation_details(tx, visitor.conversation_key)
+        page = await list_messages(tx, MessageFilter(conversation_key=visitor.conversation_key), PAGE_SIZE, cursor)
+        replies = await find_reply_summaries(tx, [message.id for message in page.items])
     return CHAT_GUARD.render_page(
         request,
         "chat/page.html",
         csrf_token=visitor.csrf_token,
-        conversation=now,
+        conversation=conversation,
         closes_in=visitor.session.expires_in,
-        rows=found.items[::-1],
-        replies=answered,
-        next_cursor=found.cursor,
+        rows=page.items[::-1],
+        replies=replies,
+        next_cursor=page.cursor,
         current_cursor=cursor,
         command_prefix=hub.settings.command_prefix,
     )
 
 
 async def chat_export_page(hub: Hub, request: Request, visitor: ChatVisitor) -> Response:
-    """Everything the hub has of the conversation, as a file."""
+    """Download everything the hub stores about the conversation."""
     async with hub.autocommit() as tx:
         await consume_rate_limit(tx, EXPORTS_PER_CONVERSATION, visitor.conversation_key)
     async with hub.transaction() as tx:
@@ -123,26 +123,30 @@ async def chat_export_page(hub: Hub, request: Request, visitor: ChatVisitor) -> 
 
 
 async def unpair_chat_action(hub: Hub, request: Request, visitor: ChatVisitor, fields: Form) -> Response:
-    """Disconnect from the bot; as many messages are cancelled as were agreed to."""
+    """Disconnect from the bot and cancel the messages that wait for an answer, after confirmation of their number."""
     async with hub.transaction() as tx:
         await lock_conversation(tx, visitor.conversation_key)
-        ends = (await find_conversation_details(tx, visitor.conversation_key)).open_messages
-        if not is_count_confirmed(fields, ends):
-            return CHAT_GUARD.confirm_page(request, visitor, text_id="sure leave bot", count=ends, fields={})
+        open_messages = (await find_conversation_details(tx, visitor.conversation_key)).open_messages
+        if not is_count_confirmed(fields, open_messages):
+            return CHAT_GUARD.confirm_page(
+                request, visitor, text_id="chat.confirm.unpair", count=open_messages, fields={}
+            )
         await unpair_conversation(tx, visitor.conversation_key, chat_actor(request))
-    return redirect_with_flash(CHAT_PATH, "done leave bot")
+    return redirect_with_flash(CHAT_PATH, "chat.unpaired")
 
 
 async def erase_chat_action(hub: Hub, request: Request, visitor: ChatVisitor, fields: Form) -> Response:
-    """Erase everything of the conversation, with as many messages as were agreed to. The page goes with it."""
+    """Erase the conversation and close this page, after confirmation of the number of messages."""
     async with hub.transaction() as tx:
         await lock_conversation(tx, visitor.conversation_key)
-        there = await count_conversation_data(tx, visitor.conversation_key)
-        if not is_count_confirmed(fields, there.messages):
-            return CHAT_GUARD.confirm_page(request, visitor, text_id="sure erase", count=there.messages, fields={})
-        gone = await erase_conversation(tx, visitor.conversation_key, chat_actor(request))
+        stored = await count_conversation_data(tx, visitor.conversation_key)
+        if not is_count_confirmed(fields, stored.messages):
+            return CHAT_GUARD.confirm_page(
+                request, visitor, text_id="chat.confirm.erase", count=stored.messages, fields={}
+            )
+        erased = await erase_conversation(tx, visitor.conversation_key, chat_actor(request))
     return CHAT_GUARD.delete_cookie(
-        CHAT_GUARD.render_page(request, "chat/erased.html", messages=gone.messages, rows=gone.total)
+        CHAT_GUARD.render_page(request, "chat/erased.html", messages=erased.messages, rows=erased.total)
     )
 
 
@@ -153,9 +157,8 @@ async def close_chat_action(hub: Hub, request: Request, _visitor: ChatVisitor, _
 
 
 def chat_actor(request: Request) -> Actor:
-    """The user, as the audit log names them: by nothing that would be left of them when they are erased."""
-    visit: RequestContext = request.state.visit
-    return Actor(CHAT_ACTOR.name, request_id=visit.id)
+    """Return the user as an actor of the audit log, without anything that identifies them after an erasure."""
+    return Actor(CHAT_ACTOR.name, request_id=request_context(request).id)
 
 
 def chat_routes(hub: Hub) -> list[BaseRoute]:

@@ -1,8 +1,9 @@
-"""Dead letters: what is broken, by cause; the letters of a cause; one of them."""
+"""Dead letters: grouped by cause, as a list, and one of them; replaying and resolving them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 from uuid import UUID
 
 from starlette.datastructures import ImmutableMultiDict
@@ -47,53 +48,55 @@ from pabal.operators.operators import OperatorSession
 from pabal.web.pagination import decode_cursor, next_cursor
 
 DEAD_LETTERS_PATH = "/console/dead"
+DEAD_LETTER_LIST_PATH = f"{DEAD_LETTERS_PATH}/letters"
 STATES: tuple[DeadLetterState, ...] = ("unresolved", "resolved", "all")
 TIME_RANGES = ("1h", "24h", "7d", "30d")
 FILTER_NAMES = ("type", "source", "target", "since")
 PAGE_SIZE = 50
 GROUP_SCAN_LIMIT = 10_000
-"""Letters that are grouped at most, the newest; a page that counts more of them would be slow."""
+"""Only the newest dead letters are grouped, to keep the page fast."""
 
 
 async def dead_letter_groups_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    """What is broken, the most frequent cause first."""
-    sought, state = read_filters(request, "state", *FILTER_NAMES), read_state_filter(request)
+    """Group the dead letters by cause, most frequent first."""
+    filters, state = read_filters(request, "state", *FILTER_NAMES), read_state_filter(request)
     async with hub.autocommit() as tx:
-        which = parse_dead_letter_filter(sought, await database_now(tx))
-        found = await group_dead_letters(tx, which, state, scan_limit=GROUP_SCAN_LIMIT)
-        hours = await count_dead_letters_by_hour(
-            tx, [each.signature for each in found], which, state, scan_limit=GROUP_SCAN_LIMIT
+        letter_filter = parse_dead_letter_filter(filters, await database_now(tx))
+        groups = await group_dead_letters(tx, letter_filter, state, scan_limit=GROUP_SCAN_LIMIT)
+        hourly_counts = await count_dead_letters_by_hour(
+            tx, [group.signature for group in groups], letter_filter, state, scan_limit=GROUP_SCAN_LIMIT
         )
     t = translator_for(request)
     return render_page(
         request,
         "dead_letters/groups.html",
         session=session,
-        filters=sought,
+        filters=filters,
         state=state,
         states=STATES,
         time_ranges=TIME_RANGES,
-        groups=found,
-        total=sum(each.count for each in found),
+        groups=groups,
+        total=sum(group.count for group in groups),
         scan_limit=GROUP_SCAN_LIMIT,
         sparklines={
-            signature: sparkline(counts, describe_hourly_counts(t, counts)) for signature, counts in hours.items()
+            signature: sparkline(counts, describe_hourly_counts(t, counts))
+            for signature, counts in hourly_counts.items()
         },
     )
 
 
 async def dead_letters_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    """The letters themselves, the newest first: of one cause, or of all."""
-    sought, state = read_filters(request, "state", "signature", *FILTER_NAMES), read_state_filter(request)
+    """List the dead letters that match the filters, newest first."""
+    filters, state = read_filters(request, "state", "signature", *FILTER_NAMES), read_state_filter(request)
     before = decode_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
-        which = parse_dead_letter_filter(sought, await database_now(tx))
-        rows = await list_dead_letters(tx, which, state, before=before, limit=PAGE_SIZE)
+        letter_filter = parse_dead_letter_filter(filters, await database_now(tx))
+        rows = await list_dead_letters(tx, letter_filter, state, before=before, limit=PAGE_SIZE)
     return render_page(
         request,
         "dead_letters/list.html",
         session=session,
-        filters=sought,
+        filters=filters,
         state=state,
         states=STATES,
         time_ranges=TIME_RANGES,
@@ -104,21 +107,21 @@ async def dead_letters_page(hub: Hub, request: Request, session: OperatorSession
 
 
 async def dead_letter_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    letter_id: UUID = request.path_params["id"]
+    dead_letter_id: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
-        letter = await find_dead_letter(tx, letter_id)
-    tried = failed_attempts(translator_for(request), letter.error_history)
-    return render_page(request, "dead_letters/detail.html", session=session, dead_letter=letter, attempts=tried)
+        dead_letter = await find_dead_letter(tx, dead_letter_id)
+    attempts = failed_attempts(translator_for(request), dead_letter.error_history)
+    return render_page(request, "dead_letters/detail.html", session=session, dead_letter=dead_letter, attempts=attempts)
 
 
 def read_state_filter(request: Request) -> DeadLetterState:
-    """Which half is looked at; the open one, unless the address says otherwise."""
-    asked = request.query_params.get("state", "")
-    return asked if asked in STATES else "unresolved"
+    """Return the state to list, by default the unresolved dead letters."""
+    state = request.query_params.get("state", "")
+    return state if state in STATES else "unresolved"
 
 
 def parse_dead_letter_filter(filters: dict[str, str], now: datetime) -> DeadLetterFilter:
-    """Which letters are meant by what a form or an address says."""
+    """Build the filter of a query string or a form."""
     return DeadLetterFilter(
         event_type=filters.get("type"),
         source=filters.get("source"),
@@ -130,7 +133,7 @@ def parse_dead_letter_filter(filters: dict[str, str], now: datetime) -> DeadLett
 
 
 def parse_time_filter(field: str, text: str | None, now: datetime) -> datetime | None:
-    """How long ago, or when."""
+    """Parse an age (`2h`) or a timestamp."""
     if not text:
         return None
     try:
@@ -141,28 +144,34 @@ def parse_time_filter(field: str, text: str | None, now: datetime) -> datetime |
         at = datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise Invalid.of_field(field, "is how long ago (90s, 15m, 2h, 7d) or a moment (2026-01-31T18:00Z)") from None
+        raise Invalid.of_field(field, "must be an age (90s, 15m, 2h, 7d) or a time (2026-01-31T18:00Z)") from None
 
 
 def describe_hourly_counts(t: Translator, counts: list[int]) -> str:
-    return t("deaths of a day").format(sum(counts), max(counts))
+    return t("dead_letters.last_day_summary", total=sum(counts), peak=max(counts))
 
 
 PAGES = (
     Page(DEAD_LETTERS_PATH, dead_letter_groups_page),
-    Page(DEAD_LETTERS_PATH + "/letters", dead_letters_page),
+    Page(DEAD_LETTER_LIST_PATH, dead_letters_page),
     Page(DEAD_LETTERS_PATH + "/{id:uuid}", dead_letter_page),
 )
 
 
 MAX_BATCH = 5000
-"""Letters of one deed. It is one transaction, so that exactly what was agreed to is done; nobody waits long for it."""
+"""Dead letters per action. One transaction handles exactly the confirmed number, and has to stay short."""
 MAX_NOTE_LENGTH = 2000
+CONFIRM_TEXTS = {
+    ("replay", "many"): "dead_letters.replay.confirm_many",
+    ("replay", "oldest"): "dead_letters.replay.confirm_oldest",
+    ("resolve", "many"): "dead_letters.resolve.confirm_many",
+    ("resolve", "oldest"): "dead_letters.resolve.confirm_oldest",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSelection:
-    """Which letters a form means, what it is asked again with, and where it came from."""
+    """The dead letters that a form selects, its fields for the confirmation, and where to return."""
 
     ids: Sequence[UUID]
     fields: Form
@@ -174,74 +183,88 @@ class DeadLetterSelection:
 
 
 async def replay_dead_letters_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Let their events live again: so many as was agreed to, or ask."""
+    """Replay the selected dead letters, after confirmation of their number."""
     actor = operator_actor(request, session)
     async with hub.transaction() as tx:
-        asked = await read_selection(tx, fields)
-        good = await lock_replayable_dead_letters(tx, asked.ids)
-        if not good and asked.single_id:
-            await replay_dead_letter(tx, asked.single_id, actor)  # which says why not
-        if not good:
-            return redirect_with_flash(asked.return_url, "nothing to replay")
-        if not is_count_confirmed(fields, len(good)):
-            return confirm_dead_letters_page(request, session, asked, "replay", len(good))
-        lives = await requeue_dead_letters(tx, good, actor)
-    return redirect_with_flash(asked.return_url, "replayed so many", n=len(lives))
+        selection = await read_selection(tx, fields)
+        replayable = await lock_replayable_dead_letters(tx, selection.ids)
+        if not replayable and selection.single_id:
+            await replay_dead_letter(tx, selection.single_id, actor)  # raises the reason
+        if not replayable:
+            return redirect_with_flash(selection.return_url, "dead_letters.replay.none")
+        if not is_count_confirmed(fields, len(replayable)):
+            return confirm_dead_letters_page(request, session, selection, "replay", len(replayable))
+        events = await requeue_dead_letters(tx, replayable, actor)
+    return redirect_with_flash(selection.return_url, "dead_letters.replay.done", count=len(events))
 
 
 async def resolve_dead_letters_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Say that they are seen to, and how: so many as was agreed to, or ask."""
+    """Mark the selected dead letters as resolved, after confirmation of their number."""
     actor, note = operator_actor(request, session), parse_resolution_note(fields)
     async with hub.transaction() as tx:
-        asked = await read_selection(tx, fields)
-        still = await lock_open_dead_letters(tx, asked.ids)
-        if not still and asked.single_id:
-            await resolve_dead_letter(tx, asked.single_id, actor, note)  # which says why not
-        if not still:
-            return redirect_with_flash(asked.return_url, "nothing to resolve")
-        if not is_count_confirmed(fields, len(still)):
-            return confirm_dead_letters_page(request, session, asked, "resolve", len(still))
-        done = await resolve_dead_letters(tx, still, actor, note)
-    return redirect_with_flash(asked.return_url, "resolved so many", n=len(done))
+        selection = await read_selection(tx, fields)
+        unresolved = await lock_open_dead_letters(tx, selection.ids)
+        if not unresolved and selection.single_id:
+            await resolve_dead_letter(tx, selection.single_id, actor, note)  # raises the reason
+        if not unresolved:
+            return redirect_with_flash(selection.return_url, "dead_letters.resolve.none")
+        if not is_count_confirmed(fields, len(unresolved)):
+            return confirm_dead_letters_page(request, session, selection, "resolve", len(unresolved))
+        resolved = await resolve_dead_letters(tx, unresolved, actor, note)
+    return redirect_with_flash(selection.return_url, "dead_letters.resolve.done", count=len(resolved))
 
 
 def confirm_dead_letters_page(
-    request: Request, session: OperatorSession, selection: DeadLetterSelection, verb: str, count: int
+    request: Request,
+    session: OperatorSession,
+    selection: DeadLetterSelection,
+    action: Literal["replay", "resolve"],
+    count: int,
 ) -> Response:
-    """Those that cannot be meant are left out of the number, so it may be smaller than what was ticked."""
-    says = f"{verb} oldest" if len(selection.ids) == MAX_BATCH else f"{verb} many"
+    """Ask for confirmation. `count` may be smaller than the selection, which can include settled dead letters."""
+    scope = "oldest" if len(selection.ids) == MAX_BATCH else "many"
     return confirm_page(
-        request, session, text_id=says, count=count, fields=selection.fields, return_url=selection.return_url
+        request,
+        session,
+        text_id=CONFIRM_TEXTS[action, scope],
+        count=count,
+        fields=selection.fields,
+        return_url=selection.return_url,
     )
 
 
 async def read_selection(tx: Tx, fields: Form) -> DeadLetterSelection:
-    """Find out which are meant. What dies after the question was asked is not among all that match."""
-    sought = {name: fields[name] for name in ("signature", *FILTER_NAMES) if fields.get(name)}
+    """Read which dead letters a form selects.
+
+    "All that match" is limited to those that existed when the form was first sent: the confirmation carries `until`.
+    """
+    filters = {name: fields[name] for name in ("signature", *FILTER_NAMES) if fields.get(name)}
     if "all" not in fields:
         ids = [*dict.fromkeys(map(parse_dead_letter_id, fields.getlist("letter")))]
         if not ids:
-            raise Invalid.of_field("letter", "is missing: tick at least one")
-        back = dead_letter_url(ids[0]) if "one" in fields else build_url(f"{DEAD_LETTERS_PATH}/letters", **sought)
-        return DeadLetterSelection(ids, fields, back)
+            raise Invalid.of_field("letter", "is missing: select at least one dead letter")
+        return_url = dead_letter_url(ids[0]) if "one" in fields else build_url(DEAD_LETTER_LIST_PATH, **filters)
+        return DeadLetterSelection(ids, fields, return_url)
     now = await database_now(tx)
-    which = parse_dead_letter_filter(sought | {"until": fields.get("until") or now.isoformat()}, now)
-    said = dict(fields) | {name: at.isoformat() for name, at in (("since", which.since), ("until", which.until)) if at}
-    back = build_url(f"{DEAD_LETTERS_PATH}/letters" if "signature" in sought else DEAD_LETTERS_PATH, **sought)
-    return DeadLetterSelection(await list_oldest_dead_letter_ids(tx, which, MAX_BATCH), ImmutableMultiDict(said), back)
+    letter_filter = parse_dead_letter_filter(filters | {"until": fields.get("until") or now.isoformat()}, now)
+    times = (("since", letter_filter.since), ("until", letter_filter.until))
+    fixed_fields = dict(fields) | {name: at.isoformat() for name, at in times if at}
+    return_url = build_url(DEAD_LETTER_LIST_PATH if "signature" in filters else DEAD_LETTERS_PATH, **filters)
+    ids = await list_oldest_dead_letter_ids(tx, letter_filter, MAX_BATCH)
+    return DeadLetterSelection(ids, ImmutableMultiDict(fixed_fields), return_url)
 
 
 def parse_dead_letter_id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise Invalid.of_field("letter", "is not an id") from None
+        raise Invalid.of_field("letter", "is not a valid id") from None
 
 
 def parse_resolution_note(fields: Form) -> str:
     note = fields.get("note", "").strip()
     if not 0 < len(note) <= MAX_NOTE_LENGTH:
-        raise Invalid.of_field("note", f"is 1 to {MAX_NOTE_LENGTH} characters: what was done about it")
+        raise Invalid.of_field("note", f"must have 1 to {MAX_NOTE_LENGTH} characters")
     return note
 
 

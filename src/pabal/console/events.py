@@ -1,4 +1,4 @@
-"""Events: search them, and look at one; call it off."""
+"""The list of events, one event, and cancelling it."""
 
 from uuid import UUID
 
@@ -17,11 +17,11 @@ from pabal.events.events import (
     EventAccess,
     EventFilter,
     EventSummary,
+    cancel_event,
     find_event,
     list_deliveries,
     scan_event_summaries,
 )
-from pabal.events.events import cancel_event as call_off
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
 from pabal.trace.events import collect_event_trace
@@ -35,7 +35,7 @@ PAGE_SIZE = 50
 
 
 class CountChanged(Exception):
-    """It was another number than was agreed to: what was done is taken back."""
+    """The number of events differs from the confirmed one. Raised to roll the cancellation back."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -43,23 +43,23 @@ class CountChanged(Exception):
 
 
 async def events_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    """The newest events that match; what is looked for is in the address."""
-    sought = read_filters(request, "status", "type", "source", "target")
+    """List the events that match the filters, newest first."""
+    filters = read_filters(request, "status", "type", "source", "target")
     before = decode_cursor(request.query_params.get("cursor") or None)
-    which = EventFilter(sought.get("status"), sought.get("type"), sought.get("source"), sought.get("target"))
+    event_filter = EventFilter(filters.get("status"), filters.get("type"), filters.get("source"), filters.get("target"))
     async with hub.autocommit() as tx:
-        sight = await scan_event_summaries(tx, which, before=before, limit=PAGE_SIZE)
+        scan = await scan_event_summaries(tx, event_filter, before=before, limit=PAGE_SIZE)
     return render_page(
         request,
         "events/list.html",
         session=session,
-        filters=sought,
+        filters=filters,
         statuses=STATUSES,
         attempts_started=attempts_started,
-        rows=sight.rows,
-        scan_end=sight.end if sight.truncated else None,
+        rows=scan.rows,
+        scan_end=scan.end if scan.truncated else None,
         scan_limit=MAX_SCANNED_ROWS,
-        next_cursor=encode_cursor(sight.end),
+        next_cursor=encode_cursor(scan.end),
         current_cursor=before,
     )
 
@@ -70,46 +70,48 @@ async def event_page(hub: Hub, request: Request, session: OperatorSession) -> Re
     async with hub.autocommit() as tx:
         event = await find_event(tx, event_id, OPERATOR)
         deliveries = await list_deliveries(tx, event_id, OPERATOR) if event.is_broadcast else []
-        story = await collect_event_trace(tx, str(event_id), "event", [event_id])
-    own = next((each for each in story.events if each.id == event_id), None)
+        trace = await collect_event_trace(tx, str(event_id), "event", [event_id])
+    traced_event = next((traced for traced in trace.events if traced.id == event_id), None)
     return render_page(
         request,
         "events/detail.html",
         session=session,
         event=event,
         attempts_started=attempts_started,
-        item=event_item(t, own, story) if own else None,
-        entries=event_timeline(t, story, event_id),
+        item=event_item(t, traced_event, trace) if traced_event else None,
+        entries=event_timeline(t, trace, event_id),
         attempts=failed_attempts(t, event.error_history),
         deliveries=deliveries,
-        dead_letters=[each for each in story.dead_letters if each.original_event_id == event_id],
-        is_open=any(each in OPEN_STATUSES for each in (event.status, *(each.status for each in deliveries))),
+        dead_letters=[letter for letter in trace.dead_letters if letter.original_event_id == event_id],
+        is_open=any(
+            status in OPEN_STATUSES for status in (event.status, *(delivery.status for delivery in deliveries))
+        ),
     )
 
 
 async def cancel_event_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Call off what has not ended of it: so many as was agreed to, or ask."""
+    """Cancel the event and its open deliveries, after confirmation of their number."""
     event_id: UUID = request.path_params["id"]
-    back = event_url(event_id)
+    return_url = event_url(event_id)
     try:
         async with hub.transaction() as tx:
-            ended = await cancel_if_confirmed(tx, event_id, operator_actor(request, session), fields)
-    except CountChanged as asked:
+            cancelled = await cancel_if_confirmed(tx, event_id, operator_actor(request, session), fields)
+    except CountChanged as change:
         return confirm_page(
-            request, session, text_id="cancel so many", count=asked.count, fields=fields, return_url=back
+            request, session, text_id="events.cancel.confirm", count=change.count, fields=fields, return_url=return_url
         )
-    return redirect_with_flash(back, "cancelled so many", n=len(ended))
+    return redirect_with_flash(return_url, "events.cancel.done", count=len(cancelled))
 
 
 async def cancel_if_confirmed(tx: Tx, event_id: UUID, actor: Actor, fields: Form) -> list[UUID]:
-    ended = await call_off(tx, await find_event(tx, event_id, OPERATOR), actor)
-    if not is_count_confirmed(fields, len(ended)):
-        raise CountChanged(len(ended))
-    return ended
+    cancelled = await cancel_event(tx, await find_event(tx, event_id, OPERATOR), actor)
+    if not is_count_confirmed(fields, len(cancelled)):
+        raise CountChanged(len(cancelled))
+    return cancelled
 
 
 def attempts_started(event: Event | EventSummary) -> int:
-    """How many attempts were begun: whoever takes it after the first counts one more."""
+    """Return the number of attempts that were started."""
     return event.retry_count + (event.processing_started_at is not None)
 
 

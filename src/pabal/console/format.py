@@ -1,4 +1,4 @@
-"""Numbers, times and ids as a person reads them."""
+"""Formatting of numbers, times, ids, payloads and user agents for people."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,9 +13,10 @@ from pabal.relay.reply.validate import list_skill_outputs
 
 MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60, 3600, 86400
 ID_NAME_PATTERN = re.compile(r"(?:[a-z]+:)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""What has no name of its own: an account a session made, whoever came with a token, an event among several."""
+"""Names that are only an id, such as the account of a session."""
+MAX_UNCUT_ID_LENGTH = 18
 MAX_ID_KIND_LENGTH = 16
-"""So far into an id it may say what it is of, as `conversation:` does."""
+"""How far into an id its kind may reach, as in `conversation:…`."""
 
 
 def format_count(number: int) -> str:
@@ -23,10 +24,10 @@ def format_count(number: int) -> str:
 
 
 def format_age(duration: timedelta) -> Message:
-    """Write `3.2 s`, `4 min`, `2 h 5 min`, `3 d 4 h`: two places, no more."""
+    """Format an age with at most two units: `3.2 s`, `4 min`, `2 h 5 min`, `3 d 4 h`."""
     seconds = duration.total_seconds()
     if seconds < MINUTE_SECONDS:
-        return Message("{} s", f"{seconds:.1f}")
+        return Message("{} s", f"{seconds:.1f}".removesuffix(".0"))
     whole = int(seconds)
     if whole < HOUR_SECONDS:
         return Message("{} min", whole // MINUTE_SECONDS)
@@ -36,32 +37,32 @@ def format_age(duration: timedelta) -> Message:
 
 
 def time_element(at: datetime | None) -> Markup:
-    """A time, to the second, in UTC; the page's script turns it to the clock of whoever looks."""
+    """Render a time in UTC. The page's script converts it to the local time zone."""
     if at is None:
         return Markup("")
     utc = at.astimezone(UTC)
-    return Markup('<time datetime="{}" data-at>{} UTC</time>').format(
+    return Markup('<time datetime="{}" data-local-time>{} UTC</time>').format(
         utc.isoformat(), utc.replace(tzinfo=None).isoformat(" ", "seconds")
     )
 
 
-def short_id(name: object) -> Markup:
-    """An id in the room a list has: its beginning and its end, or what it is and its end; all of it is in its title."""
-    whole = str(name)
-    kind, colon, _ = whole[:MAX_ID_KIND_LENGTH].partition(":")
-    begins = f"{kind}:" if colon else whole[:8]
-    cut = whole if len(whole) <= 18 else f"{begins}…{whole[-6:]}"  # noqa: PLR2004 both parts and a little
-    return Markup('<code title="{}">{}</code>').format(whole, cut)
+def short_id(value: object) -> Markup:
+    """Shorten an id to its beginning, or its kind, and its end. The title has all of it."""
+    text = str(value)
+    kind, colon, _ = text[:MAX_ID_KIND_LENGTH].partition(":")
+    beginning = f"{kind}:" if colon else text[:8]
+    short = text if len(text) <= MAX_UNCUT_ID_LENGTH else f"{beginning}…{text[-6:]}"
+    return Markup('<code title="{}">{}</code>').format(text, short)
 
 
 def display_name(name: str) -> Markup:
-    """Whoever it is, in a list: one that is called after an id is cut like one."""
+    """Render a name. A name that is only an id is shortened like one."""
     return short_id(name) if ID_NAME_PATTERN.fullmatch(name) else escape(name)
 
 
 REDACTED_TEXT = "•••"
 MAX_PAYLOAD_DEPTH = 64
-"""Levels of a payload that are shown: more is no reading, and Python itself gives up at some."""
+"""Levels of a payload that are shown; far deeper ones would exceed Python's recursion limit."""
 TOO_DEEP_TEXT = "…"
 SECRET_KEY_PATTERN = re.compile(
     r"pass(word|wd|phrase|code)|secret|token|(api|access)_?key|authorization|bearer|cookie|credential|private|signature"
@@ -69,30 +70,30 @@ SECRET_KEY_PATTERN = re.compile(
     r"|(callback|webhook)_?url|card_?(no|num)|account_?no|phone|mobile|email|주민|비밀|전화|계좌|카드",
     re.IGNORECASE,
 )
-"""Keys whose values are not shown. It errs on the side of hiding: whoever must read one has `pabal event show`."""
+"""Keys whose values are hidden, rather too many than too few: `pabal event show` prints the full payload."""
 
 
 def redact_payload(value: Any, depth: int = 0) -> Any:
-    """The same, with the values of such keys covered, however deep they are; what nobody would read is left out."""
+    """Replace the values of secret keys at any depth, and everything below `MAX_PAYLOAD_DEPTH`."""
     match value:
-        case str() if not depth and value.startswith(("{", "[")):  # so deep that it came as it was written
+        case str() if not depth and value.startswith(("{", "[")):  # too deep to decode, so it is still JSON text
             return TOO_DEEP_TEXT
         case dict() | list() | tuple() if depth >= MAX_PAYLOAD_DEPTH:
             return TOO_DEEP_TEXT
         case dict():
-            facts = cast("dict[object, Any]", value)
+            entries = cast("dict[object, Any]", value)
             return {
-                key: REDACTED_TEXT if is_secret_key(key) and held is not None else redact_payload(held, depth + 1)
-                for key, held in facts.items()
+                key: REDACTED_TEXT if is_secret_key(key) and entry is not None else redact_payload(entry, depth + 1)
+                for key, entry in entries.items()
             }
         case list() | tuple():
-            return [redact_payload(each, depth + 1) for each in cast("list[Any]", value)]
+            return [redact_payload(item, depth + 1) for item in cast("list[Any]", value)]
         case _:
             return value
 
 
 def redacted_json(value: Any) -> str:
-    """A payload as a page shows it: covered, indented, in the writing of its author."""
+    """Format a redacted payload as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(redact_payload(value)), indent=2).decode()
 
 
@@ -101,15 +102,15 @@ def is_secret_key(key: object) -> bool:
 
 
 KEY_END_CHARS = 4
-"""Characters of a user's key that are shown, at its beginning and at its end."""
+"""Characters of a user key that are shown at its beginning and at its end."""
 MAX_SHORT_KEY = 12
-"""Up to here the ends would be most of it."""
+"""Keys up to this length show only two characters: both ends would be most of the key."""
 MAX_CHANNEL_CHARS = 24
-"""As long as Kakao's are. What is longer somebody made up, and a list has no room for it."""
+"""Kakao's channel ids have 24 characters; longer ones are shortened to fit a list."""
 
 
 def redact_user_key(conversation_key: str) -> str:
-    """A conversation's key with the middle of the user's part left out. All of it is in the detail."""
+    """Shorten a conversation key so that it does not identify the user. The detail page shows all of it."""
     channel, _, user = conversation_key.partition(":")
     if len(channel) > MAX_CHANNEL_CHARS:
         channel = f"{channel[: MAX_CHANNEL_CHARS // 3]}…{channel[-MAX_CHANNEL_CHARS // 3 :]}"
@@ -118,17 +119,17 @@ def redact_user_key(conversation_key: str) -> str:
 
 
 MAX_RESPONSE_DEPTH = 64
-"""Levels of an answer that are read: Kakao has no more than six."""
+"""Levels of a response that are searched; Kakao's format has six."""
 TEXT_KEYS = ("title", "text", "description", "altText")
 
 
 def reply_texts(response: Mapping[str, Any] | str | None) -> list[str]:
-    """One text for each thing an answer shows; one without any words is called what it is.
+    """Return one text per output of a skill response. An output without text is named by its type.
 
-    An answer that is nested too deeply to be read at all comes as it was written, and has none.
+    A response that is nested too deeply to decode is still JSON text, and has no outputs.
     """
-    shown = list_skill_outputs(dict(response)) if isinstance(response, Mapping) else []
-    return ["\n".join(find_texts(output)) or f"[{', '.join(output)}]" for output in shown]
+    outputs = list_skill_outputs(dict(response)) if isinstance(response, Mapping) else []
+    return ["\n".join(find_texts(output)) or f"[{', '.join(output)}]" for output in outputs]
 
 
 def find_texts(value: object, depth: int = 0) -> Iterator[str]:
@@ -136,14 +137,14 @@ def find_texts(value: object, depth: int = 0) -> Iterator[str]:
         return
     match value:
         case dict():
-            for key, held in cast("dict[str, object]", value).items():
-                if key in TEXT_KEYS and isinstance(held, str):
-                    yield held
+            for key, entry in cast("dict[str, object]", value).items():
+                if key in TEXT_KEYS and isinstance(entry, str):
+                    yield entry
                 else:
-                    yield from find_texts(held, depth + 1)
+                    yield from find_texts(entry, depth + 1)
         case list():
-            for each in cast("list[object]", value):
-                yield from find_texts(each, depth + 1)
+            for item in cast("list[object]", value):
+                yield from find_texts(item, depth + 1)
         case _:
             return
 
@@ -159,7 +160,7 @@ BROWSERS_BY_TOKEN = {
     "Chrome": "Chrome",
     "Safari": "Safari",
 }
-"""Those first that call themselves by another's name as well."""
+"""Ordered: browsers that also contain the token of another come first."""
 SYSTEMS_BY_TOKEN = {
     "Windows": "Windows",
     "Android": "Android",
@@ -172,11 +173,11 @@ SYSTEMS_BY_TOKEN = {
 
 
 def format_user_agent(user_agent: str) -> Markup:
-    """A browser and its system, `Chrome 156 · Linux`; all it said is in its title. What is none is shown as it is."""
-    for name, browser in BROWSERS_BY_TOKEN.items():
-        if found := re.search(rf"{name}\w*/(\d+)", user_agent):
-            system = next((each for sign, each in SYSTEMS_BY_TOKEN.items() if sign in user_agent), "")
-            version = re.search(r"\bVersion/(\d+)", user_agent) if name == "Safari" else found
-            short = f"{browser} {(version or found)[1]}" + (f" · {system}" if system else "")
+    """Shorten a user agent to browser and system, such as `Chrome 156 · Linux`. Unknown ones are shown in full."""
+    for product, browser in BROWSERS_BY_TOKEN.items():
+        if match := re.search(rf"{product}\w*/(\d+)", user_agent):
+            system = next((name for mark, name in SYSTEMS_BY_TOKEN.items() if mark in user_agent), "")
+            version = re.search(r"\bVersion/(\d+)", user_agent) if product == "Safari" else match
+            short = f"{browser} {(version or match)[1]}" + (f" · {system}" if system else "")
             return Markup('<span title="{}">{}</span>').format(user_agent, short)
     return escape(user_agent)

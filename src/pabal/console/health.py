@@ -1,4 +1,4 @@
-"""How the ground is that the hub stands on, and what it was told to do: the doctor's findings and the settings."""
+"""The health page: the findings of the doctor and the settings in effect."""
 
 import asyncio
 import time
@@ -34,12 +34,12 @@ CHECK_NAMES = message_table(
     "webhook secret",
 )
 REPORT_MAX_AGE = 10.0
-"""Seconds an examination is good for: the doctor comes on connections of its own, and not for each who looks."""
+"""Seconds a report is reused: the doctor opens connections of its own, and many may look at the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What the doctor found, and when."""
+    """The findings of one run of the doctor."""
 
     at: datetime
     findings: list[Finding]
@@ -52,7 +52,7 @@ class DoctorReport:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSetting:
-    """A setting in force; a secret is not told, only that there is one."""
+    """A setting in effect. The value of a secret is hidden."""
 
     name: str
     value: str | None
@@ -61,7 +61,7 @@ class EffectiveSetting:
 
 
 class DoctorCache:
-    """Calls the doctor for whoever looks, one at a time."""
+    """Runs the doctor on demand, one run at a time, and keeps the report for a moment."""
 
     def __init__(self) -> None:
         self._last: tuple[float, DoctorReport] | None = None
@@ -71,8 +71,8 @@ class DoctorCache:
         async with self._lock:
             now = time.monotonic()
             if self._last is None or now - self._last[0] >= REPORT_MAX_AGE:
-                found = await run_checks(hub.settings, hub.database_urls)
-                self._last = (now, DoctorReport(datetime.now(UTC), found))
+                findings = await run_checks(hub.settings, hub.database_urls)
+                self._last = (now, DoctorReport(datetime.now(UTC), findings))
             return self._last[1]
 
 
@@ -80,13 +80,13 @@ async def health_page(hub: Hub, request: Request, session: OperatorSession) -> R
     state = request.app.state
     if not hasattr(state, "doctor_cache"):
         state.doctor_cache = DoctorCache()
-    practice: DoctorCache = state.doctor_cache
+    cache: DoctorCache = state.doctor_cache
     settings = effective_settings(hub.settings)
     return render_page(
         request,
         "health.html",
         session=session,
-        report=await practice.get_report(hub),
+        report=await cache.get_report(hub),
         check_names=CHECK_NAMES,
         changed_settings=[setting for setting in settings if setting.is_set],
         default_settings=[setting for setting in settings if not setting.is_set],
@@ -106,7 +106,7 @@ def effective_settings(settings: Settings) -> list[EffectiveSetting]:
 
 
 def format_setting(value: object) -> str | None:
-    """A value as it would be written into the environment; None where there is nothing."""
+    """Format a value as it is written in the environment. None means not set."""
     if value is None or value == "":
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""What keeps a page alive: a stream that says "look again" when something rang, and now and then without."""
+"""Server-sent events that tell an open page when to refresh: after a notification, or after a maximum interval."""
 
 import asyncio
 from collections import Counter
@@ -20,62 +20,91 @@ from pabal.operators.sessions import is_operator_session_active
 from pabal.web.errors import error_headers
 from pabal.web.sse import EventStreamResponse
 
-REFRESH_EVENT = b"event: look\ndata: {}\n\n"
+REFRESH_EVENT = b"event: refresh\ndata: {}\n\n"
 MIN_INTERVAL = timedelta(milliseconds=700)
-"""The least time between two looks: a flood of events is one picture, not a flood of pictures."""
+"""Time between two refreshes at least: a burst of notifications causes one refresh."""
 MAX_INTERVAL = timedelta(seconds=2)
-"""The most: what ends does not ring."""
+"""Time between two refreshes at most: not every change sends a notification."""
 REFRESHES_PER_ACCESS_CHECK = 5
-"""Looks after which a stream asks whether whoever looks is still let in."""
 MAX_STREAMS = 8
-"""Streams of one sign-in: as many windows as somebody looks at. Each further one looks by itself, now and then."""
-OPEN_STREAMS = Counter[str]()
-"""How many each has in this process."""
+"""Streams per sign-in. A page without a stream polls."""
 
 AccessCheck = Callable[[], Awaitable[bool]]
 
 
-class RefreshStream(EventStreamResponse):
-    """A stream that counts for whoever reads it, from its first byte to its last; past the most it is refused."""
+class OpenStreams:
+    """Counts the open streams of each sign-in of one application."""
 
-    def __init__(self, session_key: str, events: AsyncGenerator[bytes], close: Callable[[], None]) -> None:
+    def __init__(self) -> None:
+        self._counts = Counter[str]()
+
+    def acquire(self, session_key: str) -> bool:
+        """Reserve a stream, unless the sign-in already has `MAX_STREAMS`."""
+        if self._counts[session_key] >= MAX_STREAMS:
+            return False
+        self._counts[session_key] += 1
+        return True
+
+    def release(self, session_key: str) -> None:
+        self._counts[session_key] -= 1
+        if not self._counts[session_key]:
+            del self._counts[session_key]
+
+
+class RefreshStream(EventStreamResponse):
+    """A stream that counts against the limit of its sign-in while it is open. Beyond the limit the answer is 429."""
+
+    def __init__(
+        self, open_streams: OpenStreams, session_key: str, events: AsyncGenerator[bytes], close: Callable[[], None]
+    ) -> None:
         super().__init__(events, close)
+        self._open_streams = open_streams
         self._session_key = session_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if OPEN_STREAMS[self._session_key] >= MAX_STREAMS:
-            await Response(status_code=429, headers=error_headers(RateLimited("streams", MAX_INTERVAL)))(
-                scope, receive, send
-            )
+        if not self._open_streams.acquire(self._session_key):
+            rejection = Response(status_code=429, headers=error_headers(RateLimited("streams", MAX_INTERVAL)))
+            await rejection(scope, receive, send)
             return
-        OPEN_STREAMS[self._session_key] += 1
         try:
             await super().__call__(scope, receive, send)
         finally:
-            OPEN_STREAMS[self._session_key] -= 1
-            if not OPEN_STREAMS[self._session_key]:
-                del OPEN_STREAMS[self._session_key]
+            self._open_streams.release(self._session_key)
 
 
-async def live_page(hub: Hub, _request: Request, session: OperatorSession) -> Response:
-    async def let() -> bool:
-        async with hub.autocommit() as tx:  # not by its cookie, which may be another by now
+async def live_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    async def is_session_active() -> bool:
+        async with hub.autocommit() as tx:  # by id: the cookie may have been renewed since the stream was opened
             return await is_operator_session_active(tx, session.session_id)
 
-    return refresh_stream(hub, let, str(session.session_id), *Channel)
+    return refresh_stream(hub, request, is_session_active, str(session.session_id), *Channel)
 
 
 def refresh_stream(
-    hub: Hub, is_allowed: AccessCheck, session_key: str, *channels: Channel, max_interval: timedelta = MAX_INTERVAL
+    hub: Hub,
+    request: Request,
+    is_allowed: AccessCheck,
+    session_key: str,
+    *channels: Channel,
+    max_interval: timedelta = MAX_INTERVAL,
 ) -> Response:
-    """A stream of looks for whoever is let in, as long as they are. `reader` names their sign-in."""
-    ear, gone = hub.doorbell.listen(*channels), asyncio.Event()
+    """Answer with a stream of refreshes for as long as `is_allowed`. `session_key` identifies the sign-in."""
+    listener, closed = hub.doorbell.listen(*channels), asyncio.Event()
 
-    def hang_up() -> None:
-        gone.set()
-        ear.wake()
+    def close() -> None:
+        closed.set()
+        listener.wake()
 
-    return RefreshStream(session_key, refresh_events(hub, is_allowed, ear, gone, max_interval), hang_up)
+    events = refresh_events(hub, is_allowed, listener, closed, max_interval)
+    return RefreshStream(open_streams_of(request), session_key, events, close)
+
+
+def open_streams_of(request: Request) -> OpenStreams:
+    """Return the stream counts of the application that serves the request."""
+    state = request.app.state
+    if not hasattr(state, "open_streams"):
+        state.open_streams = OpenStreams()
+    return state.open_streams
 
 
 async def refresh_events(
@@ -86,11 +115,11 @@ async def refresh_events(
     try:
         with listener:
             yield b"retry: 2000\n\n"
-            for turn in count(1):
+            for number in count(1):
                 await listener.wait(max_interval)
                 if closed.is_set() or closing.done():
                     return
-                if turn % REFRESHES_PER_ACCESS_CHECK == 0 and not await is_still_allowed(is_allowed):
+                if number % REFRESHES_PER_ACCESS_CHECK == 0 and not await is_still_allowed(is_allowed):
                     return
                 yield REFRESH_EVENT
                 await asyncio.wait([closing], timeout=MIN_INTERVAL.total_seconds())
@@ -99,7 +128,7 @@ async def refresh_events(
 
 
 async def is_still_allowed(is_allowed: AccessCheck) -> bool:
-    """Whether they are let in. While nobody can be asked they look on, at a page that says so."""
+    """Check access. While the database is unavailable the stream stays open, and the page reports the outage."""
     try:
         return await is_allowed()
     except Unavailable:

@@ -1,7 +1,6 @@
-"""Signing in and out of the console, and the cookie in between."""
+"""Signing in and out of the console, and the session cookie."""
 
 import hashlib
-import hmac
 import secrets
 from datetime import timedelta
 
@@ -9,8 +8,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pabal.audit.record import record_action
+from pabal.console.csrf import is_trusted_form
 from pabal.console.i18n import translator_for
-from pabal.console.pages import read_form, render_page
+from pabal.console.pages import REFRESH_HEADER, read_form, render_page, request_context
 from pabal.core.errors import RateLimited, Unauthenticated
 from pabal.hub import Hub
 from pabal.limits import RateLimit, consume_rate_limit, rate_limit_address
@@ -22,62 +22,61 @@ from pabal.operators.sessions import (
     find_operator_session,
     sign_out_operator,
 )
-from pabal.web.auth import is_same_origin, set_secure_cookie
+from pabal.web.auth import set_secure_cookie
 from pabal.web.errors import error_headers
 from pabal.web.request import RequestContext
 
 CONSOLE_PATH = "/console"
 OPERATOR_COOKIE = "pabal_session"
 LOGIN_FORM_COOKIE = "pabal_form"
-"""Ties the sign-in form to the browser it was shown in, before there is a session to tie it to."""
+"""Holds the CSRF token of the sign-in form, because there is no session yet that could."""
 LIVE_PATH = f"{CONSOLE_PATH}/live"
 
 SIGN_INS_PER_ADDRESS = RateLimit("sign-ins", 10, timedelta(minutes=5))
 SIGN_INS_PER_NAME = RateLimit(
     "sign-ins to this name", 100, timedelta(minutes=15)
-)  # high, or anybody could lock an operator out
-SIGN_IN_FAILURE_RECORDS = RateLimit("notes of failed sign-ins", 60, timedelta(minutes=1))
-"""All addresses together, at each door: nobody can take a row back out of the log."""
+)  # high: a low limit would let strangers lock an operator out
+SIGN_IN_FAILURE_RECORDS = RateLimit("records of failed sign-ins", 60, timedelta(minutes=1))
+"""Per kind of sign-in, for all addresses together, because audit rows cannot be deleted."""
 UNKNOWN_OPERATOR = "unknown"
 
 
 async def login_page(hub: Hub, request: Request) -> Response:
     if await find_current_session(hub, request):
-        answer = RedirectResponse(CONSOLE_PATH, 303)
-        renew_operator_cookie(hub, request, answer)
-        return answer
+        response = RedirectResponse(CONSOLE_PATH, 303)
+        renew_operator_cookie(hub, request, response)
+        return response
     return render_login_page(hub, request)
 
 
 async def sign_in_action(hub: Hub, request: Request) -> Response:
-    """Check name and password; a wrong one says nothing about which. No connection is held while it is compared."""
-    t, given = translator_for(request), await read_form(request)
-    visit: RequestContext = request.state.visit
-    if not is_login_form_valid(hub, request, given.get("form", "")):
-        return render_login_page(hub, request, t("stale form"), 403)
-    name, password = given.get("name", "")[:64], given.get("password", "")
-    known = None
+    """Check name and password. No connection is held while the password is hashed."""
+    t, fields, context = translator_for(request), await read_form(request), request_context(request)
+    if not is_trusted_form(hub, request, fields, request.cookies.get(LOGIN_FORM_COOKIE, "")):
+        return render_login_page(hub, request, t("common.error.form_expired"), 403)
+    name, password = fields.get("name", "")[:64], fields.get("password", "")
+    credentials = None
     try:
         async with hub.autocommit() as tx:
-            await consume_rate_limit(tx, SIGN_INS_PER_ADDRESS, rate_limit_address(visit.client_ip))
+            await consume_rate_limit(tx, SIGN_INS_PER_ADDRESS, rate_limit_address(context.client_ip))
             await consume_rate_limit(tx, SIGN_INS_PER_NAME, hash_login_name(name))
-            known = await find_operator_credentials(tx, name)
-        token = await start_operator_session(hub, visit, await authenticate_operator(known, password))
+            credentials = await find_operator_credentials(tx, name)
+        token = await start_operator_session(hub, context, await authenticate_operator(credentials, password))
     except Unauthenticated:
-        await record_failed_sign_in(hub, visit, known)
-        return render_login_page(hub, request, t("wrong"), 401)
+        await record_failed_sign_in(hub, context, credentials)
+        return render_login_page(hub, request, t("login.wrong_credentials"), 401)
     except RateLimited as error:
-        answer = render_login_page(hub, request, t("too many"), 429)
-        answer.headers.update(error_headers(error))
-        return answer
-    answer = RedirectResponse(CONSOLE_PATH, 303)
-    set_operator_cookie(hub, answer, token)
-    answer.delete_cookie(LOGIN_FORM_COOKIE, path=CONSOLE_PATH)
-    return answer
+        response = render_login_page(hub, request, t("login.rate_limited"), 429)
+        response.headers.update(error_headers(error))
+        return response
+    response = RedirectResponse(CONSOLE_PATH, 303)
+    set_operator_cookie(hub, response, token)
+    response.delete_cookie(LOGIN_FORM_COOKIE, path=CONSOLE_PATH)
+    return response
 
 
 def hash_login_name(name: str) -> str:
-    """What tries to a name are counted by: not what was typed, which may have been a password."""
+    """Return the key under which attempts are counted. The input is hashed because it may be a mistyped password."""
     return hashlib.sha256(name.lower().encode()).hexdigest()
 
 
@@ -87,7 +86,7 @@ async def start_operator_session(hub: Hub, context: RequestContext, operator: Op
 
 
 async def record_failed_sign_in(hub: Hub, context: RequestContext, operator: Operator | None) -> None:
-    """Write down that somebody tried, and to be whom. A name nobody has is not kept: it may be a password."""
+    """Record a failed sign-in. An unknown name is not recorded, because it may be a mistyped password."""
     await record_refused_access(
         hub, context, "operator.sign_in_failed", operator.name if operator else UNKNOWN_OPERATOR
     )
@@ -96,7 +95,7 @@ async def record_failed_sign_in(hub: Hub, context: RequestContext, operator: Ope
 async def record_refused_access(
     hub: Hub, context: RequestContext, action: str, subject: str | None, **details: object
 ) -> None:
-    """Write down that a door let somebody not in, unless it wrote that too often already."""
+    """Record a refused sign-in in the audit log, up to a rate limit."""
     async with hub.autocommit() as tx:
         try:
             await consume_rate_limit(tx, SIGN_IN_FAILURE_RECORDS, action)
@@ -106,54 +105,38 @@ async def record_refused_access(
 
 
 async def sign_out_action(hub: Hub, request: Request, session: OperatorSession, _fields: object) -> Response:
-    visit: RequestContext = request.state.visit
     async with hub.transaction() as tx:
-        await sign_out_operator(tx, session, visit.actor(f"operator:{session.name}"))
-    answer = RedirectResponse("/console/login", 303)
-    answer.delete_cookie(OPERATOR_COOKIE, path=CONSOLE_PATH)
-    return answer
+        await sign_out_operator(tx, session, request_context(request).actor(f"operator:{session.name}"))
+    response = RedirectResponse("/console/login", 303)
+    response.delete_cookie(OPERATOR_COOKIE, path=CONSOLE_PATH)
+    return response
 
 
 async def find_current_session(hub: Hub, request: Request) -> OperatorSession | None:
-    """Who is signed in. A page that keeps itself fresh, or a stream that opens again, is nobody who is there."""
+    """Return the session of the cookie. Background refreshes and streams do not count as activity."""
     token = request.cookies.get(OPERATOR_COOKIE)
     if not token:
         return None
-    used = "x-look" not in request.headers and request.url.path != LIVE_PATH
+    is_activity = REFRESH_HEADER not in request.headers and request.url.path != LIVE_PATH
     async with hub.autocommit() as tx:
-        session = await find_operator_session(tx, token, is_activity=used)
-    request.state.renewed = session and session.renewed_token
+        session = await find_operator_session(tx, token, is_activity=is_activity)
+    request.state.renewed_token = session and session.renewed_token
     return session
 
 
 def renew_operator_cookie(hub: Hub, request: Request, response: Response) -> None:
-    """Give the browser what its cookie is from now on, unless the answer ends the session or begins another."""
-    renewed: str | None = getattr(request.state, "renewed", None)
-    if renewed and not any(each.startswith(f"{OPERATOR_COOKIE}=") for each in response.headers.getlist("set-cookie")):
-        set_operator_cookie(hub, response, renewed)
+    """Set the renewed session cookie, unless the response already sets or deletes it."""
+    token: str | None = getattr(request.state, "renewed_token", None)
+    cookies = response.headers.getlist("set-cookie")
+    if token and not any(cookie.startswith(f"{OPERATOR_COOKIE}=") for cookie in cookies):
+        set_operator_cookie(hub, response, token)
 
 
 def render_login_page(hub: Hub, request: Request, error: str = "", status: int = 200) -> Response:
     token = request.cookies.get(LOGIN_FORM_COOKIE) or secrets.token_urlsafe(24)
-    answer = render_page(request, "login.html", status=status, error=error, form_token=token)
-    set_secure_cookie(hub, answer, LOGIN_FORM_COOKIE, token, max_age=3600, path=CONSOLE_PATH)
-    return answer
-
-
-def is_login_form_valid(hub: Hub, request: Request, token: str) -> bool:
-    """The form carries what its browser's cookie carries, and no other site sent it."""
-    kept = request.cookies.get(LOGIN_FORM_COOKIE, "")
-    return is_own_form(hub, request) and bool(kept) and equal_in_constant_time(kept, token)
-
-
-def is_own_form(hub: Hub, request: Request) -> bool:
-    """Whether nobody says that another site sent this. Browsers that say nothing have the form's own token to show."""
-    silent = request.headers.get("origin", "null") == "null" and "sec-fetch-site" not in request.headers
-    return silent or is_same_origin(request, hub)
-
-
-def equal_in_constant_time(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
+    response = render_page(request, "login.html", status=status, error=error, csrf_token=token)
+    set_secure_cookie(hub, response, LOGIN_FORM_COOKIE, token, max_age=3600, path=CONSOLE_PATH)
+    return response
 
 
 def set_operator_cookie(hub: Hub, response: Response, token: str) -> None:

@@ -1,4 +1,4 @@
-"""The first page: how each lane is, who works, and what is wrong."""
+"""The overview: the state of each lane, the workers and chores, and what needs attention."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,22 +22,22 @@ from pabal.queue.throughput import ThroughputMinute, last_hour_throughput
 from pabal.stats import HubStats, LaneStats
 
 MAX_WAIT = {"relay": timedelta(minutes=1), "events": timedelta(minutes=5), "notifications": timedelta(minutes=5)}
-"""How long the oldest of a lane may be due before somebody should look. A message's callback lives for a minute."""
+"""How long the oldest entry of a lane may be due before it is reported. A relay callback expires after a minute."""
 PENDING_URLS = {
     "relay": "/console/relay",
     "events": "/console/events?status=pending",
     "notifications": "/console/notifications?state=pending",
 }
 WORKER_LANES = ("events", "notifications")
-"""The lanes that need a worker; messages wait for their bots."""
+"""Lanes that need a worker. Relay messages wait for their bots instead."""
 SILENT_AFTER = 3 * HEARTBEAT_INTERVAL
-"""Three reports missed: who is silent for so long is hung, cut off or dead."""
+"""Three missed heartbeats: the worker hangs, is disconnected or has died."""
 MAX_NAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewSnapshot:
-    """Everything that is looked at, at one moment."""
+    """Everything the page shows, read at one moment."""
 
     listening: bool
     stats: HubStats
@@ -49,7 +49,7 @@ class OverviewSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """Something that is wrong: the sentence, what it speaks of, where to go. What is `bad` does not mend itself."""
+    """A problem: its text with values, and the page to look at. An error does not resolve itself."""
 
     text_id: str
     url: str
@@ -57,12 +57,12 @@ class Issue:
     is_error: bool = True
 
     def translate(self, t: Translator) -> str:
-        return t(self.text_id).format(**{name: t.translate(fact) for name, fact in self.values.items()})
+        return t(self.text_id, **self.values)
 
 
 def find_issues(snapshot: OverviewSnapshot) -> list[Issue]:
-    """What somebody should look at, the worst first."""
-    found = [
+    """Return what needs attention, errors first."""
+    issues = [
         *dead_letter_issues(snapshot),
         *waiting_issues(snapshot),
         *silent_worker_issues(snapshot),
@@ -70,70 +70,77 @@ def find_issues(snapshot: OverviewSnapshot) -> list[Issue]:
         *receiver_issues(snapshot),
         *listener_issues(snapshot),
     ]
-    return sorted(found, key=lambda concern: not concern.is_error)
+    return sorted(issues, key=lambda issue: not issue.is_error)
 
 
 def dead_letter_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
-    """Letters until somebody has seen to them; of notifications, which stay failed, those of the last hour."""
-    if letters := snapshot.stats.lane("events").dead:
-        yield Issue("letters left", "/console/dead", {"count": format_count(letters)})
-    if notices := sum(beat.dead for beat in snapshot.throughput["notifications"]):
-        yield Issue("notices undelivered", "/console/notifications?state=failed", {"count": format_count(notices)})
+    """Report unresolved dead letters, and notifications that failed in the last hour: those are never resolved."""
+    if dead_letters := snapshot.stats.lane("events").dead:
+        yield Issue("overview.issue.dead_letters", "/console/dead", {"count": dead_letters})
+    if failed := sum(minute.dead for minute in snapshot.throughput["notifications"]):
+        yield Issue("overview.issue.notifications_failed", "/console/notifications?state=failed", {"count": failed})
 
 
 def waiting_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
-    """What waits long, or for nobody."""
-    worked = {lane for worker in snapshot.workers if worker.silent < SILENT_AFTER for lane in worker.lanes}
+    """Report lanes whose entries wait too long, or have no worker."""
+    lanes_with_worker = {lane for worker in snapshot.workers if worker.silent < SILENT_AFTER for lane in worker.lanes}
     for lane in snapshot.stats.lanes:
-        if lane.waiting and lane.name in WORKER_LANES and lane.name not in worked:
-            yield Issue(f"{lane.name} unworked", "/console#workers", {"count": format_count(lane.waiting)})
+        if lane.waiting and lane.name in WORKER_LANES and lane.name not in lanes_with_worker:
+            yield Issue(f"overview.issue.no_worker.{lane.name}", "/console#workers", {"count": lane.waiting})
         elif lane.waiting and lane.oldest_due >= MAX_WAIT[lane.name]:
             yield Issue(
-                f"{lane.name} waiting", PENDING_URLS[lane.name], {"age": format_age(lane.oldest_due)}, is_error=False
+                f"overview.issue.waiting.{lane.name}",
+                PENDING_URLS[lane.name],
+                {"age": format_age(lane.oldest_due)},
+                is_error=False,
             )
 
 
 def silent_worker_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
     for worker in snapshot.workers:
         if worker.silent >= SILENT_AFTER:
-            yield Issue("worker silent", "/console#workers", {"worker": worker.id, "age": format_age(worker.silent)})
+            values = {"worker": worker.id, "age": format_age(worker.silent)}
+            yield Issue("overview.issue.worker_silent", "/console#workers", values)
 
 
 def chore_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
     if failing := [run.name for run in snapshot.chores if run.error]:
-        yield Issue("chores failing", "/console#chores", count_and_names(failing))
-    if late := [run.name for run in snapshot.chores if run.is_overdue]:
-        yield Issue("chores overdue", "/console#chores", count_and_names(late))
+        yield Issue("overview.issue.chores_failing", "/console#chores", count_and_names(failing))
+    if overdue := [run.name for run in snapshot.chores if run.is_overdue]:
+        yield Issue("overview.issue.chores_overdue", "/console#chores", count_and_names(overdue))
 
 
 def receiver_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
-    """Events that wait for a receiver who gets none, or that no handler takes."""
+    """Report events that are not delivered: their subscription is stopped, or no handler takes them."""
     for backlog in snapshot.backlogs:
-        facts = {"service": backlog.service, "count": format_capped_count(backlog.count)}
-        yield Issue(f"receiver {backlog.state}", f"/console/services/{backlog.service}", facts, is_error=False)
-    for left in snapshot.stats.unhandled:
-        if left.count:
-            facts = {"service": left.service, "count": format_count(left.count)}
-            yield Issue("events unhandled", build_url("/console/events", target=left.service, status="pending"), facts)
+        values = {"service": backlog.service, "count": cap_count(backlog.count)}
+        yield Issue(
+            f"overview.issue.receiver.{backlog.state}", f"/console/services/{backlog.service}", values, is_error=False
+        )
+    for unhandled in snapshot.stats.unhandled:
+        if unhandled.count:
+            url = build_url("/console/events", target=unhandled.service, status="pending")
+            yield Issue("overview.issue.unhandled", url, {"service": unhandled.service, "count": unhandled.count})
 
 
 def listener_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
     if not snapshot.listening:
-        yield Issue("doorbell deaf", "/console/health", is_error=False)
+        yield Issue("overview.issue.listener_disconnected", "/console/health", is_error=False)
 
 
-def count_and_names(names: Sequence[str]) -> dict[str, str]:
-    """How many, and the first of them."""
+def count_and_names(names: Sequence[str]) -> dict[str, int | str]:
+    """Return the number of names and the first few of them."""
     more = ", …" if len(names) > MAX_NAMES else ""
-    return {"count": format_count(len(names)), "names": ", ".join(names[:MAX_NAMES]) + more}
+    return {"count": len(names), "names": ", ".join(names[:MAX_NAMES]) + more}
 
 
-def format_capped_count(number: int) -> str:
-    return f"{format_count(number)}+" if number >= MAX_BACKLOG_COUNT else format_count(number)
+def cap_count(count: int) -> int | str:
+    """Return the count, or `1,000+` where counting stopped."""
+    return f"{format_count(count)}+" if count >= MAX_BACKLOG_COUNT else count
 
 
 RATE_MINUTES = 5
-"""Minutes a pace is taken from, the present one included."""
+"""Minutes a rate is averaged over, including the current one."""
 MINUTE = timedelta(minutes=1)
 LANE_URLS = {"relay": "/console/relay", "events": "/console/events", "notifications": "/console/notifications"}
 DEAD_URLS = {"events": "/console/dead", "notifications": "/console/notifications?state=failed"}
@@ -141,9 +148,10 @@ DEAD_URLS = {"events": "/console/dead", "notifications": "/console/notifications
 
 @dataclass(frozen=True, slots=True)
 class LaneCard:
-    """A lane: what it carries, how fast, its last hour.
+    """A lane with its rates and its last hour.
 
-    `held` of what waits is taken by nobody; `drains` is how long the rest will take, or None where nobody can say.
+    `blocked` of the waiting entries are not delivered at the moment. `drain_time` is the estimate for the others, or
+    None without one.
     """
 
     lane: LaneStats
@@ -159,25 +167,25 @@ class LaneCard:
 
     @property
     def dead_url(self) -> str | None:
-        """Where the dead of this lane lie; no message ever dies."""
+        """The page with the failed entries of this lane. Relay messages expire instead of failing."""
         return DEAD_URLS.get(self.lane.name)
 
 
 async def overview_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    seen = await read_overview(hub)
+    snapshot = await read_overview(hub)
     cards = [
-        lane_card(lane, seen.throughput[lane.name], count_blocked_events(seen) if lane.name == "events" else 0)
-        for lane in seen.stats.lanes
+        lane_card(lane, snapshot.throughput[lane.name], count_blocked_events(snapshot) if lane.name == "events" else 0)
+        for lane in snapshot.stats.lanes
     ]
     return render_page(
         request,
         "overview.html",
         session=session,
         cards=cards,
-        issues=find_issues(seen),
-        workers=seen.workers,
-        failing_chores=[run for run in seen.chores if run.error or run.is_overdue],
-        healthy_chores=[run for run in seen.chores if not run.error and not run.is_overdue],
+        issues=find_issues(snapshot),
+        workers=snapshot.workers,
+        failing_chores=[run for run in snapshot.chores if run.error or run.is_overdue],
+        healthy_chores=[run for run in snapshot.chores if not run.error and not run.is_overdue],
         silent_after=SILENT_AFTER,
         charts=charts,
         format_rate=format_rate,
@@ -185,11 +193,11 @@ async def overview_page(hub: Hub, request: Request, session: OperatorSession) ->
 
 
 async def read_overview(hub: Hub) -> OverviewSnapshot:
-    count = await hub.stats.read_cached()
+    stats = await hub.stats.read_cached()
     async with hub.autocommit() as tx:
         return OverviewSnapshot(
             listening=hub.doorbell.listening,
-            stats=count,
+            stats=stats,
             throughput=await last_hour_throughput(tx),
             workers=await list_processes(tx),
             chores=await hub.chores.list_runs(tx),
@@ -198,32 +206,32 @@ async def read_overview(hub: Hub) -> OverviewSnapshot:
 
 
 def count_blocked_events(snapshot: OverviewSnapshot) -> int:
-    """Events that wait for a receiver who is sent nothing, or that no handler takes.
+    """Count the events that are not delivered because their subscription is stopped or no handler takes them.
 
-    Two subscriptions of one service may wait for the same events, so of each service the most that is known counts.
-    Where there are more than were counted, it may be all that waits.
+    Two subscriptions of a service may wait for the same events, so only the largest number per service counts. If
+    counting stopped at its limit, all waiting events may be blocked.
     """
-    if any(each.count >= MAX_BACKLOG_COUNT for each in snapshot.backlogs):
+    if any(backlog.count >= MAX_BACKLOG_COUNT for backlog in snapshot.backlogs):
         return snapshot.stats.lane("events").waiting
-    most: dict[str, int] = {}
-    for each in (*snapshot.backlogs, *snapshot.stats.unhandled):
-        most[each.service] = max(each.count, most.get(each.service, 0))
-    return sum(most.values())
+    counts: dict[str, int] = {}
+    for backlog in (*snapshot.backlogs, *snapshot.stats.unhandled):
+        counts[backlog.service] = max(backlog.count, counts.get(backlog.service, 0))
+    return sum(counts.values())
 
 
 def lane_card(lane: LaneStats, throughput: Sequence[ThroughputMinute], blocked: int = 0) -> LaneCard:
-    """A lane with its pace: that of the last minutes, because what was an hour ago says little of now."""
+    """Compute the rates of a lane from its last minutes."""
     recent = throughput[-RATE_MINUTES:]
-    minutes = sum((beat.elapsed for beat in recent), timedelta()) / MINUTE or 1.0
-    done, dead = sum(beat.done for beat in recent) / minutes, sum(beat.dead for beat in recent) / minutes
-    failed = sum(beat.failed for beat in recent) / minutes + dead
-    ends, moving = done + dead, max(lane.waiting - blocked, 0)
-    return LaneCard(lane, throughput, done, failed, blocked, MINUTE * (moving / ends) if ends and moving else None)
+    minutes = sum((minute.elapsed for minute in recent), timedelta()) / MINUTE or 1.0
+    done, dead = sum(minute.done for minute in recent) / minutes, sum(minute.dead for minute in recent) / minutes
+    failed = sum(minute.failed for minute in recent) / minutes + dead
+    ended, moving = done + dead, max(lane.waiting - blocked, 0)
+    return LaneCard(lane, throughput, done, failed, blocked, MINUTE * (moving / ended) if ended and moving else None)
 
 
 def format_rate(number: float) -> str:
-    """So many a minute: a tenth where there are few."""
-    return f"{number:,.1f}" if 0 < number < 10 else f"{number:,.0f}"  # noqa: PLR2004 from there on it is noise
+    """Format a rate per minute, with one decimal below 10."""
+    return f"{number:,.1f}" if 0 < number < 10 else f"{number:,.0f}"  # noqa: PLR2004 decimals are noise from there on
 
 
 PAGES = (Page("/console", overview_page),)

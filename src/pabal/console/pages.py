@@ -1,4 +1,4 @@
-"""How a page is made: one template, one language, nothing cached where it should not be."""
+"""Rendering of pages: templates, forms, confirmations, flash messages and redirects."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pabal import __version__
+from pabal.console.csrf import CSRF_FIELD, csrf_input
 from pabal.console.format import (
     display_name,
     format_age,
@@ -27,6 +28,7 @@ from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
 from pabal.web.auth import set_secure_cookie
 from pabal.web.endpoint import read_body
+from pabal.web.request import RequestContext
 
 JINJA_ENV = jinja2.Environment(
     loader=jinja2.PackageLoader("pabal.console"),
@@ -34,15 +36,23 @@ JINJA_ENV = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
-    auto_reload=False,  # a hub that runs stays as it was started, whatever is installed meanwhile
+    auto_reload=False,  # an upgrade on disk must not change the pages of a running hub
 )
 MAX_FORM_BYTES = 65_536
-FLASH_COOKIE = "pabal_said"
-"""What a deed has to say, carried to the page that is shown after it."""
+REFRESH_HEADER = "x-refresh"
+"""Marks requests that an open page makes to refresh itself."""
+FLASH_COOKIE = "pabal_flash"
+"""Carries the result of an action to the page that is shown next."""
 FlashNumber = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
 FlashPayload = tuple[str, dict[str, FlashNumber]]
-"""A text of ours and the numbers in it: whatever a browser brings, no word of somebody else's is said here."""
+"""A text id and numbers. The cookie comes from the browser, so it cannot carry text of its own."""
 YEAR_SECONDS = 31_536_000
+
+
+def build_url(path: str, /, **params: str | None) -> str:
+    """Append the parameters that have a value."""
+    return f"{path}?{query}" if (query := urlencode({k: v for k, v in params.items() if v})) else path
+
 
 TEMPLATE_FILTERS: dict[str, Any] = {
     "count": format_count,
@@ -55,24 +65,31 @@ TEMPLATE_FILTERS: dict[str, Any] = {
     "redact_user_key": redact_user_key,
     "reply_texts": reply_texts,
 }
+TEMPLATE_GLOBALS: dict[str, Any] = {"build_url": build_url, "csrf_input": csrf_input}
 JINJA_ENV.filters.update(TEMPLATE_FILTERS)
+JINJA_ENV.globals.update(TEMPLATE_GLOBALS)
+
+
+def request_context(request: Request) -> RequestContext:
+    return request.state.visit
 
 
 def render_page(request: Request, template_name: str, *, status: int = 200, **context: object) -> HTMLResponse:
+    """Render a template in the visitor's language. A flash message is shown once, and not to a background refresh."""
     t = translator_for(request)
-    said = "" if "x-look" in request.headers else read_flash(request, t)  # nobody reads the top of a page fetched again
+    flash = "" if REFRESH_HEADER in request.headers else read_flash(request, t)
     html = JINJA_ENV.get_template(template_name).render(
-        t=t, path=request.url.path, version=__version__, flash=said, **context
+        t=t, path=request.url.path, version=__version__, flash=flash, **context
     )
-    answer = HTMLResponse(html, status, {"cache-control": "no-store"})
-    if said:
-        answer.delete_cookie(FLASH_COOKIE, path=first_path_segment(request.url.path))
-    return answer
+    response = HTMLResponse(html, status, {"cache-control": "no-store"})
+    if flash:
+        response.delete_cookie(FLASH_COOKIE, path=first_path_segment(request.url.path))
+    return response
 
 
-def error_page(request: Request, text_id: str, status: int, detail: str = "") -> HTMLResponse:
-    """A page that only says something: not there, away for the moment."""
-    return render_page(request, "error.html", status=status, text_id=text_id, detail=detail)
+def error_page(request: Request, error: str, status: int, detail: str = "") -> HTMLResponse:
+    """Render a page with one of the `common.error` texts."""
+    return render_page(request, "error.html", status=status, error=error, detail=detail)
 
 
 def confirm_page(
@@ -85,31 +102,24 @@ def confirm_page(
     return_url: str,
     **values: int | str,
 ) -> Response:
-    """Ask before something is done that cannot be undone: what, and to how many. The form comes back to its own path.
+    """Ask before an action: what happens, and to how many rows.
 
-    `carries` is what the form brought; `count` goes with it, and the deed sees whether that many are still meant.
-    Further `facts` are said by their names.
+    The form posts `fields` and `count` to the same path again, so that the action can check that the number it was
+    confirmed for still holds. `values` fill the other placeholders of the text.
     """
-    proof = ("csrf", session.csrf.hex())
-    asked = confirm_context(request, proof, text_id, count, fields, **values)
-    return render_page(request, "confirm.html", layout="base.html", session=session, return_url=return_url, **asked)
+    context = confirm_context(request, session.csrf.hex(), text_id, count, fields, **values)
+    return render_page(request, "confirm.html", layout="base.html", session=session, return_url=return_url, **context)
 
 
 def confirm_context(
-    request: Request,
-    csrf_field: tuple[str, str],
-    text_id: str,
-    count: int,
-    fields: Mapping[str, Any],
-    **values: int | str,
+    request: Request, csrf_token: str, text_id: str, count: int, fields: Mapping[str, Any], **values: int | str
 ) -> dict[str, Any]:
-    """What a page that asks says and brings back; `proof` is what its forms show to be ours."""
-    known = {name: format_count(fact) if isinstance(fact, int) else fact for name, fact in values.items()}
+    """Build the template context of a confirmation."""
     return {
-        "csrf_field": csrf_field,
-        "question": translator_for(request)(text_id).format(format_count(count), **known),
+        "csrf_token": csrf_token,
+        "question": translator_for(request)(text_id, count=count, **values),
         "count": count,
-        "fields": [(name, value) for name, value in form_pairs(fields) if name not in {csrf_field[0], "count"}],
+        "fields": [(name, value) for name, value in form_pairs(fields) if name not in {CSRF_FIELD, "count"}],
     }
 
 
@@ -118,20 +128,20 @@ def form_pairs(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def is_count_confirmed(fields: Mapping[str, str], count: int) -> bool:
-    """Whether the number that was agreed to is the number it is."""
+    """Return whether the number that was confirmed is still the current one."""
     return fields.get("count") == str(count)
 
 
 def is_confirmed(fields: Mapping[str, str]) -> bool:
-    """Whether somebody was told a number and agreed, whatever it has become since.
+    """Return whether any number was confirmed.
 
-    For deeds that protect: who is to be kept out must not be able to keep them from being done by moving the number.
+    For actions that lock someone out: they must not be able to prevent it by changing the number in the meantime.
     """
     return fields.get("count", "").isdecimal()
 
 
 class FlashRedirect(RedirectResponse):
-    """To a page after a deed, with something to say there, which the gate gives the browser to carry."""
+    """A redirect after an action, with a flash message. The guard of the route sets its cookie."""
 
     def __init__(self, url: str, text_id: str, numbers: dict[str, int]) -> None:
         super().__init__(url, 303)
@@ -139,42 +149,41 @@ class FlashRedirect(RedirectResponse):
 
 
 def redirect_with_flash(url: str, text_id: str = "", **numbers: int) -> Response:
-    """Go to a page after a deed, and say there what came of it."""
+    """Redirect to a page that shows the result of an action once."""
     return FlashRedirect(url, text_id, numbers)
 
 
 def set_flash_cookie(hub: Hub, response: Response) -> Response:
     if isinstance(response, FlashRedirect) and response.text_id:
-        told = quote(msgspec.json.encode([response.text_id, response.numbers]))
-        set_secure_cookie(hub, response, FLASH_COOKIE, told, max_age=30, path=first_path_segment(response.url))
+        payload = quote(msgspec.json.encode([response.text_id, response.numbers]))
+        set_secure_cookie(hub, response, FLASH_COOKIE, payload, max_age=30, path=first_path_segment(response.url))
     return response
 
 
 def first_path_segment(url: str) -> str:
-    """The beginning of an address that says whose pages these are: an operator's, an owner's, a user's."""
+    """Return the path that a cookie for this page is limited to: `/console`, `/portal` or `/chat`."""
     return f"/{urlsplit(url).path.split('/')[1]}"
 
 
 def read_flash(request: Request, t: Translator) -> str:
-    """What the deed before has to say; a cookie that makes no sense says nothing."""
+    """Return the flash message of the cookie, or nothing if the cookie is malformed."""
     try:
-        key, numbers = msgspec.json.decode(unquote(request.cookies.get(FLASH_COOKIE, "")), type=FlashPayload)
-        return t(key).format(**numbers)
+        text_id, numbers = msgspec.json.decode(unquote(request.cookies.get(FLASH_COOKIE, "")), type=FlashPayload)
+        return t(text_id, **numbers)
     except (msgspec.DecodeError, LookupError, ValueError):
         return ""
 
 
 def language_redirect(hub: Hub, request: Request, base_path: str) -> Response:
-    """Turn the pages under `home` to the other language."""
-    answer = RedirectResponse(base_path, 303)
-    set_secure_cookie(
-        hub, answer, LANGUAGE_COOKIE, translator_for(request).other_language, max_age=YEAR_SECONDS, path=base_path
-    )
-    return answer
+    """Switch the pages under `base_path` to the other language."""
+    response = RedirectResponse(base_path, 303)
+    language = translator_for(request).other_language
+    set_secure_cookie(hub, response, LANGUAGE_COOKIE, language, max_age=YEAR_SECONDS, path=base_path)
+    return response
 
 
 async def read_form(request: Request) -> ImmutableMultiDict[str, str]:
-    """What a form of ours brings: small, urlencoded."""
+    """Parse a small urlencoded form. NUL characters are dropped because PostgreSQL rejects them."""
     body = await read_body(request, MAX_FORM_BYTES)
     text = body.decode("utf-8", "replace")
     return ImmutableMultiDict(
@@ -183,25 +192,16 @@ async def read_form(request: Request) -> ImmutableMultiDict[str, str]:
 
 
 def read_filters(request: Request, *names: str) -> dict[str, str]:
-    """What a list is narrowed to by the address of the page: the names it knows, and only where something is said."""
-    said = {name: request.query_params.get(name, "").replace("\0", "").strip() for name in names}
-    return {name: value for name, value in said.items() if value}
-
-
-def build_url(path: str, /, **params: str | None) -> str:
-    """An address with what is said in it."""
-    return f"{path}?{query}" if (query := urlencode({k: v for k, v in params.items() if v})) else path
-
-
-TEMPLATE_GLOBALS: dict[str, Any] = {"build_url": build_url}
-JINJA_ENV.globals.update(TEMPLATE_GLOBALS)
+    """Return the query parameters with these names that have a value."""
+    values = {name: request.query_params.get(name, "").replace("\0", "").strip() for name in names}
+    return {name: value for name, value in values.items() if value}
 
 
 def secret_page(request: Request, session: OperatorSession, title_id: str, secret: str, return_url: str) -> Response:
-    """Show what nobody can look up again. `title` is a text's key, `back` where to go when it is written down."""
+    """Show a secret that cannot be read again later."""
     return render_page(request, "secret.html", session=session, title_id=title_id, secret=secret, return_url=return_url)
 
 
 def json_download(document: dict[str, Any], filename: str) -> Response:
-    named = {"content-disposition": f'attachment; filename="{filename}"', "cache-control": "no-store"}
-    return Response(msgspec.json.format(msgspec.json.encode(document)), media_type="application/json", headers=named)
+    headers = {"content-disposition": f'attachment; filename="{filename}"', "cache-control": "no-store"}
+    return Response(msgspec.json.format(msgspec.json.encode(document)), media_type="application/json", headers=headers)

@@ -1,4 +1,4 @@
-"""The page of one person: their toasts, and what they want to be told."""
+"""The page of one person (/me): their toasts and their notification preferences."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.console.i18n import Translator
-from pabal.console.pages import language_redirect, read_form, render_page
+from pabal.console.pages import language_redirect, read_form, render_page, request_context
 from pabal.core.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from pabal.hub import Hub
 from pabal.notifications.people.preferences import (
@@ -29,24 +29,23 @@ from pabal.notifications.toasts.inbox import (
 )
 from pabal.web.auth import authenticate_person, clear_person_cookie, is_same_origin, set_person_cookie
 from pabal.web.pagination import decode_cursor, next_cursor
-from pabal.web.request import RequestContext
 
 PERSON_PATH = "/me"
 PAGE_SIZE = 20
 LOCALES = ("ko", "en")
 SAME_ORIGIN_REFERRER = {"referrer-policy": "same-origin"}
-"""Without a referrer at all a browser does not say either that a form is from a page of ours."""
+"""With "no-referrer" browsers send "Origin: null" for forms, and the origin check would fail."""
 
 
 async def person_page(hub: Hub, request: Request) -> Response:
-    """The page; whoever comes with a link is asked before it is used, as anything may fetch one."""
+    """Show the page. A link asks for a click first, because link previews fetch it as well."""
     if (link := request.query_params.get("token")) is not None:
         return with_referrer_policy(
             render_page(
                 request,
                 "open_link.html",
                 layout="person/base.html",
-                title_id="my notices",
+                title_id="people.title.me",
                 field_name="token",
                 secret=link,
             )
@@ -54,41 +53,41 @@ async def person_page(hub: Hub, request: Request) -> Response:
     try:
         visitor = await authenticate_person(request, hub)
     except Unauthenticated:
-        return person_error_page(request, "no link", 401)
-    what = await inbox_context(hub, request, visitor)
+        return person_error_page(request, "link_expired", 401)
+    inbox = await inbox_context(hub, request, visitor)
     async with hub.autocommit() as tx:
-        wishes = await load_preferences(tx, visitor.id)
+        preferences = await load_preferences(tx, visitor.id)
     saved = "saved" in request.query_params
     return with_referrer_policy(
-        render_page(request, "person/page.html", person=visitor, preferences=wishes, saved=saved, **what)
+        render_page(request, "person/page.html", person=visitor, preferences=preferences, saved=saved, **inbox)
     )
 
 
 async def open_person_link_action(hub: Hub, request: Request) -> Response:
-    """Take a link, once, and give a cookie for it. Only to a form of ours: nobody opens theirs in another's browser."""
-    given = await read_form(request)
+    """Exchange a one-time link for a cookie. Forms of other sites could sign a visitor in as a different person."""
+    fields = await read_form(request)
     if not is_same_origin(request, hub):
-        return person_error_page(request, "stale form", 403)
+        return person_error_page(request, "form_expired", 403)
     async with hub.transaction() as tx:
-        cookie = await exchange_person_link(tx, given.get("token", ""))
-    answer = RedirectResponse(PERSON_PATH, 303)
+        cookie = await exchange_person_link(tx, fields.get("token", ""))
+    response = RedirectResponse(PERSON_PATH, 303)
     if cookie:
-        set_person_cookie(hub, answer, cookie)
-    return answer  # to who they were, or to be told that the link is of no use
+        set_person_cookie(hub, response, cookie)
+    return response  # without a new cookie the page shows the earlier session, or that the link has expired
 
 
 async def person_inbox_page(hub: Hub, request: Request, visitor: Person) -> Response:
-    """The part of the page that changes, for the page to fetch again."""
+    """Render only the inbox, which the page fetches again after a change."""
     return render_page(request, "person/inbox.html", **await inbox_context(hub, request, visitor))
 
 
 async def mark_toast_action(hub: Hub, request: Request, visitor: Person) -> Response:
     try:
-        what, toast = ToastAction(request.path_params["mark"]), UUID(request.path_params["id"])
+        action, toast_id = ToastAction(request.path_params["mark"]), UUID(request.path_params["id"])
         async with hub.transaction() as tx:
-            await mark_toast(tx, visitor.id, toast, what)
+            await mark_toast(tx, visitor.id, toast_id, action)
     except (ValueError, NotFound):
-        return person_error_page(request, "no such page", 404)
+        return person_error_page(request, "not_found", 404)
     return RedirectResponse(PERSON_PATH, 303)
 
 
@@ -99,16 +98,16 @@ async def read_all_toasts_action(hub: Hub, _request: Request, visitor: Person) -
 
 
 async def save_preferences_action(hub: Hub, request: Request, visitor: Person) -> Response:
-    """Take the switches as the form has them: one that is off is not in it."""
-    given = await read_form(request)
-    visit: RequestContext = request.state.visit
-    wish = PreferencesUpdate(
-        **{name: name in given for name in PREFERENCE_FLAGS},
-        night_consent="night_consent" in given,
-        locale=given["locale"] if given.get("locale") in LOCALES else None,
+    """Save all switches. A checkbox that is off is missing in the form."""
+    fields = await read_form(request)
+    update = PreferencesUpdate(
+        **{name: name in fields for name in PREFERENCE_FLAGS},
+        night_consent="night_consent" in fields,
+        locale=fields["locale"] if fields.get("locale") in LOCALES else None,
     )
+    actor = request_context(request).actor(person_pseudonym(visitor.id))
     async with hub.transaction() as tx:
-        await update_preferences(tx, visitor.id, wish, visit.actor(person_pseudonym(visitor.id)))
+        await update_preferences(tx, visitor.id, update, actor)
     return RedirectResponse(f"{PERSON_PATH}?saved=1", 303)
 
 
@@ -116,9 +115,9 @@ async def sign_out_person_action(hub: Hub, _request: Request, visitor: Person) -
     async with hub.transaction() as tx:
         await revoke_person_token(tx, visitor)
         notify_toast_streams(tx, visitor.id)
-    answer = RedirectResponse(PERSON_PATH, 303)
-    clear_person_cookie(answer)
-    return answer
+    response = RedirectResponse(PERSON_PATH, 303)
+    clear_person_cookie(response)
+    return response
 
 
 async def switch_person_language_action(hub: Hub, request: Request, _visitor: Person) -> Response:
@@ -126,28 +125,28 @@ async def switch_person_language_action(hub: Hub, request: Request, _visitor: Pe
 
 
 async def person_or_error_page(hub: Hub, request: Request) -> Person | Response:
-    """Whose page it is, or what to show whoever it is not."""
+    """Authenticate the person, or return the error page to show."""
     try:
         return await authenticate_person(request, hub)
     except Unauthenticated:
-        return person_error_page(request, "no link", 401)
+        return person_error_page(request, "link_expired", 401)
     except Forbidden:
-        return person_error_page(request, "stale form", 403)
+        return person_error_page(request, "form_expired", 403)
 
 
 async def inbox_context(hub: Hub, request: Request, visitor: Person) -> dict[str, Any]:
-    """What is in the inbox, or was put away: one page of it."""
+    """Load one page of the inbox or of the archive."""
     archived = request.query_params.get("view") == "archived"
     try:
         before = decode_cursor(request.query_params.get("cursor"))
     except Invalid:
         before = None
     async with hub.autocommit() as tx:
-        now = await load_inbox_state(tx, visitor.id)
+        inbox_state = await load_inbox_state(tx, visitor.id)
         rows = await list_toasts(tx, visitor.id, archived=archived, before=before, limit=PAGE_SIZE)
     return {
         "rows": rows,
-        "inbox_state": now,
+        "inbox_state": inbox_state,
         "archived": archived,
         "next_cursor": next_cursor(rows, PAGE_SIZE),
         "current_cursor": before,
@@ -156,23 +155,24 @@ async def inbox_context(hub: Hub, request: Request, visitor: Person) -> dict[str
 
 
 def format_time_ago(t: Translator, age: timedelta) -> str:
-    """How long ago, as somebody would say it."""
+    """Format an age in its largest unit."""
     minutes = int(age.total_seconds()) // 60
     if minutes < 1:
-        return t("just now")
-    if minutes < 60:  # noqa: PLR2004 as a clock has them
-        return t("minutes ago").format(minutes)
-    return t("hours ago").format(minutes // 60) if minutes < 60 * 24 else t("days ago").format(minutes // (60 * 24))
+        return t("person.time.now")
+    if minutes < 60:  # noqa: PLR2004 minutes of an hour
+        return t("person.time.minutes", count=minutes)
+    if minutes < 60 * 24:
+        return t("person.time.hours", count=minutes // 60)
+    return t("person.time.days", count=minutes // (60 * 24))
 
 
 async def person_not_found_page(request: Request) -> Response:
-    return person_error_page(request, "no such page", 404)
+    return person_error_page(request, "not_found", 404)
 
 
-def person_error_page(request: Request, text_id: str, status: int, detail: str = "") -> HTMLResponse:
-    return with_referrer_policy(
-        render_page(request, "person/error.html", status=status, text_id=text_id, detail=detail)
-    )
+def person_error_page(request: Request, error: str, status: int, detail: str = "") -> HTMLResponse:
+    """Render a page with one of the `people.error` texts."""
+    return with_referrer_policy(render_page(request, "person/error.html", status=status, error=error, detail=detail))
 
 
 def with_referrer_policy(response: HTMLResponse) -> HTMLResponse:

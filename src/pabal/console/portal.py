@@ -1,4 +1,4 @@
-"""The owner's portal: who signs in with a relay token or a session's, and is still let in."""
+"""The portal of bot owners, who sign in with a relay token or a session token."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,12 +8,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.console.cookie_guard import CookieGuard, csrf_token_for
+from pabal.console.cookie_guard import CookieGuard
+from pabal.console.csrf import csrf_token_for
 from pabal.console.format import redact_user_key
 from pabal.console.guards import Form
 from pabal.console.i18n import translator_for
 from pabal.console.login import record_refused_access
-from pabal.console.pages import is_confirmed, read_filters, read_form, redirect_with_flash
+from pabal.console.pages import is_confirmed, read_filters, read_form, redirect_with_flash, request_context
 from pabal.console.relay.conversations import apply_conversation_action, count_messages_to_cancel, raw_query_param
 from pabal.console.relay.messages import parse_message_status
 from pabal.core.actor import Actor
@@ -21,9 +22,9 @@ from pabal.core.errors import AccountDisabled, NotFound, RateLimited, Unauthenti
 from pabal.db.tx import Tx
 from pabal.hub import Hub
 from pabal.limits import consume_rate_limit, rate_limit_address
-from pabal.relay import accounts as roster
 from pabal.relay import web_sessions
 from pabal.relay.accounts import (
+    MAX_COUNT_FOR_ONE,
     find_account_summary,
     list_live_pairing_codes,
     measure_deletion_impact,
@@ -45,27 +46,26 @@ from pabal.relay.web_sessions import (
 )
 from pabal.web.auth import is_same_origin
 from pabal.web.errors import error_headers
-from pabal.web.request import RequestContext
 
 PORTAL_PATH = "/portal"
 PORTAL_LOGIN_PATH = f"{PORTAL_PATH}/login"
 PORTAL_COOKIE = "pabal_portal"
 MAX_TOKEN_LENGTH = 200
-"""Characters of a token that are looked at; ours are shorter."""
+"""Characters of the input that are read; real tokens are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortalVisitor:
-    """An owner who is signed in, as their token stands now."""
+    """A signed-in owner, with the current rights of their token."""
 
     principal: RelayPrincipal
     csrf_token: str
 
     @property
     def owner(self) -> AccountOwner:
-        """The account's owner; to a session that has none yet, nothing of one is there."""
+        """The owner of the account. A session that is not paired yet has none."""
         if self.principal.account_id is None:
-            raise NotFound("there is no account yet")
+            raise NotFound("this session has no account yet")
         return require_owner(self.principal)
 
     @property
@@ -74,7 +74,7 @@ class PortalVisitor:
 
 
 async def authenticate_portal_visitor(hub: Hub, request: Request) -> PortalVisitor:
-    """Whoever is signed in. An account that is disabled lets nobody in; whoever tries again is told why."""
+    """Authenticate the cookie. The owner of a disabled account has to sign in again and learns the reason there."""
     cookie = request.cookies.get(PORTAL_COOKIE, "")
     try:
         async with hub.autocommit() as tx:
@@ -84,7 +84,7 @@ async def authenticate_portal_visitor(hub: Hub, request: Request) -> PortalVisit
 
 
 async def hold_portal_access(tx: Tx, request: Request, visitor: PortalVisitor) -> str:
-    """See in a deed's own transaction that its owner is let in until it ends; what is kept of their token."""
+    """Lock the owner's access for the transaction of an action. Returns the hash of their token."""
     try:
         return await lock_portal_owner(tx, request.cookies.get(PORTAL_COOKIE, ""), visitor.owner)
     except AccountDisabled as error:
@@ -113,27 +113,26 @@ async def portal_login_page(hub: Hub, request: Request) -> Response:
 
 
 async def portal_sign_in_action(hub: Hub, request: Request) -> Response:
-    """Take a token, which goes no further than its hash, and give a cookie for it."""
-    t, given = translator_for(request), await read_form(request)
-    visit: RequestContext = request.state.visit
+    """Exchange a token for a cookie. The token itself is not stored."""
+    t, fields, context = translator_for(request), await read_form(request), request_context(request)
     if not is_same_origin(request, hub):
-        return render_portal_login_page(request, t("stale form"), 403)
+        return render_portal_login_page(request, t("people.error.form_expired"), 403)
     try:
         async with hub.autocommit() as tx:
-            await consume_rate_limit(tx, web_sessions.PORTAL_SIGN_IN_LIMIT, rate_limit_address(visit.client_ip))
+            await consume_rate_limit(tx, web_sessions.PORTAL_SIGN_IN_LIMIT, rate_limit_address(context.client_ip))
         async with hub.transaction() as tx:
             cookie = await create_portal_session(
-                tx, given.get("token", "").strip()[:MAX_TOKEN_LENGTH], visit.actor("nobody")
+                tx, fields.get("token", "").strip()[:MAX_TOKEN_LENGTH], context.actor("nobody")
             )
     except RateLimited as error:
-        answer = render_portal_login_page(request, t("too many"), 429)
-        answer.headers.update(error_headers(error))
-        return answer
+        response = render_portal_login_page(request, t("portal.login.rate_limited"), 429)
+        response.headers.update(error_headers(error))
+        return response
     except (Unauthenticated, AccountDisabled) as error:
-        await record_refused_access(hub, visit, "portal.refused", None, why=error.code)
+        await record_refused_access(hub, context, "portal.refused", None, why=error.code)
         if isinstance(error, AccountDisabled):
-            return render_portal_login_page(request, t("account is off"), 403)
-        return render_portal_login_page(request, t("token unknown"), 401)
+            return render_portal_login_page(request, t("portal.login.disabled"), 403)
+        return render_portal_login_page(request, t("portal.login.unknown_token"), 401)
     return PORTAL_GUARD.sign_in_redirect(hub, cookie, web_sessions.PORTAL_SESSION_LIFETIME)
 
 
@@ -148,9 +147,8 @@ def render_portal_login_page(request: Request, error: str = "", status: int = 20
 
 
 def portal_actor(request: Request, visitor: PortalVisitor) -> Actor:
-    """The owner, as the audit log names them at every door."""
-    visit: RequestContext = request.state.visit
-    return visit.actor(relay_principal_name(visitor.principal))
+    """Return the owner as an actor of the audit log."""
+    return request_context(request).actor(relay_principal_name(visitor.principal))
 
 
 PAGE_SIZE = 30
@@ -158,27 +156,27 @@ PREVIEW_SIZE = 10
 
 
 async def portal_page(hub: Hub, request: Request, visitor: PortalVisitor) -> Response:
-    """Everything at a glance; a session nobody has paired yet waits here with its code."""
+    """Show the account and its users. A session that is not paired yet sees its pairing code."""
     if visitor.principal.account_id is None:
         return await portal_pairing_page(hub, request, visitor)
-    account = visitor.owner.account_id
+    account_id = visitor.owner.account_id
     after = decode_conversation_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
-        has = await find_account_summary(tx, account)
-        live_codes = await list_live_pairing_codes(tx, account)
-        people = await list_conversations(tx, account=account, after=after, limit=PAGE_SIZE + 1)
-        recent = await list_messages(tx, MessageFilter(account), PREVIEW_SIZE)
-    people, more = people[:PAGE_SIZE], people[PAGE_SIZE:]
+        summary = await find_account_summary(tx, account_id)
+        pairing_codes = await list_live_pairing_codes(tx, account_id)
+        conversations = await list_conversations(tx, account=account_id, after=after, limit=PAGE_SIZE + 1)
+        recent = await list_messages(tx, MessageFilter(account_id), PREVIEW_SIZE)
+    conversations, more = conversations[:PAGE_SIZE], conversations[PAGE_SIZE:]
     return PORTAL_GUARD.render_page(
         request,
         "portal/home.html",
         csrf_token=visitor.csrf_token,
-        counts=has,
-        max_counted=roster.MAX_COUNT_FOR_ONE,
-        pairing_codes=live_codes,
+        counts=summary,
+        max_counted=MAX_COUNT_FOR_ONE,
+        pairing_codes=pairing_codes,
         max_codes=codes.MAX_LIVE_CODES,
-        conversations=people,
-        next_cursor=encode_conversation_cursor(people[-1]) if more else None,
+        conversations=conversations,
+        next_cursor=encode_conversation_cursor(conversations[-1]) if more else None,
         current_cursor=after,
         recent_messages=recent.items,
         uses_relay_token=visitor.uses_relay_token,
@@ -189,92 +187,99 @@ async def portal_page(hub: Hub, request: Request, visitor: PortalVisitor) -> Res
 async def portal_pairing_page(hub: Hub, request: Request, visitor: PortalVisitor) -> Response:
     assert visitor.principal.session_id is not None
     async with hub.autocommit() as tx:
-        awaited = await find_pending_session_code(tx, visitor.principal.session_id)
+        pairing_code = await find_pending_session_code(tx, visitor.principal.session_id)
     return PORTAL_GUARD.render_page(
         request,
         "portal/pairing.html",
         csrf_token=visitor.csrf_token,
-        pairing_code=awaited,
+        pairing_code=pairing_code,
         command_prefix=hub.settings.command_prefix,
     )
 
 
 async def portal_messages_page(hub: Hub, request: Request, visitor: PortalVisitor) -> Response:
-    """What came to this account, the newest first, with what was answered."""
-    account, said = visitor.owner.account_id, read_filters(request, "status")
+    """List the messages of this account with their replies, newest first."""
+    account_id, filters = visitor.owner.account_id, read_filters(request, "status")
     if key := raw_query_param(request, "conversation"):
-        said["conversation"] = key
-    status, cursor = parse_message_status(said), request.query_params.get("cursor") or None
+        filters["conversation"] = key
+    status, cursor = parse_message_status(filters), request.query_params.get("cursor") or None
     async with hub.autocommit() as tx:
-        found = await list_messages(tx, MessageFilter(account, key or None, status), PAGE_SIZE, cursor)
-        answered = await find_reply_summaries(tx, [each.id for each in found.items], account)
+        page = await list_messages(tx, MessageFilter(account_id, key or None, status), PAGE_SIZE, cursor)
+        replies = await find_reply_summaries(tx, [message.id for message in page.items], account_id)
     return PORTAL_GUARD.render_page(
         request,
         "portal/messages.html",
         csrf_token=visitor.csrf_token,
-        rows=found.items,
-        replies=answered,
-        filters=said,
+        rows=page.items,
+        replies=replies,
+        filters=filters,
         statuses=MESSAGE_STATUSES,
-        next_cursor=found.cursor,
+        next_cursor=page.cursor,
         current_cursor=cursor,
     )
 
 
 async def portal_message_page(hub: Hub, request: Request, visitor: PortalVisitor) -> Response:
-    row: UUID = request.path_params["id"]
+    message_id: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
-        whole = await find_message(tx, row, visitor.owner.account_id)
+        details = await find_message(tx, message_id, visitor.owner.account_id)
     return PORTAL_GUARD.render_page(
         request,
         "portal/message.html",
         csrf_token=visitor.csrf_token,
-        message=whole.message,
-        payload=whole.payload,
-        reply=whole.reply,
+        message=details.message,
+        payload=details.payload,
+        reply=details.reply,
     )
 
 
 async def create_portal_code_action(hub: Hub, request: Request, visitor: PortalVisitor, _fields: Form) -> Response:
-    """Make a pairing code, as often as the door for it allows."""
-    account = visitor.owner.account_id
+    """Create a pairing code, within the rate limit of the API."""
+    account_id = visitor.owner.account_id
     async with hub.autocommit() as tx:
-        await consume_rate_limit(tx, codes.PAIRING_CODE_RATE_LIMIT, str(account))
+        await consume_rate_limit(tx, codes.PAIRING_CODE_RATE_LIMIT, str(account_id))
     async with hub.transaction() as tx:
-        await create_pairing_code(tx, account, portal_actor(request, visitor))
+        await create_pairing_code(tx, account_id, portal_actor(request, visitor))
         await hold_portal_access(tx, request, visitor)
     hub.relay.metrics.pairing_codes_created.add(1)
-    return redirect_with_flash(PORTAL_PATH, "done code")
+    return redirect_with_flash(PORTAL_PATH, "portal.code.created")
 
 
 async def change_portal_conversation_action(
     hub: Hub, request: Request, visitor: PortalVisitor, fields: Form
 ) -> Response:
-    """Connect, disconnect, keep out or let in one of their own users."""
-    deed, key, account = request.path_params["deed"], fields.get("key", ""), visitor.owner.account_id
+    """Approve, deny, disconnect, block or unblock a user of the account."""
+    action, key, account_id = request.path_params["action"], fields.get("key", ""), visitor.owner.account_id
     async with hub.transaction() as tx:
-        ends = await count_messages_to_cancel(tx, deed, key, account)
+        cancelled = await count_messages_to_cancel(tx, action, key, account_id)
         await hold_portal_access(tx, request, visitor)
-        if ends is not None and not is_confirmed(fields):
+        if cancelled is not None and not is_confirmed(fields):
             return PORTAL_GUARD.confirm_page(
-                request, visitor, text_id=f"sure {deed}", count=ends, fields=fields, who=redact_user_key(key)
+                request,
+                visitor,
+                text_id=f"portal.confirm.{action}",
+                count=cancelled,
+                fields=fields,
+                who=redact_user_key(key),
             )
-        await apply_conversation_action(tx, hub, deed, key, portal_actor(request, visitor), account_id=account)
-    return redirect_with_flash(PORTAL_PATH, f"done {deed}")
+        await apply_conversation_action(tx, hub, action, key, portal_actor(request, visitor), account_id=account_id)
+    return redirect_with_flash(PORTAL_PATH, f"portal.done.{action}")
 
 
 async def rotate_portal_token_action(hub: Hub, request: Request, visitor: PortalVisitor, fields: Form) -> Response:
-    """Give another relay token to whoever showed the one before; this browser stays in, every other is out."""
-    account = visitor.owner.account_id
+    """Replace the relay token. This browser stays signed in, every other one is signed out."""
+    account_id = visitor.owner.account_id
     if not visitor.uses_relay_token:
-        raise NotFound("a session's token cannot be rotated")
+        raise NotFound("session tokens cannot be rotated")
     async with hub.transaction() as tx:
-        ends = await measure_deletion_impact(tx, account)
-        before = await hold_portal_access(tx, request, visitor)
+        impact = await measure_deletion_impact(tx, account_id)
+        token_hash = await hold_portal_access(tx, request, visitor)
         if not is_confirmed(fields):
-            return PORTAL_GUARD.confirm_page(request, visitor, text_id="sure rotate own", count=ends.codes, fields={})
-        token = await rotate_relay_token(tx, account, portal_actor(request, visitor))
-        await replace_portal_token(tx, request.cookies.get(PORTAL_COOKIE, ""), before, token)
+            return PORTAL_GUARD.confirm_page(
+                request, visitor, text_id="portal.confirm.rotate", count=impact.codes, fields={}
+            )
+        token = await rotate_relay_token(tx, account_id, portal_actor(request, visitor))
+        await replace_portal_token(tx, request.cookies.get(PORTAL_COOKIE, ""), token_hash, token)
     return PORTAL_GUARD.render_page(request, "portal/secret.html", csrf_token=visitor.csrf_token, secret=token)
 
 
@@ -291,7 +296,7 @@ def portal_routes(hub: Hub) -> list[BaseRoute]:
         Route(f"{PORTAL_PATH}/code", PORTAL_GUARD.action_handler(hub, create_portal_code_action), methods=["POST"]),
         Route(f"{PORTAL_PATH}/rotate", PORTAL_GUARD.action_handler(hub, rotate_portal_token_action), methods=["POST"]),
         Route(
-            f"{PORTAL_PATH}/conversation/{{deed}}",
+            f"{PORTAL_PATH}/conversation/{{action}}",
             PORTAL_GUARD.action_handler(hub, change_portal_conversation_action),
             methods=["POST"],
         ),

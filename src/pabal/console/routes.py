@@ -1,4 +1,4 @@
-"""The console's table of contents."""
+"""Routes of the console, the pages of people (/me, /chat) and the portal."""
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -7,8 +7,9 @@ from starlette.staticfiles import StaticFiles
 
 from pabal.console import audit, dead_letters, events, health, live, login, overview, profile, services, trace
 from pabal.console.chat import chat_routes
+from pabal.console.csrf import is_not_cross_site
 from pabal.console.guards import Action, Page, person_handler, public_handler
-from pabal.console.login import is_own_form, login_page, sign_in_action, sign_out_action
+from pabal.console.login import login_page, sign_in_action, sign_out_action
 from pabal.console.notifications import addresses, notifications, rules, templates
 from pabal.console.pages import error_page, language_redirect
 from pabal.console.person import (
@@ -25,7 +26,6 @@ from pabal.console.person import (
 )
 from pabal.console.portal import portal_routes
 from pabal.console.relay import accounts, conversations, messages
-from pabal.console.relay import accounts as room
 from pabal.hub import Hub
 from pabal.operators.operators import Role
 
@@ -43,7 +43,7 @@ PAGES: tuple[Page | Action, ...] = (
     *services.PAGES,
     *audit.PAGES,
     *profile.PAGES,
-    *room.RELAY_PAGES,
+    *accounts.RELAY_PAGES,
     *accounts.PAGES,
     *conversations.PAGES,
     *messages.PAGES,
@@ -81,12 +81,10 @@ async def redirect_to_console(_request: Request) -> Response:
 
 
 async def not_found_page(request: Request) -> Response:
-    return error_page(request, "no such page", 404)
+    return error_page(request, "not_found", 404)
 
 
 async def switch_language_action(hub: Hub, request: Request) -> Response:
-    return (
-        language_redirect(hub, request, login.CONSOLE_PATH)
-        if is_own_form(hub, request)
-        else error_page(request, "stale form", 403)
-    )
+    if not is_not_cross_site(hub, request):
+        return error_page(request, "form_expired", 403)
+    return language_redirect(hub, request, login.CONSOLE_PATH)

@@ -1,6 +1,7 @@
-"""Services: who there is, what they may, and what lives of their secrets, tokens and subscriptions."""
+"""Services with their permissions, secrets, tokens and subscriptions."""
 
 from datetime import datetime, timedelta
+from typing import Literal
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -48,8 +49,9 @@ PAGE_SIZE = 50
 FAMILIES_PAGE_SIZE = 20
 MAX_DESCRIPTION_LENGTH = 500
 OVERLAPS = {"7d": timedelta(days=7), "1d": timedelta(days=1), "1h": timedelta(hours=1), "0": timedelta()}
-"""How long the secret before may work on."""
+"""How long the previous secret keeps working after a rotation."""
 EMPTY_FORM: Form = ImmutableMultiDict[str, str]()
+SubscriptionDisplayState = Literal["active", "paused", "auto_disabled", "suspended", "probing"]
 
 
 async def services_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
@@ -59,7 +61,7 @@ async def services_page(hub: Hub, request: Request, session: OperatorSession) ->
 async def render_services_page(
     hub: Hub, request: Request, session: OperatorSession, error: RequestError | None = None, fields: Form = EMPTY_FORM
 ) -> Response:
-    """All of them by their names, with the form for another one; what was refused is there to be mended."""
+    """List the services by name, with the form to add one. A rejected form is shown again with its error."""
     after = request.query_params.get("cursor", "").replace("\0", "")
     async with hub.autocommit() as tx:
         rows = await list_service_summaries(tx, after=after, limit=PAGE_SIZE + 1)
@@ -84,12 +86,12 @@ async def service_page(hub: Hub, request: Request, session: OperatorSession) -> 
     async with hub.autocommit() as tx:
         service = await find_service(tx, name)
         secrets = await list_live_secrets(tx, name)
-        live = await count_live_families_capped(tx, name)
-        rows = await list_live_families(tx, name, after=after, limit=FAMILIES_PAGE_SIZE)
-        wishes = await list_subscriptions(
+        family_count = await count_live_families_capped(tx, name)
+        families = await list_live_families(tx, name, after=after, limit=FAMILIES_PAGE_SIZE)
+        rows = await list_subscriptions(
             tx, EventAccess(name, all_services=False), limit=subscriptions.MAX_SUBSCRIPTIONS
         )
-    carried = expand_permissions(service.permissions)
+    permissions = expand_permissions(service.permissions)
     return render_page(
         request,
         "services/detail.html",
@@ -97,29 +99,29 @@ async def service_page(hub: Hub, request: Request, session: OperatorSession) -> 
         service=service,
         secrets=secrets,
         newest_secret_id=newest_secret_id(secrets),
-        live_families=live,
+        live_families=family_count,
         max_families=inspect.MAX_COUNTED_FAMILIES,
-        families=rows,
-        next_cursor=next_cursor(rows, FAMILIES_PAGE_SIZE, time_field="expires_at"),
+        families=families,
+        next_cursor=next_cursor(families, FAMILIES_PAGE_SIZE, time_field="expires_at"),
         current_cursor=after,
         subscriptions=[
-            (each, subscription_display_state(each, service.now), subscription_target(each, session)) for each in wishes
+            (row, subscription_display_state(row, service.now), subscription_target(row, session)) for row in rows
         ],
-        permissions=[each for each in Permission if each in carried],
+        permissions=[permission for permission in Permission if permission in permissions],
         overlaps=tuple(OVERLAPS),
         is_hub=name == services.HUB_SERVICE,
     )
 
 
 async def add_service_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Add a service. Its secret is on the answer and nowhere else: asking for the same again finds the name taken."""
+    """Add a service and show its secret once. Sending the form again fails, because the name is taken."""
     name, description = fields.get("name", "").strip(), fields.get("description", "").strip()
     if description and (not description.isprintable() or len(description) > MAX_DESCRIPTION_LENGTH):
-        mistake = Invalid.of_field("description", f"is one line of at most {MAX_DESCRIPTION_LENGTH} characters")
-        return await render_services_page(hub, request, session, mistake, fields)
+        error = Invalid.of_field("description", f"must be one line of at most {MAX_DESCRIPTION_LENGTH} characters")
+        return await render_services_page(hub, request, session, error, fields)
     try:
         async with hub.transaction() as tx:
-            added, secret = await add_service(
+            service, secret = await add_service(
                 tx,
                 name,
                 fields.getlist("permission"),
@@ -128,106 +130,119 @@ async def add_service_action(hub: Hub, request: Request, session: OperatorSessio
             )
     except (Invalid, Conflict) as error:
         return await render_services_page(hub, request, session, error, fields)
-    return secret_page(request, session, "service secret", secret, f"{SERVICES_PATH}/{added.name}")
+    return secret_page(request, session, "services.secret.new", secret, f"{SERVICES_PATH}/{service.name}")
 
 
 async def rotate_service_secret_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Give a service a new secret, if the newest is still the one its page showed: a form sent twice makes one."""
+    """Create a new secret, if the newest one is still the one the page showed: a form sent twice creates one."""
     name = read_service_name(request)
-    home, overlap = f"{SERVICES_PATH}/{name}", OVERLAPS.get(fields.get("overlap", ""))
+    return_url, overlap = f"{SERVICES_PATH}/{name}", OVERLAPS.get(fields.get("overlap", ""))
     if overlap is None:
-        raise Invalid.of_field("overlap", f"is one of {', '.join(OVERLAPS)}")
+        raise Invalid.of_field("overlap", f"must be one of {', '.join(OVERLAPS)}")
     async with hub.transaction() as tx:
         secrets = await lock_live_secrets(tx, name)
         if fields.get("newest") != newest_secret_id(secrets):
-            return redirect_with_flash(home, "secret changed meanwhile")
+            return redirect_with_flash(return_url, "services.secret.changed")
         if not overlap and not is_confirmed(fields):
             return confirm_page(
-                request, session, text_id="end secrets", count=len(secrets), fields=fields, return_url=home
+                request,
+                session,
+                text_id="services.secret.confirm_revoke",
+                count=len(secrets),
+                fields=fields,
+                return_url=return_url,
             )
         secret = await rotate_service_secret(tx, name, operator_actor(request, session), overlap=overlap)
-    return secret_page(request, session, "service secret", secret, home)
+    return secret_page(request, session, "services.secret.new", secret, return_url)
 
 
 async def disable_service_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Keep a service out. What stops with it is its live families; they go on when it is let in again."""
+    """Disable a service. Its tokens are rejected until it is enabled again."""
     name = read_service_name(request)
     async with hub.transaction() as tx:
         await find_service(tx, name)
-        live = await count_live_families(tx, name)
+        family_count = await count_live_families(tx, name)
         if not is_confirmed(fields):
             return confirm_page(
                 request,
                 session,
-                text_id="keep out",
-                count=live,
+                text_id="services.disable.confirm",
+                count=family_count,
                 fields=fields,
                 return_url=f"{SERVICES_PATH}/{name}",
                 name=name,
             )
         await set_service_active(tx, name, operator_actor(request, session), active=False)
-    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "service disabled said")
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.disable.done")
 
 
 async def enable_service_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     name = read_service_name(request)
     async with hub.transaction() as tx:
         await set_service_active(tx, name, operator_actor(request, session), active=True)
-    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "service enabled said")
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.enable.done")
 
 
 async def revoke_token_family_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     name = read_service_name(request)
-    row: UUID = request.path_params["id"]
+    family_id: UUID = request.path_params["id"]
     if not is_count_confirmed(fields, 1):
         return confirm_page(
             request,
             session,
-            text_id="end families",
+            text_id="services.family.confirm_revoke",
             count=1,
             fields=fields,
             return_url=f"{SERVICES_PATH}/{name}",
             name=name,
         )
     async with hub.transaction() as tx:
-        await revoke_service_family(tx, name, row, operator_actor(request, session))
-    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "families ended", n=1)
+        await revoke_service_family(tx, name, family_id, operator_actor(request, session))
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.family.revoked", count=1)
 
 
 async def revoke_token_families_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """End the families there are."""
+    """Revoke all tokens of a service."""
     name = read_service_name(request)
-    home = f"{SERVICES_PATH}/{name}"
+    return_url = f"{SERVICES_PATH}/{name}"
     async with hub.transaction() as tx:
         await find_service(tx, name)
-        live = await list_live_family_ids(tx, name)
+        family_ids = await list_live_family_ids(tx, name)
         if not is_confirmed(fields):
             return confirm_page(
-                request, session, text_id="end families", count=len(live), fields=fields, return_url=home, name=name
+                request,
+                session,
+                text_id="services.family.confirm_revoke",
+                count=len(family_ids),
+                fields=fields,
+                return_url=return_url,
+                name=name,
             )
-        ended = await revoke_families(tx, live, operator_actor(request, session))
-    return redirect_with_flash(home, "families ended", n=ended)
+        revoked = await revoke_families(tx, family_ids, operator_actor(request, session))
+    return redirect_with_flash(return_url, "services.family.revoked", count=revoked)
 
 
 async def pause_subscription_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
-    name, row = read_service_name(request), request.path_params["id"]
+    name, subscription_id = read_service_name(request), request.path_params["id"]
     async with hub.transaction() as tx:
-        await pause_subscription(tx, row, EventAccess(name, all_services=False), operator_actor(request, session))
-    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "subscription paused")
+        access = EventAccess(name, all_services=False)
+        await pause_subscription(tx, subscription_id, access, operator_actor(request, session))
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.subscription.paused")
 
 
 async def resume_subscription_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
-    name, row = read_service_name(request), request.path_params["id"]
+    name, subscription_id = read_service_name(request), request.path_params["id"]
     async with hub.transaction() as tx:
-        await resume_subscription(tx, row, EventAccess(name, all_services=False), operator_actor(request, session))
-    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "subscription resumed")
+        access = EventAccess(name, all_services=False)
+        await resume_subscription(tx, subscription_id, access, operator_actor(request, session))
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.subscription.resumed")
 
 
 def read_service_name(request: Request) -> str:
-    """The service a page is about, if anybody could be called so."""
+    """Return the service name of the path, if it is a valid one."""
     name: str = request.path_params["name"]
     if not services.SERVICE_NAME.fullmatch(name):
-        raise NotFound("no service is called so")
+        raise NotFound(f"no such service: {name[:64]}")
     return name
 
 
@@ -235,15 +250,15 @@ def newest_secret_id(secrets: list[ServiceSecret]) -> str:
     return str(secrets[0].id) if secrets else "none"
 
 
-def subscription_display_state(subscription: Subscription, now: datetime) -> str:
-    """In one word: given up, paused, or what its breaker lets through."""
+def subscription_display_state(subscription: Subscription, now: datetime) -> SubscriptionDisplayState:
+    """Combine the switches of a subscription and the state of its circuit breaker."""
     if subscription.disabled_at:
-        return "given-up"
+        return "auto_disabled"
     if subscription.paused_at:
         return "paused"
     match CircuitBreaker(subscription.failures, subscription.open_until).state(now):
         case BreakerState.OPEN:
-            return "resting"
+            return "suspended"
         case BreakerState.HALF_OPEN:
             return "probing"
         case BreakerState.CLOSED:
@@ -251,7 +266,7 @@ def subscription_display_state(subscription: Subscription, now: datetime) -> str
 
 
 def subscription_target(subscription: Subscription, session: OperatorSession) -> str:
-    """Where its events go. The path of somebody's address may be all that keeps others out: a viewer sees the host."""
+    """Return where the events go. Viewers see only the host, because the path of a URL may be a secret."""
     if subscription.url is None or session.role == Role.ADMIN:
         return subscription.url or subscription.program
     parts = urlsplit(subscription.url)

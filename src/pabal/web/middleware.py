@@ -100,7 +100,7 @@ class RequestMiddleware:
 
     def _log_request(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
         path: str = scope["path"]
-        is_refresh = path.startswith(LIVE_PREFIXES) and b"x-look" in dict(scope["headers"])  # a page refreshes itself
+        is_refresh = path.startswith(LIVE_PREFIXES) and b"x-refresh" in dict(scope["headers"])
         write = log.debug if is_refresh or path in QUIET_PATHS else log.info
         write(
             "request answered",

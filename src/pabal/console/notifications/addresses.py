@@ -1,4 +1,4 @@
-"""The addresses that refuse us, and saying that one works again."""
+"""Blocked addresses, and marking one as working."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,12 +25,12 @@ async def unhealthy_addresses_page(hub: Hub, request: Request, session: Operator
 async def heal_address_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     channel = fields.get("channel", "")
     if channel not in {*NotificationChannel}:
-        raise NotFound("there is no such channel")
+        raise NotFound(f"no such channel: {channel[:64]}")
     async with hub.transaction() as tx:
         await heal_address(
             tx, NotificationChannel(channel), fields.get("recipient", ""), operator_actor(request, session)
         )
-    return redirect_with_flash(ADDRESSES_PATH, "healed")
+    return redirect_with_flash(ADDRESSES_PATH, "notifications.address.marked_working")
 
 
 PAGES = (

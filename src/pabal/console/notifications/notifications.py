@@ -1,4 +1,4 @@
-"""The log of notifications, and one of them: how it stands and why, what was tried, what it says."""
+"""The log of notifications, and one of them with its explanation, attempts and content."""
 
 import re
 from dataclasses import dataclass
@@ -41,92 +41,92 @@ from pabal.web.pagination import decode_cursor, encode_cursor
 NOTIFICATIONS_PATH = "/console/notifications"
 OPERATOR = NotificationAccess("hub", all_services=True)
 STATES = ("pending", "sent", "failed", "suppressed")
-CRITICALITY_BY_PRIORITY = {each.priority: each.value for each in Criticality}
+CRITICALITY_BY_PRIORITY = {criticality.priority: criticality.value for criticality in Criticality}
 PAGE_SIZE = 50
 MARKED_TIME_PATTERN = re.compile("\ue000([0-9]{4}-[01][0-9]-[0-3][0-9]T[0-9:]{8}\\+00:00)\ue001")
 
 
 @dataclass(frozen=True, slots=True)
 class ExplanationSentence:
-    """One sentence of an explanation, and when it happened unless it says so itself."""
+    """One sentence of an explanation, with its time unless the sentence contains one."""
 
     text: Markup
     at: datetime | None
 
 
 async def notifications_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    """Every notification, the newest first; what it is narrowed to is in the address."""
-    sought = read_filters(request, "state", "recipient", "template")
+    """List the notifications that match the filters, newest first."""
+    filters = read_filters(request, "state", "recipient", "template")
     before = decode_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
-        sight = await scan_notification_summaries(tx, NotificationFilter(**sought), before=before, limit=PAGE_SIZE)
+        scan = await scan_notification_summaries(tx, NotificationFilter(**filters), before=before, limit=PAGE_SIZE)
     return render_page(
         request,
         "notifications/list.html",
         session=session,
-        rows=sight.rows,
-        filters=sought,
+        rows=scan.rows,
+        filters=filters,
         states=STATES,
-        template_keys=[each.key for each in hub.templates.all()],
+        template_keys=[template.key for template in hub.templates.all()],
         criticality_by_priority=CRITICALITY_BY_PRIORITY,
-        scan_end=sight.end if sight.truncated else None,
+        scan_end=scan.end if scan.truncated else None,
         scan_limit=MAX_SCANNED_ROWS,
-        next_cursor=encode_cursor(sight.end),
+        next_cursor=encode_cursor(scan.end),
         current_cursor=before,
     )
 
 
 async def notification_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    row: UUID = request.path_params["id"]
+    notification_id: UUID = request.path_params["id"]
     language = translator_for(request).language
     async with hub.autocommit() as tx:
-        found = await find_notification(tx, row, OPERATOR)
-        attempts = await list_notification_attempts(tx, row)
-        explained = await explain_notification(tx, row, OPERATOR, language, mark_time)
-        wanted = await load_preferences(tx, found.recipient_id)
-        repeated = await list_resends(tx, row)
-    locale = template_language(found.locale or wanted.locale or hub.settings.chat_language)
-    words = render_redacted_notification(hub, found, locale)
+        notification = await find_notification(tx, notification_id, OPERATOR)
+        attempts = await list_notification_attempts(tx, notification_id)
+        explanation = await explain_notification(tx, notification_id, OPERATOR, language, mark_time)
+        preferences = await load_preferences(tx, notification.recipient_id)
+        resends = await list_resends(tx, notification_id)
+    locale = template_language(notification.locale or preferences.locale or hub.settings.chat_language)
+    content = render_redacted_notification(hub, notification, locale)
     return render_page(
         request,
         "notifications/detail.html",
         session=session,
-        notification=found,
-        criticality=CRITICALITY_BY_PRIORITY[found.priority],
+        notification=notification,
+        criticality=CRITICALITY_BY_PRIORITY[notification.priority],
         attempts=attempts,
-        resends=repeated,
-        can_resend=found.state == "failed" and not any(each.is_pending_or_sent for each in repeated),
+        resends=resends,
+        can_resend=notification.state == "failed" and not any(resend.is_pending_or_sent for resend in resends),
         format_duration=duration_message,
-        explanation=group_explanation(explained.lines, language),
-        rendered=words if isinstance(words, RenderedText) else None,
-        render_error=words,
+        explanation=group_explanation(explanation.lines, language),
+        rendered=content if isinstance(content, RenderedText) else None,
+        render_error=content,
         locale=locale,
     )
 
 
 async def cancel_notification_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
-    row: UUID = request.path_params["id"]
+    notification_id: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await cancel_notification(tx, row, OPERATOR, operator_actor(request, session))
-    return redirect_with_flash(f"{NOTIFICATIONS_PATH}/{row}", "called off")
+        await cancel_notification(tx, notification_id, OPERATOR, operator_actor(request, session))
+    return redirect_with_flash(f"{NOTIFICATIONS_PATH}/{notification_id}", "notifications.cancel.done")
 
 
 async def resend_notification_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
-    """Ask for the same once more; it has a page of its own, which says what became of it."""
+    """Request the notification again and show the new one."""
     async with hub.transaction() as tx:
-        asked = await resend_notification(
+        resend = await resend_notification(
             tx, hub.templates, request.path_params["id"], operator_actor(request, session)
         )
-    return redirect_with_flash(f"{NOTIFICATIONS_PATH}/{asked.id}", "asked again")
+    return redirect_with_flash(f"{NOTIFICATIONS_PATH}/{resend.id}", "notifications.resend.done")
 
 
 def render_redacted_notification(hub: Hub, notification: Notification, locale: str) -> RenderedText | str:
-    """What it says, with what a payload hides hidden here as well; or why it cannot be written."""
+    """Render the content with secrets of the payload hidden, or return the reason why it cannot be rendered."""
     payload = redact_payload(notification.payload)
-    known: dict[str, Any] = {} if isinstance(payload, str) else payload  # nested too deeply to be read, it is only text
+    values: dict[str, Any] = {} if isinstance(payload, str) else payload  # nested too deeply to decode
     try:
         template = hub.templates.get(notification.template_key)
-        return render_notification(template, NotificationChannel(notification.recipient_type), locale, known)
+        return render_notification(template, NotificationChannel(notification.recipient_type), locale, values)
     except PabalError as error:
         return str(error)
 
@@ -134,35 +134,35 @@ def render_redacted_notification(hub: Hub, notification: Notification, locale: s
 def group_explanation(
     lines: list[ExplanationLine], language: ExplanationLanguage
 ) -> list[tuple[str, list[ExplanationSentence]]]:
-    """The sentences under the headings they belong to."""
+    """Group the sentences under their headings."""
     return [
-        (format_bilingual(PART_TITLES[part], language), [*map(render_explanation_sentence, those)])
-        for part, those in groupby(lines, lambda line: line.part)
+        (format_bilingual(PART_TITLES[part], language), [*map(render_explanation_sentence, part_lines)])
+        for part, part_lines in groupby(lines, lambda line: line.part)
     ]
 
 
 def render_explanation_sentence(line: ExplanationLine) -> ExplanationSentence:
-    """A sentence as the page has it: what `written` marked in it is a time like all others there."""
+    """Render a sentence. Times marked by `mark_time` become time elements."""
     parts = MARKED_TIME_PATTERN.split(line.says)
-    says = Markup().join(render_marked_time(each) if place % 2 else each for place, each in enumerate(parts))
-    return ExplanationSentence(says, line.at if len(parts) == 1 else None)
+    text = Markup().join(render_marked_time(part) if index % 2 else part for index, part in enumerate(parts))
+    return ExplanationSentence(text, line.at if len(parts) == 1 else None)
 
 
 def render_marked_time(text: str) -> str:
     try:
         return time_element(datetime.fromisoformat(text))
-    except ValueError:  # somebody did write the signs, into an answer of theirs
+    except ValueError:  # the marks occurred in foreign text
         return text
 
 
 def template_language(locale: str) -> str:
-    """The language a text is written in for a locale."""
+    """Return the template language for a locale."""
     language = locale.partition("-")[0]
     return language if language in TEMPLATE_LOCALES else "en"
 
 
 def mark_time(at: datetime) -> str:
-    """A moment in the middle of a sentence, between two signs that nobody writes."""
+    """Mark a time inside a sentence with two private-use characters."""
     return f"\ue000{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S+00:00}\ue001"
 
 

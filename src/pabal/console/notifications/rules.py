@@ -1,4 +1,4 @@
-"""The rules: which events make which notifications; added, changed, switched and removed."""
+"""Rules: which notifications an event sends. Add, change, enable, disable and remove them."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -35,7 +35,7 @@ BLANK_RULE_FORM: Form = ImmutableMultiDict([("is_active", "on")])
 
 
 def rule_form_fields(rule: Rule) -> Form:
-    """The fields of a rule as it stands."""
+    """Return the form fields of a rule."""
     fields = [
         ("name", rule.name),
         ("event_pattern", rule.event_pattern),
@@ -51,7 +51,7 @@ def rule_form_fields(rule: Rule) -> Form:
 
 
 def parse_rule_form(fields: Form) -> dict[str, Any]:
-    """What a rule's columns are to be; whether they make sense together is for the rule to say."""
+    """Parse the form into columns of a rule. Whether they fit together is validated by the rule."""
     return {
         "name": fields.get("name", "").strip(),
         "event_pattern": fields.get("event_pattern", "").strip(),
@@ -86,14 +86,14 @@ def parse_expiry(text: str) -> timedelta | None:
 
 RULES_PATH = NOTIFICATIONS_PATH + "/rules"
 MAX_RULES = 500
-"""Rules on the page: people write them, so there are not many."""
+"""Rules on the page; they are written by hand, so there are few."""
 
 
 async def rules_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     t = translator_for(request)
     async with hub.autocommit() as tx:
-        told = [(rule, describe_rule(t, rule)) for rule in await list_rules(tx, limit=MAX_RULES)]
-    return render_page(request, "notifications/rules.html", session=session, rules=told)
+        rules = [(rule, describe_rule(t, rule)) for rule in await list_rules(tx, limit=MAX_RULES)]
+    return render_page(request, "notifications/rules.html", session=session, rules=rules)
 
 
 async def new_rule_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
@@ -113,22 +113,22 @@ async def add_rule_action(hub: Hub, request: Request, session: OperatorSession, 
             await add_rule(tx, hub.templates, draft, operator_actor(request, session))
     except (Invalid, Conflict) as error:
         return render_rule_form(hub, request, session, fields, error=error)
-    return redirect_with_flash(RULES_PATH, "rule saved")
+    return redirect_with_flash(RULES_PATH, "notifications.rule.saved")
 
 
 async def change_rule_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Change what the form has otherwise; what it leaves as it was is not said to have changed."""
+    """Update the columns that differ, so that the audit log lists only those."""
     async with hub.autocommit() as tx:
         rule = await find_rule(tx, request.path_params["id"])
     try:
-        was, wanted = rule_columns(rule), parse_rule_form(fields)
-        to = {name: value for name, value in wanted.items() if was[name] != value}
-        if to:
+        old_values, new_values = rule_columns(rule), parse_rule_form(fields)
+        changes = {name: value for name, value in new_values.items() if old_values[name] != value}
+        if changes:
             async with hub.transaction() as tx:
-                await update_rule(tx, hub.templates, rule.id, to, operator_actor(request, session))
+                await update_rule(tx, hub.templates, rule.id, changes, operator_actor(request, session))
     except (Invalid, Conflict) as error:
         return render_rule_form(hub, request, session, fields, rule=rule, error=error)
-    return redirect_with_flash(RULES_PATH, "rule saved")
+    return redirect_with_flash(RULES_PATH, "notifications.rule.saved")
 
 
 async def enable_rule_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
@@ -140,20 +140,28 @@ async def disable_rule_action(hub: Hub, request: Request, session: OperatorSessi
 
 
 async def set_rule_active(hub: Hub, request: Request, session: OperatorSession, *, is_active: bool) -> Response:
-    row: UUID = request.path_params["id"]
+    rule_id: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await update_rule(tx, hub.templates, row, {"is_active": is_active}, operator_actor(request, session))
-    return redirect_with_flash(RULES_PATH, "switched on" if is_active else "switched off")
+        await update_rule(tx, hub.templates, rule_id, {"is_active": is_active}, operator_actor(request, session))
+    return redirect_with_flash(RULES_PATH, "notifications.rule.enabled" if is_active else "notifications.rule.disabled")
 
 
 async def remove_rule_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    row: UUID = request.path_params["id"]
+    rule_id: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await find_rule(tx, row)
+        rule = await find_rule(tx, rule_id)
         if not is_count_confirmed(fields, 1):
-            return confirm_page(request, session, text_id="remove rules", count=1, fields=fields, return_url=RULES_PATH)
-        await remove_rule(tx, row, operator_actor(request, session))
-    return redirect_with_flash(RULES_PATH, "rule removed")
+            return confirm_page(
+                request,
+                session,
+                text_id="notifications.rule.confirm_remove",
+                count=1,
+                fields=fields,
+                return_url=RULES_PATH,
+                name=rule.name,
+            )
+        await remove_rule(tx, rule_id, operator_actor(request, session))
+    return redirect_with_flash(RULES_PATH, "notifications.rule.removed")
 
 
 def render_rule_form(
@@ -165,8 +173,8 @@ def render_rule_form(
     rule: Rule | None = None,
     error: Invalid | Conflict | None = None,
 ) -> Response:
-    """The form with what somebody said, and beside each field what is wrong with it."""
-    mistakes = error.errors if isinstance(error, Invalid) else [FieldError("name", str(error))] if error else []
+    """Render the form with its values, and the errors beside their fields."""
+    field_errors = error.errors if isinstance(error, Invalid) else [FieldError("name", str(error))] if error else []
     return render_page(
         request,
         "notifications/rule.html",
@@ -175,34 +183,35 @@ def render_rule_form(
         rule=rule,
         description=None if rule is None else describe_rule(translator_for(request), rule),
         fields=fields,
-        errors=errors_by_field(mistakes),
-        template_keys=[each.key for each in hub.templates.all()],
+        errors=errors_by_field(field_errors),
+        template_keys=[template.key for template in hub.templates.all()],
         channels=[*NotificationChannel],
     )
 
 
 def errors_by_field(errors: Iterable[FieldError]) -> dict[str, list[str]]:
-    """Mistakes by the field of the form they are about: `recipients[1]` is about `recipients`."""
-    found: dict[str, list[str]] = {}
-    for each in errors:
-        field = each.field.partition("[")[0].partition(".")[0]
-        found.setdefault(field, []).append(each.why if each.field == field else str(each))
-    return found
+    """Group errors by form field: `recipients[1]` belongs to `recipients`."""
+    grouped: dict[str, list[str]] = {}
+    for error in errors:
+        field = error.field.partition("[")[0].partition(".")[0]
+        grouped.setdefault(field, []).append(error.why if error.field == field else str(error))
+    return grouped
 
 
 def describe_rule(t: Translator, rule: Rule) -> Markup:
-    """A rule in words."""
-    said: dict[str, Any] = {
+    """Describe a rule in one sentence."""
+    values: dict[str, Any] = {
         "events": code_elements([rule.event_pattern]),
-        "to": code_elements(rule.recipients),
+        "recipients": code_elements(rule.recipients),
         "template": code_elements([rule.template_key]),
-        "channels": ", ".join(t(f"via {channel}") for channel in rule.channels),
+        "channels": ", ".join(t.variant("notifications.channel", channel) for channel in rule.channels),
     }
-    return Markup(t("rule does")).format(**said)  # noqa: S704 our own words, and what is put into them is escaped
+    pattern = Markup(t.pattern("notifications.rule.description"))  # noqa: S704 our own text; its values are escaped
+    return pattern.format(**values)
 
 
 def code_elements(words: Iterable[str]) -> Markup:
-    return Markup(", ").join(Markup('<code class="wraps">{}</code>').format(word) for word in words)
+    return Markup(", ").join(Markup('<code class="wrap">{}</code>').format(word) for word in words)
 
 
 PAGES = (

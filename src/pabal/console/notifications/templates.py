@@ -1,4 +1,4 @@
-"""The templates: what each says through each channel, tried with values of one's own."""
+"""Templates of notifications, with a preview per channel and language."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -24,34 +24,38 @@ async def templates_page(hub: Hub, request: Request, session: OperatorSession) -
 
 
 async def template_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    """One template with what it says, told made-up values or those in the address."""
+    """Preview a template with the payload of the query string, or with sample values."""
     key = request.path_params["key"]
     if key not in hub.templates:
-        raise NotFound(f"there is no template {key}")
+        raise NotFound(f"no such template: {key[:64]}")
     template = hub.templates.get(key)
-    given = request.query_params.get("payload")
-    values, unread = (sample_payload(template), "") if given is None else parse_preview_payload(given)
-    mistakes = [] if unread else template.payload_errors(values)
+    payload_text = request.query_params.get("payload")
+    if payload_text is None:
+        values, parse_error = sample_payload(template), ""
+        payload_text = indented_json(values)
+    else:
+        values, parse_error = parse_preview_payload(payload_text)
+    field_errors = [] if parse_error else template.payload_errors(values)
     return render_page(
         request,
         "notifications/template.html",
-        status=400 if unread or mistakes else 200,
+        status=400 if parse_error or field_errors else 200,
         session=session,
         template=template,
-        payload=indented_json(values) if given is None else given,
-        parse_error=unread,
-        field_errors=mistakes,
-        previews=[] if unread or mistakes else [*preview_texts(template, values)],
+        payload=payload_text,
+        parse_error=parse_error,
+        field_errors=field_errors,
+        previews=[] if parse_error or field_errors else [*preview_texts(template, values)],
     )
 
 
 def parse_preview_payload(text: str) -> tuple[dict[str, Any], str]:
-    """The object somebody wrote, or why it is none."""
+    """Return the JSON object, or the reason why the text is none."""
     try:
-        read: object = msgspec.json.decode(text)
+        value: object = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         return {}, str(error)
-    return (cast("dict[str, Any]", read), "") if isinstance(read, dict) else ({}, f"Expected `object`: {text[:40]}")
+    return (cast("dict[str, Any]", value), "") if isinstance(value, dict) else ({}, f"Expected `object`: {text[:40]}")
 
 
 def preview_texts(

@@ -1,1 +1,1 @@
-"""The relay's room: accounts, conversations, messages, callbacks that failed."""
+"""Relay pages: accounts, conversations, messages and failed callbacks."""

@@ -1,4 +1,4 @@
-"""Conversations, for an operator: who is connected to whose bot, and everything that ends or resumes it."""
+"""Conversations: which user is connected to which account; approve, block, disconnect, export and erase."""
 
 from dataclasses import asdict
 from uuid import UUID
@@ -43,28 +43,28 @@ from pabal.relay.web_sessions import find_conversation_details
 CONVERSATION_PATH = f"{RELAY_PATH}/conversation"
 NO_ACCOUNT_ID = UUID(int=0)
 CANCELLING_ACTIONS = ("unpair", "block")
-"""Deeds that cancel what waits for an answer."""
+"""Actions that cancel open messages."""
 
 
 async def conversations_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    """Conversations by their keys: everybody's, or those of one account. A whole key leads to its page."""
-    said = read_filters(request, "account")
+    """List conversations by key, of all accounts or of one. A full key redirects to its conversation."""
+    filters = read_filters(request, "account")
     key = raw_query_param(request, "key").strip()
     if key:
         return redirect_with_flash(build_url(CONVERSATION_PATH, key=key))
     after = decode_conversation_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
-        whose = await resolve_account_filter(tx, said.get("account"))
-        rows = await list_conversations(tx, account=whose, after=after, limit=PAGE_SIZE + 1)
+        account_id = await resolve_account_filter(tx, filters.get("account"))
+        rows = await list_conversations(tx, account=account_id, after=after, limit=PAGE_SIZE + 1)
         rows, more = rows[:PAGE_SIZE], rows[PAGE_SIZE:]
-        names = await find_account_names(tx, {each.account_id for each in rows if each.account_id})
+        names = await find_account_names(tx, {row.account_id for row in rows if row.account_id})
     return render_page(
         request,
         "relay/conversations.html",
         session=session,
         rows=rows,
         account_names=names,
-        filters=said,
+        filters=filters,
         next_cursor=encode_conversation_cursor(rows[-1]) if more else None,
         current_cursor=after,
     )
@@ -73,30 +73,35 @@ async def conversations_page(hub: Hub, request: Request, session: OperatorSessio
 async def conversation_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     key = raw_query_param(request, "key")
     async with hub.autocommit() as tx:
-        now = await find_conversation_details(tx, key)
+        conversation = await find_conversation_details(tx, key)
         recent = await list_messages(tx, MessageFilter(conversation_key=key), PREVIEW_SIZE)
     return render_page(
-        request, "relay/conversation.html", session=session, conversation=now, recent_messages=recent.items
+        request, "relay/conversation.html", session=session, conversation=conversation, recent_messages=recent.items
     )
 
 
 async def change_conversation_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Connect, disconnect, keep out or let in; where messages are cancelled by it, that is agreed to before."""
-    deed, key = request.path_params["deed"], fields.get("key", "")
-    back = build_url(CONVERSATION_PATH, key=key)
+    """Approve, deny, disconnect, block or unblock a user. Actions that cancel messages ask for confirmation."""
+    action, key = request.path_params["action"], fields.get("key", "")
+    return_url = build_url(CONVERSATION_PATH, key=key)
     async with hub.transaction() as tx:
-        ends = await count_messages_to_cancel(tx, deed, key)
-        if ends is not None and not is_confirmed(fields):
-            who = redact_user_key(key)
+        cancelled = await count_messages_to_cancel(tx, action, key)
+        if cancelled is not None and not is_confirmed(fields):
             return confirm_page(
-                request, session, text_id=f"sure {deed}", count=ends, fields=fields, return_url=back, who=who
+                request,
+                session,
+                text_id=f"relay.confirm.{action}",
+                count=cancelled,
+                fields=fields,
+                return_url=return_url,
+                who=redact_user_key(key),
             )
-        await apply_conversation_action(tx, hub, deed, key, operator_actor(request, session))
-    return redirect_with_flash(back, f"done {deed}")
+        await apply_conversation_action(tx, hub, action, key, operator_actor(request, session))
+    return redirect_with_flash(return_url, f"relay.done.{action}")
 
 
 async def export_conversation_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Everything the hub has of a conversation, as a file. A deed, because that somebody took it is written down."""
+    """Download everything the hub stores about a conversation. A POST, because the export is recorded."""
     async with hub.transaction() as tx:
         return json_download(
             await export_conversation(tx, fields.get("key", ""), operator_actor(request, session)), "conversation.json"
@@ -104,30 +109,32 @@ async def export_conversation_action(hub: Hub, request: Request, session: Operat
 
 
 async def erase_conversation_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Erase everything of a conversation, with as many rows as were agreed to."""
+    """Erase everything about a conversation, after confirmation of the number of rows."""
     key = fields.get("key", "")
     async with hub.transaction() as tx:
         await lock_conversation(tx, key)
-        there = await count_conversation_data(tx, key)
-        if not is_count_confirmed(fields, there.total):
+        stored = await count_conversation_data(tx, key)
+        if not is_count_confirmed(fields, stored.total):
             return confirm_page(
                 request,
                 session,
-                text_id="sure erase rows",
-                count=there.total,
+                text_id="relay.confirm.erase",
+                count=stored.total,
                 fields=fields,
                 return_url=build_url(CONVERSATION_PATH, key=key),
                 who=redact_user_key(key),
-                **asdict(there),
+                **asdict(stored),
             )
-        gone = await erase_conversation(tx, key, operator_actor(request, session))
-    return redirect_with_flash(f"{RELAY_PATH}/conversations", "done erase", messages=gone.messages, rows=gone.total)
+        erased = await erase_conversation(tx, key, operator_actor(request, session))
+    return redirect_with_flash(
+        f"{RELAY_PATH}/conversations", "relay.done.erase", messages=erased.messages, rows=erased.total
+    )
 
 
 async def count_messages_to_cancel(
     tx: Tx, action: str, conversation_key: str, account_id: UUID | None = None
 ) -> int | None:
-    """How many messages a deed would cancel in a conversation, held from here on; None for one that cancels none."""
+    """Lock a conversation and count the messages an action would cancel. None for actions that cancel none."""
     await lock_conversation(tx, conversation_key, account_id)
     return (
         (await find_conversation_details(tx, conversation_key)).open_messages if action in CANCELLING_ACTIONS else None
@@ -137,7 +144,7 @@ async def count_messages_to_cancel(
 async def apply_conversation_action(
     tx: Tx, hub: Hub, action: str, conversation_key: str, actor: Actor, *, account_id: UUID | None = None
 ) -> None:
-    """Do it: for an operator, or for the owner of this account, to whom everybody else's are not there."""
+    """Apply the action. With `account_id` only conversations of that account exist."""
     match action:
         case "unpair":
             await unpair_conversation(tx, conversation_key, actor, account_id)
@@ -150,11 +157,11 @@ async def apply_conversation_action(
         case "deny":
             await deny_pairing(tx, conversation_key, actor, account_id)
         case _:
-            raise NotFound("there is no such deed")
+            raise NotFound(f"no such action: {action[:64]}")
 
 
 async def resolve_account_filter(tx: Tx, account: str | None) -> UUID | None:
-    """The account somebody wrote, by its id or its name; one that is not there has nothing."""
+    """Find the account by id or name. An unknown name resolves to an id without conversations."""
     if account is None:
         return None
     try:
@@ -168,7 +175,7 @@ async def resolve_account_filter(tx: Tx, account: str | None) -> UUID | None:
 
 
 def raw_query_param(request: Request, name: str) -> str:
-    """What stands in the address, as it is: a key may end with a blank."""
+    """Return a query parameter unstripped, because a key may end with a space."""
     return request.query_params.get(name, "").replace("\0", "")
 
 
@@ -177,5 +184,5 @@ PAGES = (
     Page(CONVERSATION_PATH, conversation_page),
     Action(f"{CONVERSATION_PATH}/export", export_conversation_action),
     Action(f"{CONVERSATION_PATH}/erase", erase_conversation_action),
-    Action(f"{CONVERSATION_PATH}/{{deed}}", change_conversation_action),
+    Action(f"{CONVERSATION_PATH}/{{action}}", change_conversation_action),
 )

@@ -1,4 +1,4 @@
-"""Messages, for an operator: what people wrote, what became of it, and the answers that did not get through."""
+"""Messages of the relay, one message with its timeline, and failed callbacks."""
 
 from uuid import UUID
 
@@ -29,52 +29,52 @@ from pabal.web.pagination import decode_cursor, next_cursor
 
 
 async def messages_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    """Messages, the newest first; what they are narrowed to is in the address."""
-    said = read_filters(request, "account", "status")
+    """List the messages that match the filters, newest first."""
+    filters = read_filters(request, "account", "status")
     if key := raw_query_param(request, "conversation"):
-        said["conversation"] = key
-    status, cursor = parse_message_status(said), request.query_params.get("cursor") or None
+        filters["conversation"] = key
+    status, cursor = parse_message_status(filters), request.query_params.get("cursor") or None
     async with hub.autocommit() as tx:
-        wanted = MessageFilter(await resolve_account_filter(tx, said.get("account")), key or None, status)
-        found = await list_messages(tx, wanted, PAGE_SIZE, cursor)
-        names = await find_account_names(tx, {each.account_id for each in found.items})
+        account_id = await resolve_account_filter(tx, filters.get("account"))
+        page = await list_messages(tx, MessageFilter(account_id, key or None, status), PAGE_SIZE, cursor)
+        names = await find_account_names(tx, {message.account_id for message in page.items})
     return render_page(
         request,
         "relay/messages.html",
         session=session,
-        rows=found.items,
+        rows=page.items,
         account_names=names,
-        filters=said,
+        filters=filters,
         statuses=MESSAGE_STATUSES,
-        next_cursor=found.cursor,
+        next_cursor=page.cursor,
         current_cursor=cursor,
     )
 
 
 async def message_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    row: UUID = request.path_params["id"]
+    message_id: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
-        whole = await find_message(tx, row)
-        told = await trace_message(tx, TraceMatch(row, "message", row))
-        names = await find_account_names(tx, [whole.message.account_id])
+        details = await find_message(tx, message_id)
+        trace = await trace_message(tx, TraceMatch(message_id, "message", message_id))
+        names = await find_account_names(tx, [details.message.account_id])
     return render_page(
         request,
         "relay/message.html",
         session=session,
-        message=whole.message,
-        payload=whole.payload,
-        reply=whole.reply,
-        account_name=names.get(whole.message.account_id, ""),
-        entries=build_timeline(translator_for(request), told),
+        message=details.message,
+        payload=details.payload,
+        reply=details.reply,
+        account_name=names.get(details.message.account_id, ""),
+        entries=build_timeline(translator_for(request), trace),
     )
 
 
 async def failed_callbacks_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
-    """Callbacks that Kakao refused or said nothing to, the newest first."""
+    """List callbacks that Kakao refused or did not answer, newest first."""
     before = decode_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
         rows = await list_failed_callbacks(tx, before=before, limit=PAGE_SIZE)
-        names = await find_account_names(tx, {each.account_id for each in rows})
+        names = await find_account_names(tx, {callback.account_id for callback in rows})
     return render_page(
         request,
         "relay/failed_callbacks.html",
@@ -89,7 +89,7 @@ async def failed_callbacks_page(hub: Hub, request: Request, session: OperatorSes
 def parse_message_status(filters: dict[str, str]) -> MessageStatus | None:
     status = filters.get("status")
     if status is not None and status not in MESSAGE_STATUSES:
-        raise Invalid.of_field("status", f"is none of {', '.join(MESSAGE_STATUSES)}")
+        raise Invalid.of_field("status", f"must be one of {', '.join(MESSAGE_STATUSES)}")
     return status
 
 

@@ -1,134 +1,133 @@
-// The console's one script: a page's living parts are fetched again when the hub says so; keys lead through the house.
+// Refreshes the live parts of a page when the hub says so, and handles keyboard shortcuts.
 
-const living = () => document.querySelectorAll("[data-live][id]");
+const liveParts = () => document.querySelectorAll("[data-live][id]");
 
-function localTimes(root) {
-  for (const time of root.querySelectorAll("time[data-at]")) {
+function showLocalTimes(root) {
+  for (const time of root.querySelectorAll("time[data-local-time]")) {
     const at = new Date(time.dateTime);
-    const two = (number) => String(number).padStart(2, "0");
-    const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+    const pad = (number) => String(number).padStart(2, "0");
+    const day = `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
     time.title = time.dateTime;
-    time.textContent = `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+    time.textContent = `${day} ${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
   }
 }
 
-// What keeps the page from being fresh: the database is `away`, or the hub itself is `lost` to us. Nothing, and it is gone.
-function complain(how) {
+// Shows that the database is `unavailable` or the hub `unreachable`. Without a reason the message is removed.
+function showOutage(reason) {
   const main = document.querySelector("#main");
-  const said = main.querySelector(":scope > .complaint.away");
-  if (!how) return said?.remove();
-  if (said?.textContent === document.body.dataset[how]) return;
-  const note = said ?? document.createElement("p");
-  note.className = "complaint away";
-  note.setAttribute("role", "alert");
-  note.textContent = document.body.dataset[how];
-  main.prepend(note);
+  const shown = main.querySelector(":scope > .error.offline");
+  if (!reason) return shown?.remove();
+  if (shown?.textContent === document.body.dataset[reason]) return;
+  const message = shown ?? document.createElement("p");
+  message.className = "error offline";
+  message.setAttribute("role", "alert");
+  message.textContent = document.body.dataset[reason];
+  main.prepend(message);
 }
 
-// What somebody has ticked, opened or is writing in is left as it is until they are done.
-const busy = (part) => part.querySelector("input:checked, details[open], textarea:focus, input:focus, select:focus");
+// A part in which the user selects, reads details or types is not replaced.
+const isInUse = (part) => part.querySelector("input:checked, details[open], textarea:focus, input:focus, select:focus");
 
-function renew(part, fresh) {
-  if (!fresh || part.innerHTML === fresh.innerHTML || busy(part)) return;
-  const held = part.contains(document.activeElement) ? document.activeElement : null;
-  const way = held?.id ? `#${CSS.escape(held.id)}` : held?.hasAttribute("href") ? `[href="${CSS.escape(held.getAttribute("href"))}"]` : "";
-  part.replaceChildren(...fresh.childNodes);
-  if (way) part.querySelector(way)?.focus({ preventScroll: true });
+function replacePart(part, newPart) {
+  if (!newPart || part.innerHTML === newPart.innerHTML || isInUse(part)) return;
+  const focused = part.contains(document.activeElement) ? document.activeElement : null;
+  const selector = focused?.id ? `#${CSS.escape(focused.id)}` : focused?.hasAttribute("href") ? `[href="${CSS.escape(focused.getAttribute("href"))}"]` : "";
+  part.replaceChildren(...newPart.childNodes);
+  if (selector) part.querySelector(selector)?.focus({ preventScroll: true });
 }
 
-let fetching = false;
+let isFetching = false;
 
-async function look() {
-  if (fetching || !living().length) return;
-  fetching = true;
+async function refresh() {
+  if (isFetching || !liveParts().length) return;
+  isFetching = true;
   try {
-    const answer = await fetch(location.href, { redirect: "manual", headers: { accept: "text/html", "x-look": "again" } });
-    if (answer.type === "opaqueredirect" || answer.status === 401) return location.reload();
-    if (!answer.ok) throw new Error(String(answer.status));
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    localTimes(page);
-    for (const part of living()) {
-      const fresh = page.getElementById(part.id);
-      if (!fresh && part.dataset.live === "whole") return location.reload(); // the page has become another
-      renew(part, fresh);
+    const response = await fetch(location.href, { redirect: "manual", headers: { accept: "text/html", "x-refresh": "1" } });
+    if (response.type === "opaqueredirect" || response.status === 401) return location.reload();
+    if (!response.ok) throw new Error(String(response.status));
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    showLocalTimes(page);
+    for (const part of liveParts()) {
+      const newPart = page.getElementById(part.id);
+      if (!newPart && part.dataset.live === "page") return location.reload(); // a different page is served now
+      replacePart(part, newPart);
     }
-    complain();
+    showOutage();
   } catch (error) {
-    complain(error.message === "503" ? "away" : "lost");
+    showOutage(error.message === "503" ? "unavailable" : "unreachable");
   } finally {
-    fetching = false;
+    isFetching = false;
   }
 }
 
 let stream = null;
 
-function follow() {
-  if (document.hidden || !living().length) {
+function followStream() {
+  if (document.hidden || !liveParts().length) {
     stream?.close();
     stream = null;
   } else if (!stream) {
     stream = new EventSource(document.body.dataset.stream ?? "/console/live");
-    stream.addEventListener("look", look);
+    stream.addEventListener("refresh", refresh);
     stream.addEventListener("error", () => {
-      look();
+      refresh();
       if (stream?.readyState === EventSource.CLOSED) {
         stream = null;
-        setTimeout(follow, 2000);
+        setTimeout(followStream, 2000);
       }
     });
   }
 }
 
-// Keys: / to the search, g and a letter to a room, j and k through the rows of a list.
-const writing = (target) => target.closest("input, textarea, select, [contenteditable]");
-let going = 0;
+// Shortcuts: / focuses the search, g and a letter opens a page, j and k move through the rows of a list.
+const isTyping = (target) => target.closest("input, textarea, select, [contenteditable]");
+let prefixPressedAt = 0;
 
-function key(press) {
-  if (press.ctrlKey || press.metaKey || press.altKey || writing(press.target)) return;
-  if (Date.now() - going < 1500) {
-    going = 0;
-    return document.querySelector(`.rooms [data-key="${CSS.escape(press.key)}"]`)?.click();
+function handleKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+  if (Date.now() - prefixPressedAt < 1500) {
+    prefixPressedAt = 0;
+    return document.querySelector(`.sidebar [data-shortcut="${CSS.escape(event.key)}"]`)?.click();
   }
-  if (press.key === "g") going = Date.now();
-  else if (press.key === "/") {
-    press.preventDefault();
-    document.querySelector("#find")?.focus();
-  } else if (press.key === "j" || press.key === "k") {
+  if (event.key === "g") prefixPressedAt = Date.now();
+  else if (event.key === "/") {
+    event.preventDefault();
+    document.querySelector("#trace-search")?.focus();
+  } else if (event.key === "j" || event.key === "k") {
     const rows = [...document.querySelectorAll("[data-row]")];
-    const here = rows.findIndex((row) => row === document.activeElement);
-    rows[Math.min(rows.length - 1, Math.max(0, here + (press.key === "j" ? 1 : -1)))]?.focus();
+    const current = rows.findIndex((row) => row === document.activeElement);
+    rows[Math.min(rows.length - 1, Math.max(0, current + (event.key === "j" ? 1 : -1)))]?.focus();
   }
 }
 
-// What ends soon counts down: `data-left` says how many seconds it has.
 function countDown() {
-  for (const span of document.querySelectorAll("[data-left]")) {
-    const left = Math.max(0, Number(span.dataset.left) - 1);
-    span.dataset.left = left;
-    span.textContent = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
+  for (const span of document.querySelectorAll("[data-seconds-left]")) {
+    const seconds = Math.max(0, Number(span.dataset.secondsLeft) - 1);
+    span.dataset.secondsLeft = seconds;
+    span.textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
   }
 }
 
-// One box that ticks all the others of its form.
-function tick(change) {
-  if (!change.target.matches("[data-ticks]")) return;
-  for (const box of change.target.form.querySelectorAll(`input[name="${CSS.escape(change.target.dataset.ticks)}"]`)) box.checked = change.target.checked;
+// A checkbox with data-select-all sets all checkboxes of that name in its form.
+function selectAll(event) {
+  if (!event.target.matches("[data-select-all]")) return;
+  for (const checkbox of event.target.form.querySelectorAll(`input[name="${CSS.escape(event.target.dataset.selectAll)}"]`)) checkbox.checked = event.target.checked;
 }
 
-// Where rooms and tabs are one line, the one we are in is in sight.
-function showRoom() {
-  for (const here of document.querySelectorAll(".rooms [aria-current], .tabs [aria-current]")) {
-    const line = here.parentElement;
-    line.scrollLeft += here.getBoundingClientRect().left - line.getBoundingClientRect().left - (line.clientWidth - here.offsetWidth) / 2;
+// Where the menu or the tabs scroll sideways, the current entry is scrolled into view.
+function showCurrentEntry() {
+  for (const entry of document.querySelectorAll(".sidebar [aria-current], .tabs [aria-current]")) {
+    const bar = entry.parentElement;
+    bar.scrollLeft += entry.getBoundingClientRect().left - bar.getBoundingClientRect().left - (bar.clientWidth - entry.offsetWidth) / 2;
   }
 }
 
 if (document.body.classList.contains("console")) {
-  localTimes(document);
-  showRoom();
-  document.addEventListener("visibilitychange", follow);
-  document.addEventListener("keydown", key);
-  document.addEventListener("change", tick);
+  showLocalTimes(document);
+  showCurrentEntry();
+  document.addEventListener("visibilitychange", followStream);
+  document.addEventListener("keydown", handleKey);
+  document.addEventListener("change", selectAll);
   setInterval(countDown, 1000);
-  follow();
+  followStream();
 }

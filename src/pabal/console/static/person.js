@@ -1,82 +1,81 @@
-// One person's page: what changes anywhere is shown here, and what is done here is done at once.
+// The page of one person: shows new toasts as they arrive, and saves changes at once.
 
-const SHOWN = 8000;
-const PAUSE = 150;
-const AGAIN = 3000;
-const MOST_POPS = 3;
+const POPUP_MS = 8000;
+const REFRESH_DELAY_MS = 150;
+const RECONNECT_MS = 3000;
+const MAX_POPUPS = 3;
 
 const root = document.documentElement;
 const inbox = document.querySelector("#inbox");
-const wishes = document.querySelector("#wishes");
+const preferences = document.querySelector("#preferences");
 const saved = document.querySelector("#saved");
-const away = document.querySelector("#away");
-const pop = document.querySelector("#pop");
+const disconnected = document.querySelector("#disconnected");
+const popups = document.querySelector("#popups");
 
-let last = inbox.dataset.last;
-let source, waiting;
+let lastEventId = inbox.dataset.last;
+let source, refreshTimer;
 
 root.classList.add("live");
 
-// The inbox, as the server writes it
+// Inbox
 
 async function refresh() {
-  const answer = await fetch(`/me/inbox${location.search}`, { headers: { accept: "text/html" } });
-  if (answer.status === 401) return location.reload();
-  if (!answer.ok) return;
-  const html = await answer.text();
-  const at = document.activeElement;
-  const mine = inbox.contains(at) ? at : null;
-  const place = mine ? [...inbox.querySelectorAll("article")].indexOf(mine.closest("article")) : -1;
-  const ids = mine ? [mine.id, mine.closest("article")?.id] : [];
+  const response = await fetch(`/me/inbox${location.search}`, { headers: { accept: "text/html" } });
+  if (response.status === 401) return location.reload();
+  if (!response.ok) return;
+  const html = await response.text();
+  const focused = inbox.contains(document.activeElement) ? document.activeElement : null;
+  const index = focused ? [...inbox.querySelectorAll("article")].indexOf(focused.closest("article")) : -1;
+  const ids = focused ? [focused.id, focused.closest("article")?.id] : [];
   inbox.innerHTML = html;
-  shown();
-  if (mine) keepPlace(ids, place);
+  showInboxState();
+  if (focused) restoreFocus(ids, index);
 }
 
-// Whoever works with the keyboard goes on where they were, or at what is there now.
-function keepPlace(ids, place) {
+// Focuses the same element again, or the toast that took its place.
+function restoreFocus(ids, index) {
   const articles = inbox.querySelectorAll("article");
-  const next = articles[Math.min(place, articles.length - 1)];
-  const found = ids.map((id) => id && document.getElementById(id)).find(Boolean) ?? next ?? document.querySelector(".views a");
-  found?.focus();
+  const next = articles[Math.min(index, articles.length - 1)];
+  const target = ids.map((id) => id && document.getElementById(id)).find(Boolean) ?? next ?? document.querySelector(".views a");
+  target?.focus();
 }
 
-function soon() {
-  clearTimeout(waiting);
-  waiting = setTimeout(() => refresh().catch(() => undefined), PAUSE);
+function refreshSoon() {
+  clearTimeout(refreshTimer);
+  refreshTimer = setTimeout(() => refresh().catch(() => undefined), REFRESH_DELAY_MS);
 }
 
-const watch = new IntersectionObserver((entries) => {
+const seenObserver = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting || document.hidden) continue;
-    watch.unobserve(target);
+    seenObserver.unobserve(target);
     fetch(`/v1/toasts/${target.id.slice("toast-".length)}/seen`, { method: "POST" }).catch(() => undefined);
   }
 }, { threshold: 0.5 });
 
-function shown() {
-  const unread = Number(inbox.querySelector(".tally").dataset.unread);
+function showInboxState() {
+  const unread = Number(inbox.querySelector(".inbox-summary").dataset.unread);
   document.title = (unread ? `(${unread}) ` : "") + inbox.dataset.title;
-  watch.disconnect();
-  for (const toast of inbox.querySelectorAll("[data-state=unseen]")) watch.observe(toast);
+  seenObserver.disconnect();
+  for (const toast of inbox.querySelectorAll("[data-state=unseen]")) seenObserver.observe(toast);
 }
 
 inbox.addEventListener("submit", async (event) => {
   event.preventDefault();
   try {
-    const answer = await fetch(event.target.action, { method: "POST", redirect: "manual" });
-    if (answer.type !== "opaqueredirect") throw new Error(String(answer.status));
+    const response = await fetch(event.target.action, { method: "POST", redirect: "manual" });
+    if (response.type !== "opaqueredirect") throw new Error(String(response.status));
     await refresh();
   } catch {
-    event.target.submit(); // the browser says what is wrong
+    event.target.submit(); // a full page load shows the error
   }
 });
 
-// What comes
+// Stream of toasts
 
-function show(toast) {
+function showPopup(toast) {
   const card = document.createElement("article");
-  const words = document.createElement("p");
+  const body = document.createElement("p");
   const close = document.createElement("button");
   card.lang = toast.locale;
   if (toast.title) {
@@ -84,56 +83,56 @@ function show(toast) {
     title.textContent = toast.title;
     card.append(title);
   }
-  words.textContent = toast.body;
+  body.textContent = toast.body;
   close.type = "button";
   close.textContent = "×";
-  close.setAttribute("aria-label", pop.dataset.close);
+  close.setAttribute("aria-label", popups.dataset.close);
   close.addEventListener("click", () => card.remove());
-  card.append(words, close);
-  pop.append(card);
-  while (pop.children.length > MOST_POPS) pop.firstElementChild.remove();
-  if (toast.criticality !== "emergency") setTimeout(() => card.remove(), SHOWN);
+  card.append(body, close);
+  popups.append(card);
+  while (popups.children.length > MAX_POPUPS) popups.firstElementChild.remove();
+  if (toast.criticality !== "emergency") setTimeout(() => card.remove(), POPUP_MS);
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") pop.replaceChildren();
+  if (event.key === "Escape") popups.replaceChildren();
 });
 
-function open() {
+function openStream() {
   source?.close();
-  source = new EventSource(`/v1/toasts/stream?after=${last}`);
+  source = new EventSource(`/v1/toasts/stream?after=${lastEventId}`);
   source.addEventListener("connected", () => {
-    away.hidden = true;
+    disconnected.hidden = true;
   });
   source.addEventListener("toast", (event) => {
-    last = event.lastEventId;
+    lastEventId = event.lastEventId;
     const { toast } = JSON.parse(event.data);
-    if (toast.state === "unseen") show(toast);
-    if (toast.state !== "seen") soon();
+    if (toast.state === "unseen") showPopup(toast);
+    if (toast.state !== "seen") refreshSoon();
   });
   source.addEventListener("error", () => {
-    away.hidden = false;
+    disconnected.hidden = false;
     if (source.readyState !== EventSource.CLOSED) return;
-    setTimeout(() => { if (!document.hidden) open(); }, AGAIN);
-    soon(); // whoever is no longer let in is told by the page
+    setTimeout(() => { if (!document.hidden) openStream(); }, RECONNECT_MS);
+    refreshSoon(); // reloads the page if the session has ended
   });
 }
 
-// A browser keeps few connections to one place: a tab nobody looks at needs none, and goes on from its number.
+// Browsers limit connections per host, so a hidden tab closes its stream and resumes from its last event.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) source?.close();
-  else open();
+  else openStream();
 });
 
-// Wishes
+// Preferences
 
-wishes.addEventListener("change", async (event) => {
+preferences.addEventListener("change", async (event) => {
   const control = event.target;
   saved.textContent = "";
   saved.classList.remove("bad");
   try {
-    const answer = await fetch(wishes.action, { method: "POST", body: new URLSearchParams(new FormData(wishes)), redirect: "manual" });
-    if (answer.type !== "opaqueredirect") throw new Error(String(answer.status));
+    const response = await fetch(preferences.action, { method: "POST", body: new URLSearchParams(new FormData(preferences)), redirect: "manual" });
+    if (response.type !== "opaqueredirect") throw new Error(String(response.status));
     saved.textContent = saved.dataset.saved;
   } catch {
     if (control.type === "checkbox") control.checked = !control.checked;
@@ -142,5 +141,5 @@ wishes.addEventListener("change", async (event) => {
   }
 });
 
-shown();
-if (!document.hidden) open();
+showInboxState();
+if (!document.hidden) openStream();

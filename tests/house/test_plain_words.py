@@ -1,0 +1,26 @@
+"""The source is written in plain technical English."""
+
+import re
+from pathlib import Path
+
+import pabal
+
+PACKAGE = Path(pabal.__file__).parent
+SUFFIXES = {".py", ".sql", ".html", ".js", ".css", ".toml", ".md"}
+WORDS = re.compile(r"\b(whoever|somebody|nobody|everybody)\b", re.IGNORECASE)
+SYSTEM_ACCOUNT = re.compile(r"""["'`]nobody["'`]|\bnobody\b(?= account)""")
+"""The unprivileged account of the operating system, which the embedded server may run as."""
+
+
+def test_no_word_of_the_former_dialect_is_left() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE).as_posix()}:{number}: {line.strip()}"
+        for path in sorted(PACKAGE.rglob("*"))
+        if path.suffix in SUFFIXES
+        and path.is_file()
+        # The names of former objects that it renames.
+        and "bridge" not in path.parts
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if WORDS.search(SYSTEM_ACCOUNT.sub("", line))
+    ]
+    assert found == []
