@@ -38,7 +38,7 @@ from pabal.settings import Settings
 from support.clusters import connected
 from support.failed_events import MINA, MINUTE, Deaths, replayed
 from support.fake_kakao import Kakao, kakao, kakao_says
-from support.notifications import draft_notification, register_builtin_templates, request_drafts
+from support.notifications import PAID, draft_notification, register_builtin_templates, request_drafts
 from support.operator import Signed
 from support.receiver import closes
 from support.relay_rows import Bot, Chat
