@@ -68,7 +68,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The copy of a broadcast for one subscriber."""
+    """The delivery of a broadcast to one subscriber."""
 
     id: UUID
     target_service: str
