@@ -16,9 +16,9 @@ from pabal.db.doorbell import Doorbell
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
 from pabal.db.urls import DatabaseUrls
-from pabal.events.handlers import EventHandlers, HandlerLane
+from pabal.events.handlers import EventHandlers
 from pabal.events.lane import LANE as EVENT_LANE
-from pabal.events.lane import ClaimedEvent
+from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.pull import EventPollRequest, claim_events_for_polls
 from pabal.events.push import Pusher, PushLane
@@ -45,7 +45,7 @@ from pabal.queue.chores import ChoreRunner
 from pabal.queue.long_poll import LongPoll
 from pabal.queue.processes import process_name, registered_process
 from pabal.queue.throughput import ThroughputCounter
-from pabal.queue.worker import ClaimFilter, Worker, WorkerConfig
+from pabal.queue.worker import ScheduledClaim, Worker, WorkerConfig
 from pabal.relay.delivery.lane import LANE as MESSAGE_LANE
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.stream_registry import StreamRegistry
@@ -228,11 +228,11 @@ async def close_relay(relay: RelayServices, time_limit: timedelta) -> None:
     await relay.long_poll.close()
 
 
-def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any] | StallWorker]:
+def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any, Any] | StallWorker]:
     """Build the workers of a process. The caller runs each one until it is stopped."""
     process = process_name()
     config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
-    workers: list[Worker[Any, Any] | StallWorker] = [
+    workers: list[Worker[Any, Any, Any] | StallWorker] = [
         Worker(f"push:{process}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, config),
         Worker(
             f"rules:{process}",
@@ -240,7 +240,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
             hub.db,
             hub.doorbell,
             build_rules_handler(hub).handle,
-            hub_claim_filters,
+            schedule_hub_claims,
             config,
         ),
         Worker(
@@ -264,9 +264,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
         )
         schedule = partial(handlers.schedule, hub.db)
         workers.append(
-            Worker(
-                f"handlers:{process}", HandlerLane(), hub.db, hub.doorbell, handlers.handle, schedule, handler_config
-            )
+            Worker(f"handlers:{process}", EVENT_LANE, hub.db, hub.doorbell, handlers.handle, schedule, handler_config)
         )
     return workers
 
@@ -276,12 +274,13 @@ def build_rules_handler(hub: Hub) -> TransactionalHandler:
     return TransactionalHandler(hub.db, partial(apply_rules, catalogue=hub.templates))
 
 
-async def hub_claim_filters() -> Sequence[ClaimFilter]:
-    return ({"service": HUB_ACTOR.name},)
+async def schedule_hub_claims() -> Sequence[ScheduledClaim[EventClaimFilter]]:
+    """Claim the events queued for the hub itself."""
+    return (ScheduledClaim(EventClaimFilter(HUB_ACTOR.name)),)
 
 
 def register_hub_process(
-    hub: Hub, hub_workers: Sequence[Worker[Any, Any] | StallWorker], handlers: EventHandlers | None = None
+    hub: Hub, hub_workers: Sequence[Worker[Any, Any, Any] | StallWorker], handlers: EventHandlers | None = None
 ) -> AbstractAsyncContextManager[None]:
     """Register this process and its lanes in the table of processes for the duration of the block."""
     workers = [worker for worker in hub_workers if isinstance(worker, Worker)]

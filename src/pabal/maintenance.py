@@ -128,7 +128,7 @@ def build_alert_chores(settings: Settings, operator_alerts: AlertTarget) -> tupl
     )
 
 
-def purge_lane_chore(lane: Lane[Any], keep: timedelta) -> Callable[[Tx, int], Awaitable[int]]:
+def purge_lane_chore(lane: Lane[Any, Any], keep: timedelta) -> Callable[[Tx, int], Awaitable[int]]:
     """Purge ended rows of a lane. `keep` is rounded up to whole days."""
 
     async def purge(tx: Tx, batch: int) -> int:

@@ -84,7 +84,7 @@ async def test_tail_prints_new_and_changed_messages(terminal: Terminal, chat: Ch
         message = await chat.message(owner, key, None)
         came = await read_line(command)
         async with terminal.deaths.hub.autocommit() as tx:
-            await LANE.claim(tx, 1, timedelta(minutes=1), "poll:x", account=owner.id)
+            await LANE.claim(tx, 1, timedelta(minutes=1), "poll:x", owner.id)
         handed = await read_line(command)
         async with terminal.deaths.hub.transaction() as tx:
             await ack_messages(tx, owner.id, [message])

@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from pabal.events.lane import LANE
+from pabal.events.lane import LANE, EventClaimFilter
 from pabal.events.replay import replay_dead_letter
 from pabal.hub import Hub, build_rules_handler
 from pabal.notifications.dispatch.settle import NotificationDispatchLane
@@ -114,7 +114,7 @@ async def ruled_over(terminal: Terminal) -> tuple[str, str, str]:
         await update_preferences(tx, "100", PreferencesUpdate(dm_enabled=False), MINA)
     event = await deaths.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
     async with hub.transaction() as tx:
-        held = await LANE.claim(tx, 1, MINUTE, "rules", service="hub")
+        held = await LANE.claim(tx, 1, MINUTE, "rules", EventClaimFilter("hub"))
     await build_rules_handler(hub).handle_events(held)
     [toast] = await claimed(hub)
     async with hub.transaction() as tx:

@@ -190,7 +190,7 @@ async def test_what_is_left_of_an_event(admin: Signed, hub: Hub, deaths: Deaths)
 
 async def fetch(bot: Bot, holder: str) -> None:
     async with bot.hub.autocommit() as tx:
-        assert await MESSAGES.claim(tx, 10, MINUTE, holder, account=bot.owner.id)
+        assert await MESSAGES.claim(tx, 10, MINUTE, holder, bot.owner.id)
 
 
 async def test_messages_and_their_answers(admin: Signed, bot: Bot, travel: Travel) -> None:

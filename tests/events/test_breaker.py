@@ -143,7 +143,7 @@ async def test_those_who_look_at_once_have_one_probe_between_them(
 
     async def claim(name: str) -> list[PushDelivery]:
         async with hub.autocommit() as tx:
-            return await PushLane().claim(tx, 10, MINUTE, name, **turn)
+            return await PushLane().claim(tx, 10, MINUTE, name, turn.claim_filter)
 
     found = await asyncio.gather(*(claim(f"worker {number}") for number in range(4)))
 
@@ -180,7 +180,7 @@ async def test_a_probe_that_fails_doubles_the_rest_and_one_that_is_lost_is_made_
     await travel(2 * FIRST_OPEN_DURATION)
     [turn] = await hub.pusher.schedule()
     async with hub.autocommit() as tx:
-        assert await PushLane().claim(tx, 1, MINUTE, "about to die", **turn)
+        assert await PushLane().claim(tx, 1, MINUTE, "about to die", turn.claim_filter)
     assert await hub.pusher.schedule() == []
     await travel(MINUTE)
     assert len(await hub.pusher.schedule()) == 1

@@ -9,7 +9,7 @@ import pytest
 from pabal.core.actor import Actor
 from pabal.events.events import EventAccess, list_deliveries
 from pabal.events.handlers import EventHandler
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.subscriptions import remove_subscription
 from pabal.hub import Hub
 from pabal.queue.lane import Settlement
@@ -35,7 +35,7 @@ async def deliveries(hub: Hub, broadcast: UUID) -> dict[str, str]:
 
 async def claim(hub: Hub, service: str, limit: int = 10) -> list[ClaimedEvent]:
     async with hub.autocommit() as tx:
-        return await LANE.claim(tx, limit, MINUTE, "tester", service=service)
+        return await LANE.claim(tx, limit, MINUTE, "tester", EventClaimFilter(service))
 
 
 async def settle(hub: Hub, held: ClaimedEvent, outcome: Outcome = DONE) -> None:

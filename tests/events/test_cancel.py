@@ -9,7 +9,7 @@ import pytest
 
 from pabal.core.errors import Conflict
 from pabal.events.events import OPERATOR_ACCESS, cancel_event, find_event
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Outcome
 from support.clusters import Connection, connected
@@ -209,7 +209,7 @@ async def test_a_broadcast_called_off_and_a_heartbeat_do_not_wait_in_a_circle(
     event = await say(hub, "order.paid", None)
     to = await owner.fetch("select target_service from event_queue where parent_id = $1 order by id desc", event)
     async with hub.autocommit() as tx:
-        [[later], [sooner]] = [await LANE.claim(tx, 1, HOLD, "tester", service=row[0]) for row in to]
+        [[later], [sooner]] = [await LANE.claim(tx, 1, HOLD, "tester", EventClaimFilter(row[0])) for row in to]
         broadcast = await find_event(tx, event, OPERATOR_ACCESS)
     assert sooner.id < later.id
     assert sooner.lease > later.lease

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pabal import client
-from pabal.events.handlers import HandlerLane
 from pabal.events.pull import EventPollRequest
 from pabal.hub import Hub, build_workers
 from pabal.queue.worker import Worker
@@ -68,7 +67,7 @@ class Gates:
 
 
 @asynccontextmanager
-async def working(hub: Hub, gates: Gates) -> AsyncGenerator[Worker[Any]]:
+async def working(hub: Hub, gates: Gates) -> AsyncGenerator[Worker[Any, Any]]:
     """One worker for two services: each of its hands can be at work for the first."""
     program = client.App("minu_build")
     program.on("*", concurrency=HANDS)(gates.handle)
@@ -76,7 +75,7 @@ async def working(hub: Hub, gates: Gates) -> AsyncGenerator[Worker[Any]]:
     [worker] = [
         each
         for each in build_workers(hub, made(program))
-        if isinstance(each, Worker) and isinstance(each.lane, HandlerLane)
+        if isinstance(each, Worker) and each.name.startswith("handlers:")
     ]
     worker.config = replace(worker.config, concurrency=HANDS)
     running = asyncio.create_task(worker.run())

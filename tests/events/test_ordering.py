@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from pabal.core.errors import Conflict
 from pabal.events.events import cancel_event
-from pabal.events.handlers import EventHandler, EventHandlers, HandlerLane
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.handlers import EventHandler, EventHandlers
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.publish import EventDraft, PublishResult, publish_event_batch
 from pabal.events.pull import EventPollRequest, Receipt, settle_claimed_events
 from pabal.events.repair import advance_ordered_events
@@ -130,9 +130,7 @@ async def handles(hub: Hub, line: Line) -> None:
     """A worker with a handler."""
     handlers = EventHandlers((EventHandler(("*",), "minu_build", partial(line.work, hub), 3, MINUTE),))
     pace = WorkerConfig(concurrency=3, poll_interval=timedelta(milliseconds=20))
-    await Worker(
-        "w", HandlerLane(), hub.db, hub.doorbell, handlers.handle, partial(handlers.schedule, hub.db), pace
-    ).run()
+    await Worker("w", LANE, hub.db, hub.doorbell, handlers.handle, partial(handlers.schedule, hub.db), pace).run()
 
 
 async def calls(hub: Hub) -> None:
@@ -177,7 +175,7 @@ async def test_one_at_a_time_in_order_whatever_becomes_of_each(
 class TestWhen:
     async def claim(self, hub: Hub, limit: int = 10) -> list[ClaimedEvent]:
         async with hub.autocommit() as tx:
-            return await LANE.claim(tx, limit, MINUTE, "tester", service="minu_build")
+            return await LANE.claim(tx, limit, MINUTE, "tester", EventClaimFilter("minu_build"))
 
     async def now(self, owner: Connection) -> datetime:
         return await owner.fetchval("select pabal.now()")

@@ -11,7 +11,7 @@ import pytest
 
 from pabal import client
 from pabal.events.handlers import disable_unseen_programs, patterns_overlap
-from pabal.events.lane import LANE
+from pabal.events.lane import LANE, EventClaimFilter
 from pabal.hub import Hub
 from pabal.stats import StatsReader
 from support.clusters import Connection
@@ -194,7 +194,7 @@ class TestUnhandled:
         waits = await event(hub, strange[0])
         assert (waits.status, waits.retry_count, waits.last_error) == ("pending", 0, None)
         async with hub.autocommit() as tx:
-            pulled = await LANE.claim(tx, 5, MINUTE, "pull:minu_build", service="minu_build")
+            pulled = await LANE.claim(tx, 5, MINUTE, "pull:minu_build", EventClaimFilter("minu_build"))
         assert [each.id for each in pulled] == strange
 
         async with hub.autocommit() as tx:

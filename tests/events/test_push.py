@@ -10,7 +10,7 @@ from standardwebhooks import Webhook
 
 from outside.elsewhere import Resolver, World
 from pabal.core.errors import Invalid
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.pull import Receipt, settle_claimed_events
 from pabal.events.push import Pusher, PushResult
 from pabal.events.subscriptions import (
@@ -52,7 +52,7 @@ async def there() -> AsyncGenerator[Receiver]:
 
 async def claim(hub: Hub, service: str = "minu_build", limit: int = 10) -> list[ClaimedEvent]:
     async with hub.autocommit() as tx:
-        return await LANE.claim(tx, limit, MINUTE, "tester", service=service)
+        return await LANE.claim(tx, limit, MINUTE, "tester", EventClaimFilter(service))
 
 
 async def test_a_push_is_signed_and_has_the_fields_of_a_pulled_event(hub: Hub, there: Receiver) -> None:

@@ -70,7 +70,7 @@ async def test_what_was_paused_or_removed_after_the_look_gets_nothing(hub: Hub, 
         await deed(tx, subscription.id, EVERYBODY, TESTER)
 
     async with hub.autocommit() as tx:
-        assert await PushLane().claim(tx, 10, MINUTE, "late", **turn) == []
+        assert await PushLane().claim(tx, 10, MINUTE, "late", turn.claim_filter) == []
 
     assert await hub.pusher.schedule() == []
     found = await event(hub, row)
@@ -88,13 +88,13 @@ async def test_an_address_that_cannot_be_asked_for_costs_no_attempt(
         await owner.execute("revoke select on pabal.subscriptions from service_role")
         async with hub.autocommit() as tx:
             with pytest.raises(Exception, match="permission denied"):
-                await PushLane().claim(tx, 10, MINUTE, "unlucky", **turn)
+                await PushLane().claim(tx, 10, MINUTE, "unlucky", turn.claim_filter)
         await owner.execute("grant select on pabal.subscriptions to service_role")
 
     found = await event(hub, row)
     assert (found.status, found.retry_count, found.processing_started_at) == ("pending", 0, None)
     async with hub.autocommit() as tx:
-        [parcel] = await PushLane().claim(tx, 10, MINUTE, "tester", **turn)
+        [parcel] = await PushLane().claim(tx, 10, MINUTE, "tester", turn.claim_filter)
     assert (parcel.id, parcel.attempt) == (row, 1)
 
 

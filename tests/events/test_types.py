@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pabal.db.migrate import apply_migrations, revert_migrations
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Retry, Snooze
@@ -21,7 +21,7 @@ TYPES = ("order.paid", "order.sent", "order_x.paid", "orderax.paid", "cart.fille
 
 async def claim(hub: Hub, *patterns: str, limit: int = 100, hold: timedelta = MINUTE) -> list[ClaimedEvent]:
     async with hub.autocommit() as tx:
-        return await LANE.claim(tx, limit, hold, "tester", service="minu_build", patterns=[*patterns])
+        return await LANE.claim(tx, limit, hold, "tester", EventClaimFilter("minu_build", [*patterns]))
 
 
 async def settle(hub: Hub, held: list[ClaimedEvent], outcome: Any) -> None:
@@ -68,7 +68,7 @@ async def test_claims_take_the_highest_priority_of_all_types_first(hub: Hub) -> 
         taken = [
             each.id
             for _ in range(4)
-            for each in await super(type(LANE), LANE).claim(
+            for each in await LANE.claim_rows(
                 tx, 1, MINUTE, "tester", service="minu_build", patterns=["order.%"], oldest_quota=0
             )
         ]

@@ -12,7 +12,7 @@ import pytest
 
 from pabal.core.actor import HUB_ACTOR
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.transactional import TransactionalHandler
 from pabal.hub import DatabaseUrls, Hub, build_rules_handler
@@ -109,7 +109,7 @@ async def settle(hub: Hub, events: Sequence[ClaimedEvent]) -> set[UUID]:
 
 async def claim(hub: Hub) -> list[ClaimedEvent]:
     async with hub.autocommit() as tx:
-        return await LANE.claim(tx, 10, MINUTE, "w1", service="hub")
+        return await LANE.claim(tx, 10, MINUTE, "w1", EventClaimFilter("hub"))
 
 
 async def test_two_workers_on_one_event_request_one_notification(

@@ -12,7 +12,7 @@ from pabal.notifications.decision.decide import Criticality, NotificationChannel
 from pabal.notifications.dispatch.concurrency import CONCURRENCY_SHARES, DISPATCH_CONCURRENCY, SHARE_BY_KIND
 from pabal.notifications.dispatch.discord_rate_limit import MAX_WAIT, MAX_WAITING_PER_ROUTE
 from pabal.outside.discord import DISCORD_TIMEOUT
-from pabal.queue.worker import ClaimFilter, Worker
+from pabal.queue.worker import ScheduledClaim, Worker
 from support.dispatch import AUDIT, NotificationHub, has_attempts
 from support.fake_discord import FakeDiscord, ScriptedReply, error_reply
 from support.wait import until
@@ -45,11 +45,11 @@ async def open_dm_channels(notifier: NotificationHub) -> None:
     )
 
 
-async def rounds(worker: Worker[Any, Any], count: int) -> None:
+async def rounds(worker: Worker[Any, Any, Any], count: int) -> None:
     """Let a worker look for work so many times more."""
     rounds_done, next_schedule = 0, worker.schedule
 
-    async def counted() -> Sequence[ClaimFilter]:
+    async def counted() -> Sequence[ScheduledClaim[Any]]:
         nonlocal rounds_done
         rounds_done += 1
         return await next_schedule()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.transactional import TransactionalHandler
 from pabal.hub import DatabaseUrls, Hub, build_rules_handler
 from pabal.notifications.rules.apply_rules import NOTIFICATIONS_PER_TRANSACTION, apply_rules
@@ -28,7 +28,7 @@ async def hub(hub: Hub) -> Hub:
 
 async def claim(hub: Hub) -> list[ClaimedEvent]:
     async with hub.autocommit() as tx:
-        return await LANE.claim(tx, MANY, MINUTE, "w1", service="hub")
+        return await LANE.claim(tx, MANY, MINUTE, "w1", EventClaimFilter("hub"))
 
 
 async def settle(hub: Hub, events: Sequence[ClaimedEvent]) -> None:

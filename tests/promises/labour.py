@@ -6,10 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from pabal.core.log import configure_logging
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.queue.outcome import DONE, Outcome
-from pabal.queue.worker import Worker, WorkerConfig
+from pabal.queue.worker import ScheduledClaim, Worker, WorkerConfig
 from pabal.settings import Settings
 
 
@@ -20,8 +20,8 @@ async def begin(event: ClaimedEvent) -> Outcome:
     return DONE
 
 
-async def rota() -> list[dict[str, str]]:
-    return [{"service": "minu_build"}]
+async def rota() -> list[ScheduledClaim[EventClaimFilter]]:
+    return [ScheduledClaim(EventClaimFilter("minu_build"))]
 
 
 async def main(work: str, direct: str, folder: str) -> None:

@@ -84,7 +84,7 @@ def test_the_relay_counts_no_attempts_and_snoozes_a_retry(outcome: Retry, row: R
 
 @given(outcomes, rows, st.sampled_from([EVENTS, NOTIFICATIONS]), jitters)
 def test_an_outcome_fills_the_parameters_of_its_statement(
-    outcome: Outcome, row: Row, lane: Lane[Any], jitter: float
+    outcome: Outcome, row: Row, lane: Lane[Any, Any], jitter: float
 ) -> None:
     match decide_outcome(outcome, row, lane.capabilities, jitter):
         case Done():

@@ -78,7 +78,7 @@ async def touch_row(bot: Bot, message: UUID) -> None:
 
 async def claim(bot: Bot) -> list[UUID]:
     async with bot.hub.autocommit() as tx:
-        return [held.id for held in await LANE.claim(tx, 10, MINUTE, "poll:tester", account=bot.owner.id)]
+        return [held.id for held in await LANE.claim(tx, 10, MINUTE, "poll:tester", bot.owner.id)]
 
 
 @pytest.mark.parametrize("changed", [0, 1])

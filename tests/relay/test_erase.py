@@ -76,7 +76,7 @@ async def live(person: Bot, web: httpx2.AsyncClient) -> None:
     await person.too_late(REPLY)
     await send(web, f"{TEXT}, again", callback=person.there.url("held"))
     async with hub.autocommit() as tx:
-        assert await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", account=person.owner.id)
+        assert await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", person.owner.id)
     await send(web, f"{TEXT}, once more", callback=person.there.url("queued"))
     for command in ("/status", "/code", "/pair AAAA-BBBB"):
         await send(web, command, callback=person.there.url(command[1:5]))

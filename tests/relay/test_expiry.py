@@ -27,7 +27,7 @@ async def expire(bot: Bot, language: ChatLanguage = "ko") -> int:
 
 async def fetch(bot: Bot) -> list[UUID]:
     async with bot.hub.autocommit() as tx:
-        messages = await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", account=bot.owner.id)
+        messages = await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", bot.owner.id)
     return [message.id for message in messages]
 
 

@@ -211,7 +211,7 @@ async def test_a_message_is_followed_from_arrival_to_reply(bot: Bot, hub: Hub, t
     assert await follower.look() == [("came", first, "QUEUED", None), ("came", second, "QUEUED", None)]
 
     async with hub.autocommit() as tx:
-        await LANE.claim(tx, 1, timedelta(minutes=1), "poll:tester", account=bot.owner.id)
+        await LANE.claim(tx, 1, timedelta(minutes=1), "poll:tester", bot.owner.id)
     assert await follower.look() == [("changed", first, "DELIVERED", None)]
     async with hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [first])

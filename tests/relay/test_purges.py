@@ -62,7 +62,7 @@ async def test_the_backlog_is_what_is_not_held_and_its_age_counts_from_arrival(
     assert await relay(hub) == (2, 2, 0)
 
     async with hub.autocommit() as tx:
-        await LANE.claim(tx, 1, MINUTE, "poll:tester", account=bot.owner.id)
+        await LANE.claim(tx, 1, MINUTE, "poll:tester", bot.owner.id)
     assert await relay(hub) == (1, 0, 1)
     await travel(MINUTE)
     assert await relay(hub) == (2, 3, 0), "its lease has ended: it waits again"

@@ -40,7 +40,7 @@ async def trace_of(bot: Bot, name: object, account: UUID | None = None) -> Messa
 
 async def fetch(bot: Bot, holder: str = "poll:tester") -> None:
     async with bot.hub.autocommit() as tx:
-        assert await LANE.claim(tx, 10, MINUTE, holder, account=bot.owner.id)
+        assert await LANE.claim(tx, 10, MINUTE, holder, bot.owner.id)
 
 
 async def expire(bot: Bot) -> None:

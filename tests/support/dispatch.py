@@ -55,7 +55,7 @@ class NotificationHub:
             await until(self.is_idle)
 
     @asynccontextmanager
-    async def run_worker(self, hub: Hub | None = None, **options: Any) -> AsyncGenerator[Worker[Any, Any]]:
+    async def run_worker(self, hub: Hub | None = None, **options: Any) -> AsyncGenerator[Worker[Any, Any, Any]]:
         worker = build_dispatch_worker(hub or self.hub, **options)
         running = asyncio.create_task(worker.run())
         try:
@@ -97,7 +97,7 @@ class NotificationHub:
         return [dict(row) for row in rows]
 
 
-def build_dispatch_worker(hub: Hub, **options: Any) -> Worker[Any, Any]:
+def build_dispatch_worker(hub: Hub, **options: Any) -> Worker[Any, Any, Any]:
     overrides: dict[str, Any] = {
         "poll_interval": timedelta(milliseconds=20),
         "shutdown_grace": timedelta(seconds=1),

@@ -11,7 +11,7 @@ import msgspec
 
 from pabal.core.actor import Actor
 from pabal.events.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterState, list_dead_letters
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.replay import replay_dead_letters
 from pabal.hub import DatabaseUrls, Hub
@@ -46,7 +46,7 @@ class Deaths:
 
     async def claim(self, limit: int = 10, service: str = "minu_build") -> list[ClaimedEvent]:
         async with self.hub.autocommit() as tx:
-            return await LANE.claim(tx, limit, MINUTE, "w1", service=service)
+            return await LANE.claim(tx, limit, MINUTE, "w1", EventClaimFilter(service))
 
     async def settle(self, event: ClaimedEvent, outcome: Outcome = DONE) -> None:
         async with self.hub.transaction() as tx:

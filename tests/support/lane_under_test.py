@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -9,9 +10,9 @@ from uuid import UUID
 
 import asyncpg
 
-from pabal.events.lane import EventLane
+from pabal.events.lane import EventClaimFilter, EventLane
 from pabal.hub import Hub
-from pabal.notifications.lane import NotificationLane
+from pabal.notifications.lane import ANY_NOTIFICATION, NotificationClaimFilter, NotificationLane
 from pabal.queue.lane import Capability, Lane, Settlement
 from pabal.queue.outcome import Outcome
 from pabal.relay.delivery.lane import RelayLane
@@ -23,7 +24,7 @@ Travel = Callable[[timedelta], Awaitable[None]]
 class LaneUnderTest(ABC):
     """A lane, its table, and a clock that the test moves."""
 
-    lane: Lane[Any]
+    lane: Lane[Any, Any]
     put_sql: str
     end_sql: str
     """Number of rows per state."""
@@ -32,6 +33,7 @@ class LaneUnderTest(ABC):
     cancel_sql: str
     """Plain SQL that cancels a row without knowing lanes."""
     whom: Mapping[str, Any]
+    """Fields of the claim's filter."""
 
     def __init__(self, hub: Hub, owner: "asyncpg.Connection[asyncpg.Record]", travel: Travel) -> None:
         self.hub = hub
@@ -52,9 +54,12 @@ class LaneUnderTest(ABC):
     @abstractmethod
     def insert(self, **how: Any) -> str: ...
 
+    @abstractmethod
+    def claim_filter(self, **whom: Any) -> Any: ...
+
     async def claim(self, limit: int = 10, hold: timedelta = MINUTE, **whom: Any) -> list[Any]:
         async with self.hub.autocommit() as tx:
-            return await self.lane.claim(tx, limit, hold, "tester", **{**self.whom, **whom})
+            return await self.lane.claim(tx, limit, hold, "tester", self.claim_filter(**{**self.whom, **whom}))
 
     async def settle(self, item: Any, outcome: Outcome) -> bool:
         return item.id in await self.settle_all([(item, outcome)])
@@ -94,6 +99,9 @@ class Events(LaneUnderTest):
     open_sql = "select count(*) from public.event_queue where processed_at is null"
     cancel_sql = "update public.event_queue set status = 'cancelled' where id = $1 and processed_at is null"
 
+    def claim_filter(self, **whom: Any) -> EventClaimFilter:
+        return EventClaimFilter(**whom)
+
     def insert(self, **how: Any) -> str:
         columns: dict[str, Any] = {"priority": 5, "max_retries": 3, "ordering_key": None, "due": None, "expires": None}
         columns |= {"target": "minu_build"} | how
@@ -125,6 +133,9 @@ class Notifications(LaneUnderTest):
             """
         )
 
+    def claim_filter(self, **whom: Any) -> NotificationClaimFilter:
+        return replace(ANY_NOTIFICATION, **whom)
+
     def insert(self, **how: Any) -> str:
         columns: dict[str, Any] = {"priority": 5, "due": timedelta(), "expires": None} | how
         return f"""
@@ -147,6 +158,9 @@ class Relay(LaneUnderTest):
             "insert into public.accounts (openclaw_user_id) values ('owner') returning id",
         )
         self.whom = {"account": account}
+
+    def claim_filter(self, **whom: Any) -> UUID:
+        return whom["account"]
 
     def insert(self, **how: Any) -> str:
         columns: dict[str, Any] = {"expires": timedelta(minutes=15), "account": self.whom["account"]} | how

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.transactional import TransactionalHandler
-from pabal.hub import DatabaseUrls, Hub, build_rules_handler, hub_claim_filters
+from pabal.hub import DatabaseUrls, Hub, build_rules_handler, schedule_hub_claims
 from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule
 from pabal.queue.worker import Worker, WorkerConfig
 from support.notifications import TESTER, sql
@@ -36,20 +36,20 @@ async def add_test_rule(hub: Hub, **overrides: Any) -> Rule:
         return await add_rule(tx, hub.templates, rule_draft(**overrides), TESTER)
 
 
-def rules_worker(hub: Hub, handler: TransactionalHandler | None = None) -> Worker[ClaimedEvent]:
+def rules_worker(hub: Hub, handler: TransactionalHandler | None = None) -> Worker[ClaimedEvent, EventClaimFilter]:
     return Worker(
         "rules:tester",
         LANE,
         hub.db,
         hub.doorbell,
         (handler or build_rules_handler(hub)).handle,
-        hub_claim_filters,
+        schedule_hub_claims,
         WorkerConfig(poll_interval=timedelta(seconds=1)),
     )
 
 
 @asynccontextmanager
-async def run_rules_workers(hub: Hub, *workers: Worker[ClaimedEvent]) -> AsyncGenerator[None]:
+async def run_rules_workers(hub: Hub, *workers: Worker[ClaimedEvent, EventClaimFilter]) -> AsyncGenerator[None]:
     """Run workers that apply the rules during the block."""
     running_workers = workers or (rules_worker(hub),)
     running = [asyncio.create_task(item.run()) for item in running_workers]

@@ -5,22 +5,24 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pabal.events.lane import ClaimedEvent
+from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.hub import Hub
-from pabal.queue.worker import ItemHandler, Worker, WorkerConfig
+from pabal.queue.worker import ItemHandler, ScheduledClaim, Worker, WorkerConfig
 from support.lane_under_test import Events
 from support.wait import until
 
 
-def make_worker(hub: Hub, handle: ItemHandler[ClaimedEvent], **config: Any) -> Worker[ClaimedEvent]:
-    async def schedule() -> list[dict[str, str]]:
-        return [{"service": "minu_build"}, {"service": "minu_keep"}]
+def make_worker(hub: Hub, handle: ItemHandler[ClaimedEvent], **config: Any) -> Worker[ClaimedEvent, EventClaimFilter]:
+    async def schedule() -> list[ScheduledClaim[EventClaimFilter]]:
+        return [ScheduledClaim(EventClaimFilter("minu_build")), ScheduledClaim(EventClaimFilter("minu_keep"))]
 
     return Worker("tester", Events.lane, hub.db, hub.doorbell, handle, schedule, WorkerConfig(**config))
 
 
 @asynccontextmanager
-async def working(hub: Hub, handle: ItemHandler[ClaimedEvent], **config: Any) -> AsyncGenerator[Worker[ClaimedEvent]]:
+async def working(
+    hub: Hub, handle: ItemHandler[ClaimedEvent], **config: Any
+) -> AsyncGenerator[Worker[ClaimedEvent, EventClaimFilter]]:
     worker = make_worker(hub, handle, **config)
     task = asyncio.create_task(worker.run())
     try:

@@ -1,7 +1,6 @@
 """Dead letters: list, group, show, replay and resolve."""
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -10,7 +9,9 @@ from pabal.api.events import AwareDatetime, check_time_in_range
 from pabal.core.errors import Conflict, NotFound
 from pabal.events.dead_letters import (
     DeadLetter,
+    DeadLetterDetail,
     DeadLetterFilter,
+    DeadLetterGroup,
     DeadLetterState,
     find_dead_letter,
     group_dead_letters,
@@ -29,59 +30,15 @@ ResolutionNote = Annotated[str, msgspec.Meta(min_length=1, max_length=2000)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class DeadLetterView(ResponseBody, frozen=True):
-    """One final failure of an event. Dead letters with the same cause share a `signature`."""
-
-    id: UUID
-    event_id: UUID | None
-    original_event_id: UUID
-    origin_id: UUID
-    death: int
-    original_event_type: str
-    original_source_service: str
-    original_target_service: str | None
-    error_message: str
-    error_code: str | None
-    signature: str
-    total_retry_count: int
-    failed_at: datetime
-    resolved_at: datetime | None
-    resolved_by_actor: str | None
-    resolution_notes: str | None
-    replayed_at: datetime | None
-    replay_count: int
-
-
-class DeadLetterDetailView(DeadLetterView, frozen=True, kw_only=True):
-    """A dead letter with the payload of its event and the error of each attempt."""
-
-    original_payload: dict[str, Any]
-    original_envelope: dict[str, Any]
-    error_stack: str | None
-    error_history: list[dict[str, Any]]
-    resolved_by: UUID | None
-
-
 class DeadLetterPage(ResponseBody, frozen=True):
-    items: list[DeadLetterView]
+    items: list[DeadLetter]
     cursor: str | None
-
-
-class DeadLetterGroupView(ResponseBody, frozen=True):
-    """Dead letters with the same signature. `example` is the newest of them."""
-
-    signature: str
-    count: int
-    first_failed_at: datetime
-    last_failed_at: datetime
-    example: UUID
-    event_types: list[str]
 
 
 class DeadLetterGroupPage(ResponseBody, frozen=True):
     """At most 100 groups, the largest first; there is no next page."""
 
-    items: list[DeadLetterGroupView]
+    items: list[DeadLetterGroup]
     cursor: str | None = None
 
 
@@ -152,23 +109,19 @@ async def get_dead_letters(hub: Hub, query: DeadLetterQuery) -> DeadLetterPage:
         dead_letters = await list_dead_letters(
             tx, query.to_filter(), query.state, before=decode_cursor(query.cursor), limit=query.limit
         )
-    return DeadLetterPage(
-        [dead_letter_view(dead_letter, DeadLetterView) for dead_letter in dead_letters],
-        next_cursor(dead_letters, query.limit, "failed_at"),
-    )
+    return DeadLetterPage(dead_letters, next_cursor(dead_letters, query.limit, "failed_at"))
 
 
 async def get_dead_letter_groups(hub: Hub, query: DeadLetterGroupQuery) -> DeadLetterGroupPage:
     """Group dead letters by error signature, the largest group first."""
     async with hub.autocommit() as tx:
-        groups = await group_dead_letters(tx, query.to_filter(), query.state)
-    return DeadLetterGroupPage([msgspec.convert(group, DeadLetterGroupView, from_attributes=True) for group in groups])
+        return DeadLetterGroupPage(await group_dead_letters(tx, query.to_filter(), query.state))
 
 
-async def get_dead_letter(hub: Hub, id: UUID) -> DeadLetterDetailView:
+async def get_dead_letter(hub: Hub, id: UUID) -> DeadLetterDetail:
     """Get a dead letter with its payload, stack trace and the error of each attempt."""
     async with hub.autocommit() as tx:
-        return dead_letter_view(await find_dead_letter(tx, id), DeadLetterDetailView)
+        return await find_dead_letter(tx, id)
 
 
 async def post_dead_letter_replay(
@@ -185,12 +138,10 @@ async def post_dead_letter_resolve(
     caller: AuthenticatedService,
     id: UUID,
     body: DeadLetterResolveBody,
-) -> DeadLetterDetailView:
+) -> DeadLetterDetail:
     """Resolve a dead letter with a note. Its event does not change. 409 if it was already replayed or resolved."""
     async with hub.transaction() as tx:
-        return dead_letter_view(
-            await resolve_dead_letter(tx, id, context.actor(caller.service), body.note), DeadLetterDetailView
-        )
+        return await resolve_dead_letter(tx, id, context.actor(caller.service), body.note)
 
 
 async def post_dead_letter_bulk_replay(
@@ -201,13 +152,6 @@ async def post_dead_letter_bulk_replay(
     return DeadLetterBulkReplayView(
         await replay_matching_dead_letters(hub.transaction, body.to_filter(), actor, limit=body.limit)
     )
-
-
-def dead_letter_view(dead_letter: DeadLetter, view_type: type[DeadLetterView]) -> Any:
-    fields = {name: getattr(dead_letter, name) for name in view_type.__struct_fields__}
-    if "error_history" in fields:
-        fields["error_history"] = [*(fields["error_history"] or ())]
-    return view_type(**fields)
 
 
 ROUTES = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Literal, Protocol, assert_never
+from typing import Annotated, Any, ClassVar, Literal, assert_never
 from uuid import UUID
 
 import msgspec
@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from pabal.core.errors import BodyTooLarge, Conflict, Forbidden, Invalid, NotFound, PabalError, Unavailable
 from pabal.events.events import (
+    Delivery,
     Event,
     EventAccess,
     EventFilter,
@@ -24,20 +25,12 @@ from pabal.events.types import PRIORITY_BY_NAME, EventStatus, EventType
 from pabal.hub import Hub
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
+from pabal.trace.entry import TraceEntry
 from pabal.trace.events import trace_single_event
 from pabal.web.errors import error_status, invalid_from_msgspec
 from pabal.web.pagination import PageQuery, decode_cursor, encode_cursor
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
 from pabal.web.route import RequestBody, ResponseBody, Route
-
-
-class TraceEntryLike(Protocol):
-    @property
-    def at(self) -> datetime: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def says(self) -> str: ...
 
 
 class TraceEntryView(ResponseBody, frozen=True):
@@ -48,7 +41,7 @@ class TraceEntryView(ResponseBody, frozen=True):
     says: str
 
 
-def trace_entry_views(entries: Iterable[TraceEntryLike]) -> list[TraceEntryView]:
+def trace_entry_views(entries: Iterable[TraceEntry]) -> list[TraceEntryView]:
     return [TraceEntryView(entry.at, entry.kind, str(entry.says)) for entry in entries]
 
 
@@ -136,22 +129,11 @@ class EventView(ResponseBody, frozen=True):
     is_broadcast: bool
 
 
-class DeliveryView(ResponseBody, frozen=True):
-    """The delivery of a broadcast to one subscriber."""
-
-    id: UUID
-    target_service: str
-    status: EventStatus
-    retry_count: int
-    processed_at: datetime | None
-    last_error: str | None
-
-
 class EventDetailView(EventView, frozen=True, kw_only=True):
     """An event with its failed attempts, deliveries and dead letters. `trace` lists what happened to it, in order."""
 
     error_history: list[dict[str, Any]]
-    deliveries: list[DeliveryView]
+    deliveries: list[Delivery]
     dead_letters: list[UUID]
     trace: list[TraceEntryView]
 
@@ -222,10 +204,7 @@ async def get_event(hub: Hub, caller: AuthenticatedService, id: UUID) -> EventDe
     return EventDetailView(
         **event_view_fields(event),
         error_history=[*(event.error_history or ())],
-        deliveries=[
-            DeliveryView(**{name: getattr(delivery, name) for name in DeliveryView.__struct_fields__})
-            for delivery in deliveries
-        ],
+        deliveries=deliveries,
         dead_letters=dead_letters,
         trace=trace_entry_views(trace),
     )

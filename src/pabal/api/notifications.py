@@ -17,6 +17,7 @@ from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.notifications import (
     Notification,
     NotificationAccess,
+    NotificationAttempt,
     NotificationFilter,
     find_notification,
     list_notification_attempts,
@@ -29,7 +30,7 @@ from pabal.notifications.requests import (
     request_notifications,
     try_request_notifications,
 )
-from pabal.notifications.states import AttemptOutcome, NotificationState, RecipientType
+from pabal.notifications.states import NotificationState, RecipientType
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.trace.notifications import trace_notification
@@ -122,21 +123,10 @@ class NotificationView(ResponseBody, frozen=True):
     again_of: UUID | None
 
 
-class NotificationAttemptView(ResponseBody, frozen=True):
-    """One attempt to send a notification."""
-
-    attempt: int
-    worker: str | None
-    started_at: datetime
-    ended_at: datetime
-    outcome: AttemptOutcome
-    why: str | None
-
-
 class NotificationDetailView(NotificationView, frozen=True, kw_only=True):
     """A notification with its attempts and its trace."""
 
-    attempts: list[NotificationAttemptView]
+    attempts: list[NotificationAttempt]
     trace: list[TraceEntryView]
 
 
@@ -223,12 +213,8 @@ async def get_notification(hub: Hub, caller: AuthenticatedService, id: UUID) -> 
         notification = await find_notification(tx, id, notification_access(caller))
         attempts = await list_notification_attempts(tx, id)
         entries = (await trace_notification(tx, id)).entries
-    attempt_views = [
-        NotificationAttemptView(**{name: getattr(attempt, name) for name in NotificationAttemptView.__struct_fields__})
-        for attempt in attempts
-    ]
     return NotificationDetailView(
-        **notification_view_fields(notification), attempts=attempt_views, trace=trace_entry_views(entries)
+        **notification_view_fields(notification), attempts=attempts, trace=trace_entry_views(entries)
     )
 
 

@@ -1,6 +1,5 @@
 """People: issue tokens for their own toasts and preferences, export and erase their data."""
 
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -12,7 +11,7 @@ from pabal.core.errors import NotFound, RateLimited
 from pabal.hub import Hub
 from pabal.limits import RateLimit
 from pabal.notifications.people.tokens import issue_person_link
-from pabal.notifications.privacy import erase_person, export_person
+from pabal.notifications.privacy import PersonDataCounts, erase_person, export_person
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.request import RequestContext
@@ -52,14 +51,6 @@ class PersonExportView(ResponseBody, frozen=True):
         return "PersonExportView(…)"
 
 
-class PersonErasureView(ResponseBody, frozen=True):
-    """How many rows were deleted. `others`: preferences, addresses and tokens."""
-
-    requests: int
-    toasts: int
-    others: int
-
-
 async def post_person_token(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
 ) -> PersonTokenView:
@@ -85,13 +76,13 @@ async def get_person_export(
 
 async def delete_person(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
-) -> PersonErasureView:
+) -> PersonDataCounts:
     """Erase everything the hub stores about a person, by their Discord id. Pending notifications are not sent.
 
     The audit log records the erasure under a pseudonym.
     """
     async with hub.transaction() as tx:
-        return PersonErasureView(**asdict(await erase_person(tx, id, context.actor(caller.service))))
+        return await erase_person(tx, id, context.actor(caller.service))
 
 
 ROUTES = (

@@ -1,7 +1,8 @@
 """Subscriptions: which events a service receives, and how."""
 
-from datetime import datetime, timedelta
-from typing import Annotated, assert_never
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Annotated, Self, assert_never
 from uuid import UUID
 
 import msgspec
@@ -14,7 +15,6 @@ from pabal.events.push import PushResult
 from pabal.events.subscriptions import (
     Subscription,
     SubscriptionDraft,
-    SubscriptionMode,
     SubscriptionPatch,
     add_subscription,
     find_subscription,
@@ -65,38 +65,19 @@ class SubscriptionPatchBody(RequestBody, frozen=True, kw_only=True):
     timeout_seconds: PushTimeoutSeconds | UnsetType = UNSET
 
 
-class SubscriptionView(ResponseBody, frozen=True):
-    """A subscription. `program` is the program whose handlers receive its events; empty for other modes.
-
-    `open_until`: the receiver keeps failing, and nothing is sent before this time.
-    """
-
-    id: UUID
-    service_name: str
-    mode: SubscriptionMode
-    program: str
-    event_types: list[str]
-    description: str | None
-    url: str | None
-    timeout_seconds: int
-    paused_at: datetime | None
-    disabled_at: datetime | None
-    disabled_reason: str | None
-    failures: int
-    open_until: datetime | None
-    previous_secret_until: datetime | None
-    created_at: datetime
-    updated_at: datetime
-
-
-class SubscriptionSecretView(SubscriptionView, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True)
+class SubscriptionWithSecret(Subscription):
     """A subscription with the secret that verifies its pushes. The secret is shown only once; null for pull."""
 
-    secret: str | None
+    secret: str | None = field(repr=False)
+
+    @classmethod
+    def of(cls, subscription: Subscription, secret: str | None) -> Self:
+        return cls(**asdict(subscription), secret=secret)
 
 
 class SubscriptionPage(ResponseBody, frozen=True):
-    items: list[SubscriptionView]
+    items: list[Subscription]
     cursor: str | None
 
 
@@ -120,14 +101,12 @@ async def get_subscriptions(hub: Hub, caller: AuthenticatedService, query: Subsc
         subscriptions = await list_subscriptions(
             tx, event_access(caller), service=query.service, after=decode_cursor(query.cursor), limit=query.limit
         )
-    return SubscriptionPage(
-        [subscription_view(subscription) for subscription in subscriptions], next_cursor(subscriptions, query.limit)
-    )
+    return SubscriptionPage(subscriptions, next_cursor(subscriptions, query.limit))
 
 
 async def post_subscription(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, body: SubscriptionBody
-) -> SubscriptionSecretView:
+) -> SubscriptionWithSecret:
     """Subscribe to events. The secret that verifies pushes is shown only in this response."""
     service = body.service_name or caller.service
     if service != caller.service and not event_access(caller).all_services:
@@ -140,13 +119,13 @@ async def post_subscription(
             subscription, secret = await add_subscription(tx, hub.key_ring, draft, context.actor(caller.service))
         except NotFound as error:
             raise Invalid.of_field("service_name", str(error)) from None
-    return subscription_secret_view(subscription, secret)
+    return SubscriptionWithSecret.of(subscription, secret)
 
 
-async def get_subscription(hub: Hub, caller: AuthenticatedService, id: UUID) -> SubscriptionView:
+async def get_subscription(hub: Hub, caller: AuthenticatedService, id: UUID) -> Subscription:
     """Get a subscription with the state of its receiver."""
     async with hub.autocommit() as tx:
-        return subscription_view(await find_subscription(tx, id, event_access(caller)))
+        return await find_subscription(tx, id, event_access(caller))
 
 
 async def patch_subscription(
@@ -155,7 +134,7 @@ async def patch_subscription(
     caller: AuthenticatedService,
     id: UUID,
     body: SubscriptionPatchBody,
-) -> SubscriptionView:
+) -> Subscription:
     """Update a subscription. Applies from the next event on."""
     if body.url is not UNSET:
         await hub.http_client.check_url(body.url)
@@ -167,9 +146,7 @@ async def patch_subscription(
         description=body.description or None,
     )
     async with hub.transaction() as tx:
-        return subscription_view(
-            await update_subscription(tx, id, event_access(caller), patch, context.actor(caller.service))
-        )
+        return await update_subscription(tx, id, event_access(caller), patch, context.actor(caller.service))
 
 
 async def delete_subscription(hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID) -> None:
@@ -180,18 +157,18 @@ async def delete_subscription(hub: Hub, context: RequestContext, caller: Authent
 
 async def post_subscription_pause(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
-) -> SubscriptionView:
+) -> Subscription:
     """Pause a subscription. New events wait; pushes already sent arrive."""
     async with hub.transaction() as tx:
-        return subscription_view(await pause_subscription(tx, id, event_access(caller), context.actor(caller.service)))
+        return await pause_subscription(tx, id, event_access(caller), context.actor(caller.service))
 
 
 async def post_subscription_resume(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
-) -> SubscriptionView:
+) -> Subscription:
     """Resume a subscription that is paused, disabled after a 410, or held back because its receiver fails."""
     async with hub.transaction() as tx:
-        return subscription_view(await resume_subscription(tx, id, event_access(caller), context.actor(caller.service)))
+        return await resume_subscription(tx, id, event_access(caller), context.actor(caller.service))
 
 
 async def post_subscription_rotate_secret(
@@ -199,10 +176,10 @@ async def post_subscription_rotate_secret(
     context: RequestContext,
     caller: AuthenticatedService,
     id: UUID,
-) -> SubscriptionSecretView:
+) -> SubscriptionWithSecret:
     """Rotate the secret. The new one is shown only in this response; the previous one also signs for 24 hours."""
     async with hub.transaction() as tx:
-        return subscription_secret_view(
+        return SubscriptionWithSecret.of(
             *await rotate_subscription_secret(tx, hub.key_ring, id, event_access(caller), context.actor(caller.service))
         )
 
@@ -228,15 +205,6 @@ def subscription_test_view(result: PushResult) -> SubscriptionTestView:
             return SubscriptionTestView(delivered=False, error=error)
         case _:
             assert_never(result)
-
-
-def subscription_view(subscription: Subscription) -> SubscriptionView:
-    return SubscriptionView(**{name: getattr(subscription, name) for name in SubscriptionView.__struct_fields__})
-
-
-def subscription_secret_view(subscription: Subscription, secret: str | None) -> SubscriptionSecretView:
-    fields = {name: getattr(subscription, name) for name in SubscriptionView.__struct_fields__}
-    return SubscriptionSecretView(**fields, secret=secret)
 
 
 SUBSCRIPTION_PATH = "/v1/subscriptions/{id}"

@@ -23,7 +23,7 @@ RECENT_HOURS = 24
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One final failure of an event, as lists show it. `death` counts the final failures of that event."""
+    """One final failure of an event; `death` counts them. Dead letters with the same cause share a `signature`."""
 
     id: UUID
     event_id: UUID | None
@@ -47,18 +47,18 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterDetail(DeadLetter):
-    """A dead letter with the payload of its event and the details of the error."""
+    """A dead letter with the payload of its event and the error of each attempt."""
 
     original_payload: dict[str, Any]
     original_envelope: dict[str, Any]
     error_stack: str | None
-    error_history: Sequence[dict[str, Any]] | None
+    error_history: Sequence[dict[str, Any]]
     resolved_by: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
-    """Dead letters with the same error signature."""
+    """Dead letters with the same signature. `example` is the newest of them."""
 
     signature: str
     count: int

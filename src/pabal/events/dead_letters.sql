@@ -123,7 +123,8 @@ order by g.service;
 select d.id, d.event_id, d.original_event_id, d.origin_id, d.death, d.original_event_type, d.original_source_service,
        d.original_target_service, d.error_message, d.error_code, d.signature, d.total_retry_count, d.failed_at,
        d.resolved_at, d.resolved_by_actor, d.resolution_notes, d.replayed_at, d.replay_count,
-       d.original_payload, d.original_envelope, d.error_stack, d.error_history, d.resolved_by
+       d.original_payload, d.original_envelope, d.error_stack, coalesce(d.error_history, '[]') as error_history,
+       d.resolved_by
 from public.dead_letter_queue d
 where d.id = :id;
 

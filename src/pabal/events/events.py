@@ -1,6 +1,6 @@
 """Events: find, list and cancel them, as far as the caller may see them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -68,7 +68,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The copy of a broadcast for one subscriber."""
+    """The delivery of a broadcast to one subscriber."""
 
     id: UUID
     target_service: str
@@ -222,6 +222,10 @@ async def list_dead_letter_ids(tx: Tx, event_id: UUID) -> list[UUID]:
 def like_pattern(event_type: str) -> str:
     """Turn an event type that may contain `*` into a LIKE pattern."""
     return event_type.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
+
+
+def like_patterns(event_types: Iterable[str]) -> list[str]:
+    return [like_pattern(event_type) for event_type in event_types]
 
 
 async def cancel_event(tx: Tx, event: Event, actor: Actor) -> list[UUID]:

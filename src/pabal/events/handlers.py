@@ -6,7 +6,7 @@ another program of the service, or for a consumer that pulls.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -18,10 +18,10 @@ from pabal.db.errors import CheckViolation, ForeignKeyViolation
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.events import like_pattern
-from pabal.events.lane import LANE, ClaimedEvent, EventLane
+from pabal.events.events import like_patterns
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.queue.outcome import Outcome, Retry
-from pabal.queue.worker import ClaimFilter
+from pabal.queue.worker import ScheduledClaim
 
 Q = load_queries(__file__)
 
@@ -48,19 +48,6 @@ class EventHandler:
         return event.target_service == self.service and any(
             fnmatchcase(event.event_type, pattern) for pattern in self.event_types
         )
-
-
-class HandlerLane(EventLane):
-    """The event lane for handlers: a claim is for one handler, except the types that earlier handlers take."""
-
-    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ClaimedEvent]:
-        except_patterns = claim_filter.pop("except_patterns")
-        if except_patterns:  # LIKE has no exceptions, so claim the due types by name
-            event_types = await tx.column(Q.list_due_event_types, **claim_filter, except_patterns=except_patterns)
-            if not event_types:
-                return []
-            claim_filter["patterns"] = like_patterns(event_types)
-        return await super().claim(tx, limit, hold, holder, **claim_filter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +113,7 @@ class EventHandlers:
             self.handler_index_by_type[key] = index
         return index
 
-    async def schedule(self, db: Database) -> Sequence[ClaimFilter]:
+    async def schedule(self, db: Database) -> Sequence[ScheduledClaim[EventClaimFilter]]:
         """List the handlers that have due events and are neither paused nor of an inactive service.
 
         The least busy first: a single free slot goes to the first handler, which must not always be the same one.
@@ -139,9 +126,10 @@ class EventHandlers:
                 else set[str]()
             )
         indexes = [index for index, handler in enumerate(self.handlers) if handler.service in due - unavailable]
-        return [self._claim_filter(index) for index in sorted(indexes, key=lambda index: self.in_flight[index])]
+        return [self._scheduled_claim(index) for index in sorted(indexes, key=lambda index: self.in_flight[index])]
 
-    def _claim_filter(self, index: int) -> ClaimFilter:
+    def _scheduled_claim(self, index: int) -> ScheduledClaim[EventClaimFilter]:
+        """The handler's next claim: the types it matches, except those that earlier handlers take."""
         handler = self.handlers[index]
         earlier_types = [
             event_type
@@ -151,12 +139,12 @@ class EventHandlers:
             if any(patterns_overlap(event_type, pattern) for pattern in handler.event_types)
         ]
         is_filtered = bool(earlier_types) or "*" not in handler.event_types
-        return {
-            "service": handler.service,
-            "patterns": like_patterns(handler.event_types) if is_filtered else None,
-            "except_patterns": like_patterns(earlier_types),
-            "most": handler.concurrency - self.in_flight[index],
-        }
+        claim_filter = EventClaimFilter(
+            handler.service,
+            like_patterns(handler.event_types) if is_filtered else None,
+            like_patterns(earlier_types),
+        )
+        return ScheduledClaim(claim_filter, handler.concurrency - self.in_flight[index])
 
     async def subscribe_services(self, tx: Tx) -> None:
         """Subscribe the services to the types that are handled, so that they receive broadcasts. Keeps a pause."""
@@ -194,7 +182,3 @@ def patterns_overlap(first: str, second: str) -> bool:
         return fnmatchcase(second, first)
     first_prefix, second_prefix = first.partition("*")[0], second.partition("*")[0]
     return first_prefix.startswith(second_prefix) or second_prefix.startswith(first_prefix)
-
-
-def like_patterns(event_types: Iterable[str]) -> list[str]:
-    return [like_pattern(event_type) for event_type in event_types]

@@ -31,8 +31,3 @@ select s.name
 from public.services s
 left join pabal.subscriptions u on u.service_name = s.name and u.mode = 'handler' and u.program = :program
 where s.name = any(:services::text[]) and (u.paused_at is not null or not s.is_active);
-
--- name: list_due_event_types
-select distinct h.event_type
-from pabal.event_first_due(:service, :patterns::text[]) h
-where not h.event_type like any (:except_patterns::text[]);

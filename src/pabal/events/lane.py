@@ -13,6 +13,7 @@ from pabal.db.channels import Channel
 from pabal.db.errors import RetryableError, UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.events.events import like_patterns
 from pabal.queue.lane import Capability, Lane
 
 ORDERING_CONSTRAINT = "event_order_one_at_a_time"
@@ -56,7 +57,16 @@ class ExpiredLeaseCounts:
     dead: int
 
 
-class EventLane(Lane[ClaimedEvent]):
+@dataclass(frozen=True, slots=True)
+class EventClaimFilter:
+    """Due events of one service. The patterns are LIKE patterns of event types; None matches every type."""
+
+    service: str
+    patterns: Sequence[str] | None = None
+    except_patterns: Sequence[str] = ()
+
+
+class EventLane(Lane[ClaimedEvent, EventClaimFilter]):
     name = "events"
     channel = Channel.EVENTS
     capabilities = frozenset(
@@ -72,17 +82,27 @@ class EventLane(Lane[ClaimedEvent]):
     q = load_queries(__file__)
     row_type = ClaimedEvent
 
-    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ClaimedEvent]:
-        """Claim due events of one service. If there are none, revive expired leases and try again.
-
-        `patterns` (LIKE patterns) restricts the claim to matching event types.
-        """
+    async def claim(
+        self, tx: Tx, limit: int, hold: timedelta, holder: str, claim_filter: EventClaimFilter, /
+    ) -> list[ClaimedEvent]:
+        """Claim due events of one service. If there are none, revive expired leases and try again."""
+        service, patterns = claim_filter.service, claim_filter.patterns
+        if claim_filter.except_patterns:  # LIKE has no exceptions, so claim the due types by name
+            event_types = await tx.column(
+                self.q.list_due_event_types,
+                service=service,
+                patterns=patterns,
+                except_patterns=claim_filter.except_patterns,
+            )
+            if not event_types:
+                return []
+            patterns = like_patterns(event_types)
         quota = oldest_first_quota(limit, random.random())  # noqa: S311 fairness, not a secret
-        parameters = {"patterns": None, "oldest_quota": quota, **claim_filter}
+        parameters = {"service": service, "patterns": patterns, "oldest_quota": quota}
         try:
-            events = await super().claim(tx, limit, hold, holder, **parameters)
+            events = await self.claim_rows(tx, limit, hold, holder, **parameters)
             if not events and await self.revive(tx, limit):
-                return await super().claim(tx, limit, hold, holder, **parameters)
+                return await self.claim_rows(tx, limit, hold, holder, **parameters)
         except UniqueViolation as error:
             if error.constraint == ORDERING_CONSTRAINT:
                 raise RetryableError("another worker claimed an event with the same ordering key") from error

@@ -399,3 +399,8 @@ where s.service is not null
           select d.due_at from pabal.event_due d where d.service = s.service and d.priority = p order by d.due_at limit 1
       ) <= pabal.now()
   );
+
+-- name: list_due_event_types
+select distinct h.event_type
+from pabal.event_first_due(:service, :patterns::text[]) h
+where not h.event_type like any (:except_patterns::text[]);

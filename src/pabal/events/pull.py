@@ -11,7 +11,7 @@ from pabal.core.secrets import decode_base64url, encode_base64url
 from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Outcome
 
@@ -80,7 +80,9 @@ async def claim_events_for_polls(
         if poll.service not in due:
             continue
         try:
-            claimed[poll] = await LANE.claim(tx, count, poll.hold, f"pull:{poll.service}", service=poll.service)
+            claimed[poll] = await LANE.claim(
+                tx, count, poll.hold, f"pull:{poll.service}", EventClaimFilter(poll.service)
+            )
         except RetryableError:
             continue  # another claim took the same ordering key; the long poll tries again
         except PabalError:

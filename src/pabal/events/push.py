@@ -18,7 +18,7 @@ from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.circuit_breaker import CLOSED_BREAKER, CircuitBreaker
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.push_targets import PushSlot, PushTarget, find_test_target, list_push_slots, list_push_targets
 from pabal.events.subscriptions import (
     Subscription,
@@ -30,7 +30,7 @@ from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.keyring import KeyRing
 from pabal.queue.lane import Lane
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
-from pabal.queue.worker import ClaimFilter, WorkerConfig
+from pabal.queue.worker import ScheduledClaim, WorkerConfig
 
 Q = load_queries(__file__)
 log = get_logger()
@@ -101,7 +101,7 @@ class PushDelivery:
         return self.event.max_attempts
 
 
-class PushLane(Lane[PushDelivery]):
+class PushLane(Lane[PushDelivery, PushSlot]):
     """The event lane for pushes: a claim is for one slot, and each event comes with its target.
 
     Both in one transaction: if finding the target fails, nothing is claimed and no attempt is spent.
@@ -112,12 +112,10 @@ class PushLane(Lane[PushDelivery]):
     capabilities = LANE.capabilities
     q = LANE.q
 
-    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[PushDelivery]:
-        slot: PushSlot = claim_filter["slot"]
+    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, slot: PushSlot, /) -> list[PushDelivery]:
+        claim_filter = EventClaimFilter(slot.service, slot.patterns)
         async with tx.atomic():
-            events = await LANE.claim(
-                tx, 1 if slot.is_probe else limit, hold, holder, service=slot.service, patterns=slot.patterns
-            )
+            events = await LANE.claim(tx, 1 if slot.is_probe else limit, hold, holder, claim_filter)
             if not events:
                 return []
             targets = {
@@ -144,17 +142,17 @@ class Pusher:
         self._in_flight: Counter[UUID] = Counter()
         self._failing_ids: set[UUID] = set()
 
-    async def schedule(self) -> list[ClaimFilter]:
+    async def schedule(self) -> list[ScheduledClaim[PushSlot]]:
         """List the subscriptions with due events, the least busy first, and how many events each may claim."""
         async with self._db.autocommit() as tx:
             slots = await list_push_slots(tx)
         free = self._concurrency - self._in_flight.total()
-        filters: list[ClaimFilter] = []
+        claims: list[ScheduledClaim[PushSlot]] = []
         for slot in sorted(slots, key=lambda slot: self._in_flight[slot.subscription_id]):
             capacity = min(1, free) if slot.is_probe else push_capacity(free, self._in_flight[slot.subscription_id])
             free -= capacity
-            filters.append({"slot": slot, "most": capacity})
-        return filters
+            claims.append(ScheduledClaim(slot, capacity))
+        return claims
 
     async def handle(self, delivery: PushDelivery) -> Outcome:
         self._in_flight[delivery.target.id] += 1

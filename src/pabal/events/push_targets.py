@@ -12,7 +12,7 @@ from pabal.core.errors import Conflict
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.circuit_breaker import BreakerState, CircuitBreaker
-from pabal.events.events import like_pattern
+from pabal.events.events import like_patterns
 from pabal.events.lane import LANE
 from pabal.events.subscriptions import Subscription
 
@@ -65,7 +65,7 @@ class PushSlot:
 
     @property
     def patterns(self) -> list[str]:
-        return [like_pattern(event_type) for event_type in self.event_types]
+        return like_patterns(self.event_types)
 
 
 async def list_push_slots(tx: Tx) -> list[PushSlot]:

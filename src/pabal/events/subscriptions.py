@@ -68,7 +68,10 @@ class SubscriptionPatch:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription, without its secret. `program` is set for handlers only."""
+    """A subscription, without its secret. `program` is the program whose handlers receive its events, else empty.
+
+    `open_until`: the receiver keeps failing, and nothing is sent before this time.
+    """
 
     id: UUID
     service_name: str

@@ -13,10 +13,18 @@ from pabal.notifications.decision.decide import Criticality, NotificationChannel
 from pabal.notifications.states import Priority, RecipientType
 from pabal.queue.lane import Capability, ClaimedRow, Lane
 
-CLAIM_EVERYTHING: dict[str, Any] = {
-    "channels": [*NotificationChannel],
-    "priorities": [criticality.priority for criticality in Criticality],
-}
+
+@dataclass(frozen=True, slots=True)
+class NotificationClaimFilter:
+    """Due notifications of these channels and priorities."""
+
+    channels: Sequence[NotificationChannel]
+    priorities: Sequence[int]
+
+
+ANY_NOTIFICATION = NotificationClaimFilter(
+    [*NotificationChannel], [criticality.priority for criticality in Criticality]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,7 @@ class ClaimedNotification:
     max_attempts: int
 
 
-class NotificationLane(Lane[ClaimedNotification]):
+class NotificationLane(Lane[ClaimedNotification, NotificationClaimFilter]):
     name = "notifications"
     channel = Channel.NOTIFICATIONS
     capabilities = frozenset(
@@ -49,10 +57,17 @@ class NotificationLane(Lane[ClaimedNotification]):
     row_type = ClaimedNotification
 
     async def claim(
-        self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any
+        self,
+        tx: Tx,
+        limit: int,
+        hold: timedelta,
+        holder: str,
+        claim_filter: NotificationClaimFilter = ANY_NOTIFICATION,
+        /,
     ) -> list[ClaimedNotification]:
-        """Claim due notifications. `channels` and `priorities` restrict the claim."""
-        return await super().claim(tx, limit, hold, holder, **CLAIM_EVERYTHING | claim_filter)
+        return await self.claim_rows(
+            tx, limit, hold, holder, channels=claim_filter.channels, priorities=claim_filter.priorities
+        )
 
     async def lock(self, tx: Tx, items: Sequence[ClaimedRow]) -> set[UUID]:
         """Lock rows until the transaction ends. Return the ids whose lease still holds."""

@@ -5,6 +5,7 @@ implemented here. A lane declares its capabilities, and the conformance suite te
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -52,6 +53,8 @@ class ClaimedRow(Protocol):
 
 
 ItemType = TypeVar("ItemType", bound=ClaimedRow)
+FilterType = TypeVar("FilterType")
+"""What a claim of the lane selects by: a service, an account, channels."""
 OutcomeType = TypeVar("OutcomeType", default=Outcome)
 """The outcomes of a lane. A lane with its own outcomes must also settle Retry and Snooze, which the worker makes."""
 OutcomeType_co = TypeVar("OutcomeType_co", covariant=True, default=Outcome)
@@ -65,7 +68,7 @@ class Settlement(Generic[OutcomeType_co]):
     outcome: OutcomeType_co
 
 
-class Lane(Generic[ItemType, OutcomeType]):
+class Lane(ABC, Generic[ItemType, FilterType, OutcomeType]):
     """A queue as workers and endpoints use it. A subclass supplies the statements and the claim's filter."""
 
     name: ClassVar[str]
@@ -75,10 +78,16 @@ class Lane(Generic[ItemType, OutcomeType]):
     row_type: type[ItemType]
     outcome_types: ClassVar[tuple[type[Any], ...]] = (Done, Retry, Dead, Snooze)
 
-    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ItemType]:
-        """Claim up to `limit` due rows under one new lease that ends after `hold`."""
+    @abstractmethod
+    async def claim(
+        self, tx: Tx, limit: int, hold: timedelta, holder: str, claim_filter: FilterType, /
+    ) -> list[ItemType]:
+        """Claim up to `limit` due rows that match the filter, under a new lease that ends after `hold`."""
+
+    async def claim_rows(self, tx: Tx, limit: int, hold: timedelta, holder: str, **parameters: Any) -> list[ItemType]:
+        """Run the claim statement once, with the parameters that only this lane's statement has."""
         return await tx.all(
-            self.row_type, self.q.claim, lease=new_id(), limit=limit, hold=hold, holder=holder, **claim_filter
+            self.row_type, self.q.claim, lease=new_id(), limit=limit, hold=hold, holder=holder, **parameters
         )
 
     async def settle(self, tx: Tx, settlements: Sequence[Settlement[OutcomeType | Retry | Snooze]]) -> set[UUID]:

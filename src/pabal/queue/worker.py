@@ -21,7 +21,7 @@ from pabal.db.doorbell import POLL_INTERVAL, Doorbell, Listener
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.queue.bisect import bisect_failures
-from pabal.queue.lane import ClaimedRow, ItemType, Lane, OutcomeType, Settlement
+from pabal.queue.lane import ClaimedRow, FilterType, ItemType, Lane, OutcomeType, Settlement
 from pabal.queue.outcome import Retry
 
 log = get_logger()
@@ -34,10 +34,17 @@ class Settled:
 
 SETTLED = Settled()
 
+
+@dataclass(frozen=True, slots=True)
+class ScheduledClaim(Generic[FilterType]):
+    """One claim of a round. `max_rows` limits it further than the worker's free slots."""
+
+    claim_filter: FilterType
+    max_rows: int | None = None
+
+
 ItemHandler = Callable[[ItemType], Awaitable[OutcomeType | Settled]]
-ClaimFilter = dict[str, Any]
-"""Keyword arguments of the lane's claim. The optional `most` caps the rows of the claim and is not passed on."""
-ClaimSchedule = Callable[[], Awaitable[Sequence[ClaimFilter]]]
+ClaimSchedule = Callable[[], Awaitable[Sequence[ScheduledClaim[FilterType]]]]
 """Returns the claims to make in one round."""
 
 FIRST_CLAIM_PAUSE = 0.1
@@ -68,21 +75,16 @@ class InFlight(Generic[ItemType]):
     is_overdue: bool = False
 
 
-async def claim_unfiltered() -> Sequence[ClaimFilter]:
-    """The schedule of a lane whose claims need no filter."""
-    return ({},)
-
-
 @dataclass(slots=True)
-class Worker(Generic[ItemType, OutcomeType]):
+class Worker(Generic[ItemType, FilterType, OutcomeType]):
     """Handles the rows of one lane until it is stopped."""
 
     name: str
-    lane: Lane[ItemType, OutcomeType]
+    lane: Lane[ItemType, FilterType, OutcomeType]
     db: Database
     doorbell: Doorbell
     handle: ItemHandler[ItemType, OutcomeType]
-    schedule: ClaimSchedule = claim_unfiltered
+    schedule: ClaimSchedule[FilterType]
     config: WorkerConfig = field(default_factory=WorkerConfig)
     _in_flight: dict[UUID, InFlight[ItemType]] = field(init=False, default_factory=dict)
     _unsettled: list[Settlement[OutcomeType | Retry]] = field(init=False, default_factory=list)
@@ -144,23 +146,22 @@ class Worker(Generic[ItemType, OutcomeType]):
             await self._slot_freed.wait()
         more = capped = False
         settle_rounds = self._settle_rounds
-        claim_filters = await self.schedule()
-        for index, claim_filter in enumerate(claim_filters):
+        scheduled = await self.schedule()
+        for index, claim in enumerate(scheduled):
             free = self.config.concurrency - len(self._in_flight)
-            share = -(-free // (len(claim_filters) - index))
+            share = -(-free // (len(scheduled) - index))
             if share <= 0 or self._stopping.is_set():
                 return True
-            limit = min(share, claim_filter.get("most", share))
-            claimed = await self._claim(limit, claim_filter) if limit else 0
+            limit = share if claim.max_rows is None else min(share, claim.max_rows)
+            claimed = await self._claim(limit, claim.claim_filter) if limit else 0
             more = more or claimed == share
             capped = capped or claimed == limit < share
         self._is_capped = capped  # a claim reached its own cap: try it again when rows are settled
         return more or (capped and self._settle_rounds != settle_rounds)
 
-    async def _claim(self, limit: int, claim_filter: ClaimFilter) -> int:
-        arguments = {name: value for name, value in claim_filter.items() if name != "most"}
+    async def _claim(self, limit: int, claim_filter: FilterType) -> int:
         async with self.db.autocommit() as tx:
-            items = await self.lane.claim(tx, limit, self.config.hold, self.name, **arguments)
+            items = await self.lane.claim(tx, limit, self.config.hold, self.name, claim_filter)
         for item in items:
             self._abandon(item.id)  # this worker lost an earlier lease on the row, but its handler still runs
             self._in_flight[item.id] = InFlight(item, asyncio.create_task(self._run_handler(item)), monotonic())

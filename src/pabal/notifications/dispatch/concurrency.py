@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pabal.notifications.decision.decide import Criticality, NotificationChannel
-from pabal.notifications.lane import ClaimedNotification
-from pabal.queue.worker import ClaimFilter
+from pabal.notifications.lane import ClaimedNotification, NotificationClaimFilter
+from pabal.queue.worker import ScheduledClaim
 
 DISPATCH_CONCURRENCY = 100
 """Slots of one worker. Toasts may use all of them; the slots that no other share covers are theirs alone."""
@@ -47,14 +47,13 @@ class DispatchConcurrency:
     def __init__(self) -> None:
         self._in_flight: Counter[ConcurrencyShare] = Counter()
 
-    def schedule(self, *, rate_limited: bool) -> list[ClaimFilter]:
+    def schedule(self, *, rate_limited: bool) -> list[ScheduledClaim[NotificationClaimFilter]]:
         """Return one claim per share, limited to its free slots. Claim none for Discord while it is rate limited."""
         return [
-            {
-                "channels": [*share.channels],
-                "priorities": [*share.priorities],
-                "most": self._free_slots(share, rate_limited=rate_limited),
-            }
+            ScheduledClaim(
+                NotificationClaimFilter(share.channels, share.priorities),
+                self._free_slots(share, rate_limited=rate_limited),
+            )
             for share in CONCURRENCY_SHARES
         ]
 

@@ -28,13 +28,13 @@ from pabal.notifications.dispatch.discord import DiscordMessage, MessageSender
 from pabal.notifications.dispatch.discord_rate_limit import REQUEUE_DELAY
 from pabal.notifications.dispatch.outcome import DispatchOutcome, NotificationSuppressed, SendOutcome, ToastRendered
 from pabal.notifications.dispatch.storm_guard import check_storm_guard
-from pabal.notifications.lane import ClaimedNotification
+from pabal.notifications.lane import ClaimedNotification, NotificationClaimFilter
 from pabal.notifications.people.preferences import load_recipient_profiles
 from pabal.notifications.templates.catalogue import TemplateCatalogue
 from pabal.notifications.templates.render import RenderedText, render_notification
 from pabal.notifications.templates.template import Template
 from pabal.queue.outcome import Dead, Retry, Snooze
-from pabal.queue.worker import ClaimFilter
+from pabal.queue.worker import ScheduledClaim
 
 Q = load_queries(__file__)
 log = get_logger()
@@ -72,7 +72,7 @@ class NotificationDispatcher:
         self._locale = locale
         self._concurrency = DispatchConcurrency()
 
-    async def schedule(self) -> list[ClaimFilter]:
+    async def schedule(self) -> list[ScheduledClaim[NotificationClaimFilter]]:
         """Return the next claims: of each kind as many as it has free slots."""
         return self._concurrency.schedule(rate_limited=await self._sender.is_rate_limited())
 

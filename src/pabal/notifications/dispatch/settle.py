@@ -16,7 +16,7 @@ from pabal.notifications.dispatch.outcome import (
     ToastRendered,
 )
 from pabal.notifications.dispatch.storm_guard import add_to_storm_summary
-from pabal.notifications.lane import LANE, ClaimedNotification, NotificationLane
+from pabal.notifications.lane import LANE, ClaimedNotification, NotificationClaimFilter, NotificationLane
 from pabal.notifications.toasts.inbox import NewToast, add_toasts
 from pabal.queue.lane import ClaimedRow, Lane, Settlement
 from pabal.queue.outcome import Dead, Retry, Snooze
@@ -54,7 +54,7 @@ class SettleBatch:
                 assert_never(settlement.outcome)
 
 
-class NotificationDispatchLane(Lane[ClaimedNotification, DispatchOutcome]):
+class NotificationDispatchLane(Lane[ClaimedNotification, NotificationClaimFilter, DispatchOutcome]):
     """The notification lane with the dispatcher's outcomes."""
 
     name = NotificationLane.name
@@ -65,9 +65,9 @@ class NotificationDispatchLane(Lane[ClaimedNotification, DispatchOutcome]):
     outcome_types = (NotificationSent, ToastRendered, NotificationSuppressed, Retry, Dead, Snooze)
 
     async def claim(
-        self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any
+        self, tx: Tx, limit: int, hold: timedelta, holder: str, claim_filter: NotificationClaimFilter, /
     ) -> list[ClaimedNotification]:
-        return await LANE.claim(tx, limit, hold, holder, **claim_filter)
+        return await LANE.claim(tx, limit, hold, holder, claim_filter)
 
     def settles_atomically(self, settlements: Sequence[Settlement[object]]) -> bool:  # noqa: ARG002 always
         return True

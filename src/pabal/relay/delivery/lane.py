@@ -61,7 +61,9 @@ class MessagePollRequest:
         return str(self.account_id)
 
 
-class RelayLane(Lane[ClaimedMessage]):
+class RelayLane(Lane[ClaimedMessage, UUID]):
+    """A claim is for one account, given by its id."""
+
     name = "relay"
     channel = Channel.MESSAGES
     capabilities = frozenset({Capability.ARRIVAL_ORDER, Capability.EXPIRE})
@@ -69,9 +71,9 @@ class RelayLane(Lane[ClaimedMessage]):
     row_type = ClaimedMessage
 
     async def claim(
-        self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any
+        self, tx: Tx, limit: int, hold: timedelta, holder: str, account_id: UUID, /
     ) -> list[ClaimedMessage]:
-        request = MessagePollRequest(claim_filter["account"], holder, hold)
+        request = MessagePollRequest(account_id, holder, hold)
         return (await self.claim_for_polls(tx, {request: limit}))[request]
 
     async def claim_for_polls(
