@@ -48,15 +48,19 @@ async def test_an_event_causes_a_notification(hub: Hub, database_urls: DatabaseU
 
     published, delivery_id = await publish_and_settle(hub, database_urls)
 
-    [created] = await list_all_notifications(hub)
-    assert (created.recipient_type, created.recipient_id, created.template_key) == (
+    [notification] = await list_all_notifications(hub)
+    assert (notification.recipient_type, notification.recipient_id, notification.template_key) == (
         "user_dm",
         "100",
         "payment.succeeded",
     )
-    assert created.payload == {"item": "Nitro", "amount": 12900, "currency": "KRW"}
-    assert (created.event_id, created.rule_id, created.source_service) == (published, rule.id, "minu_find")
-    assert (created.requested_by, created.correlation_id) == ("rule", str(published))
+    assert notification.payload == {"item": "Nitro", "amount": 12900, "currency": "KRW"}
+    assert (notification.event_id, notification.rule_id, notification.source_service) == (
+        published,
+        rule.id,
+        "minu_find",
+    )
+    assert (notification.requested_by, notification.correlation_id) == ("rule", str(published))
     assert (await event(hub, delivery_id)).status == "completed"
     assert (await event(hub, published)).status == "pending"  # its target has not consumed it
 

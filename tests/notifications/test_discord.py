@@ -224,11 +224,11 @@ class TestDiscordSender:
         await notifier.dispatch()
         assert (len(discord.messages_in(AUDIT)), len(discord.messages_to("100")), discord.rejected_calls) == (3, 1, 0)
 
-        for values in (6, 8):
+        for expected in (6, 8):
             discord.refill()
             await notifier.travel(timedelta(seconds=21))
             await notifier.dispatch()
-            assert (len(discord.messages_in(AUDIT)), discord.rejected_calls) == (values, 0)
+            assert (len(discord.messages_in(AUDIT)), discord.rejected_calls) == (expected, 0)
 
     async def test_an_invalid_token_pauses_all_calls_and_loses_nothing(
         self, notifier: NotificationHub, discord: FakeDiscord
@@ -280,11 +280,11 @@ class TestDiscordSender:
     async def test_repr_shows_neither_the_text_nor_the_token(
         self, notifier: NotificationHub, discord: FakeDiscord
     ) -> None:
-        await asyncio.gather(*(notifier.request(recipient=str(item)) for item in range(200, 203)))
+        await asyncio.gather(*(notifier.request(recipient=str(number)) for number in range(200, 203)))
         await notifier.dispatch()
 
         assert TOKEN not in repr(notifier.hub.settings)
-        assert all(TOKEN not in json.dumps(item.body) for item in discord.messages)
+        assert all(TOKEN not in json.dumps(message.body) for message in discord.messages)
 
 
 DETECTED = {"guild": "Seoul", "actor": "mallory", "action": "ban"}

@@ -64,13 +64,13 @@ class TestSending:
         await notifier.dispatch()
 
         [message] = discord.messages_in(AUDIT)
-        stored = await notifier.owner.fetchrow(
+        attempt = await notifier.owner.fetchrow(
             "select answer ->> 'message_id' as id, worker, started_at <= ended_at as ordered "
             "from notification.attempts where request_id = $1",
             request,
         )
-        assert stored is not None
-        assert (stored["id"], stored["worker"], stored["ordered"]) == (message.id, "tester", True)
+        assert attempt is not None
+        assert (attempt["id"], attempt["worker"], attempt["ordered"]) == (message.id, "tester", True)
 
     async def test_a_toast_is_inserted_when_its_notification_is_settled(
         self, notifier: NotificationHub, discord: FakeDiscord
@@ -95,8 +95,11 @@ class TestSending:
         await notifier.request(recipient="102", locale="en")
         await notifier.dispatch()
 
-        assert [item.title for item in discord.messages_to("101")] == ["Payment received"]
-        assert sorted(item.title for item in discord.messages_to("102")) == ["Payment received", "결제가 완료됐어요"]
+        assert [message.title for message in discord.messages_to("101")] == ["Payment received"]
+        assert sorted(message.title for message in discord.messages_to("102")) == [
+            "Payment received",
+            "결제가 완료됐어요",
+        ]
 
     async def test_messages_cannot_mention_anyone(self, notifier: NotificationHub, discord: FakeDiscord) -> None:
         await notifier.request(payload={"item": "@everyone <@1>", "amount": 1, "currency": "KRW"})

@@ -56,10 +56,10 @@ async def explain(
     notifier: NotificationHub,
     request: UUID,
     language: ExplanationLanguage = "en",
-    who: NotificationAccess = ALL_SERVICES,
+    access: NotificationAccess = ALL_SERVICES,
 ) -> NotificationExplanation:
     async with notifier.hub.autocommit() as tx:
-        return await explain_notification(tx, request, who, language, format_time)
+        return await explain_notification(tx, request, access, language, format_time)
 
 
 async def parts(notifier: NotificationHub, request: UUID) -> dict[str, list[str]]:
@@ -204,9 +204,9 @@ class TestRequester:
     async def test_an_explanation_requires_access(self, notifier: NotificationHub) -> None:
         request = await notifier.request(source="minu_find")
 
-        assert (await explain(notifier, request, who=NotificationAccess("minu_find"))).state == "pending"
+        assert (await explain(notifier, request, access=NotificationAccess("minu_find"))).state == "pending"
         with pytest.raises(NotFound):
-            await explain(notifier, request, who=NotificationAccess("minu_keep"))
+            await explain(notifier, request, access=NotificationAccess("minu_keep"))
 
 
 class TestNotSent:

@@ -26,9 +26,7 @@ OPERATOR_CHANNEL = "901"
 
 
 @pytest.fixture
-async def notifier_with_operator(
-    settings: Settings, database_urls: DatabaseUrls, discord: FakeDiscord, travel: Travel
-) -> Any:
+async def alert_hub(settings: Settings, database_urls: DatabaseUrls, discord: FakeDiscord, travel: Travel) -> Any:
     """A hub with an operator channel."""
     discord.guild.add(OPERATOR_CHANNEL)
     async with open_notification_hub(
@@ -58,83 +56,76 @@ class TestUndeliveredEmergency:
         return request
 
     async def test_after_three_attempts_it_is_a_toast_and_an_operator_alert(
-        self, notifier_with_operator: NotificationHub, discord: FakeDiscord
+        self, alert_hub: NotificationHub, discord: FakeDiscord
     ) -> None:
-        request = await self.fail(notifier_with_operator, discord)
-        assert await notifier_with_operator.state(request) == ("failed", "exhausted", 3)
+        request = await self.fail(alert_hub, discord)
+        assert await alert_hub.state(request) == ("failed", "exhausted", 3)
 
-        async with notifier_with_operator.hub.transaction() as tx:
-            target = AlertTarget(notifier_with_operator.hub.templates, OPERATOR_CHANNEL)
+        async with alert_hub.hub.transaction() as tx:
+            target = AlertTarget(alert_hub.hub.templates, OPERATOR_CHANNEL)
             assert [await alert_undelivered_emergencies(tx, target, 100) for _ in range(2)] == [1, 0]
-        await notifier_with_operator.dispatch()
+        await alert_hub.dispatch()
 
-        requests = [
-            (row["recipient_type"], row["state"])
-            for row in await requests_of(notifier_with_operator, "antinuke.triggered")
-        ]
+        requests = [(row["recipient_type"], row["state"]) for row in await requests_of(alert_hub, "antinuke.triggered")]
         assert sorted(requests) == [("dashboard_toast", "sent"), ("user_dm", "failed")]
-        assert await notifier_with_operator.owner.fetchval("select recipient_id from notification.toasts") == "100"
+        assert await alert_hub.owner.fetchval("select recipient_id from notification.toasts") == "100"
         [alert] = discord.messages_in(OPERATOR_CHANNEL)
         assert "antinuke.triggered" in alert.body["embeds"][0]["description"]
 
     async def test_a_refusing_address_falls_back_at_once(
-        self, notifier_with_operator: NotificationHub, discord: FakeDiscord
+        self, alert_hub: NotificationHub, discord: FakeDiscord
     ) -> None:
         discord.closed_dms.add("100")
-        request = await notifier_with_operator.request("antinuke.triggered")
-        await notifier_with_operator.dispatch()
-        await run_chores(notifier_with_operator, "alert undelivered")
-        await notifier_with_operator.dispatch()
+        request = await alert_hub.request("antinuke.triggered")
+        await alert_hub.dispatch()
+        await run_chores(alert_hub, "alert undelivered")
+        await alert_hub.dispatch()
 
-        assert await notifier_with_operator.state(request) == ("failed", "refused", 1)
-        assert await notifier_with_operator.owner.fetchval("select count(*) from notification.toasts") == 1
+        assert await alert_hub.state(request) == ("failed", "refused", 1)
+        assert await alert_hub.owner.fetchval("select count(*) from notification.toasts") == 1
         assert len(discord.messages_in(OPERATOR_CHANNEL)) == 1
 
-    async def test_after_every_worker_died_it_is_a_toast(self, notifier_with_operator: NotificationHub) -> None:
-        request = await notifier_with_operator.request("antinuke.triggered")
+    async def test_after_every_worker_died_it_is_a_toast(self, alert_hub: NotificationHub) -> None:
+        request = await alert_hub.request("antinuke.triggered")
         for _ in range(4):  # the fourth claim fails it, because no attempt is left
-            async with notifier_with_operator.hub.autocommit() as tx:
+            async with alert_hub.hub.autocommit() as tx:
                 await LANE.claim(tx, 10, MINUTE, "crashing worker")
-            await notifier_with_operator.travel(2 * MINUTE)
-        await run_chores(notifier_with_operator, "alert undelivered")
-        await notifier_with_operator.dispatch()
+            await alert_hub.travel(2 * MINUTE)
+        await run_chores(alert_hub, "alert undelivered")
+        await alert_hub.dispatch()
 
-        assert await notifier_with_operator.state(request) == ("failed", "unknown", 3)
-        assert await notifier_with_operator.attempts(request) == [("unknown", 1), ("unknown", 2), ("unknown", 3)]
-        assert await notifier_with_operator.owner.fetchval("select count(*) from notification.toasts") == 1
+        assert await alert_hub.state(request) == ("failed", "unknown", 3)
+        assert await alert_hub.attempts(request) == [("unknown", 1), ("unknown", 2), ("unknown", 3)]
+        assert await alert_hub.owner.fetchval("select count(*) from notification.toasts") == 1
 
     async def test_a_late_emergency_is_a_toast_and_is_still_sent(
-        self, notifier_with_operator: NotificationHub, discord: FakeDiscord
+        self, alert_hub: NotificationHub, discord: FakeDiscord
     ) -> None:
         discord.global_limit, discord.retry_after = 0, 400
-        request = await notifier_with_operator.request("antinuke.triggered")
-        async with notifier_with_operator.run_worker():
-            await until(lambda: has_attempts(notifier_with_operator, 1))
-        await notifier_with_operator.travel(4 * MINUTE)
-        await run_chores(notifier_with_operator, "alert undelivered")
-        assert await requests_of(notifier_with_operator, "system.undelivered") == []
+        request = await alert_hub.request("antinuke.triggered")
+        async with alert_hub.run_worker():
+            await until(lambda: has_attempts(alert_hub, 1))
+        await alert_hub.travel(4 * MINUTE)
+        await run_chores(alert_hub, "alert undelivered")
+        assert await requests_of(alert_hub, "system.undelivered") == []
 
-        await notifier_with_operator.travel(MINUTE)
-        not_late = await notifier_with_operator.request(
-            "antinuke.triggered", "101"
-        )  # requested during the pause, so never claimed
+        await alert_hub.travel(MINUTE)
+        not_late = await alert_hub.request("antinuke.triggered", "101")  # requested during the pause, so never claimed
         for _ in range(2):
-            await run_chores(notifier_with_operator, "alert undelivered")
-        assert await notifier_with_operator.state(request) == ("pending", None, 0)
-        assert await notifier_with_operator.state(not_late) == ("pending", None, 0)
-        assert [row["recipient_type"] for row in await requests_of(notifier_with_operator, "system.undelivered")] == [
+            await run_chores(alert_hub, "alert undelivered")
+        assert await alert_hub.state(request) == ("pending", None, 0)
+        assert await alert_hub.state(not_late) == ("pending", None, 0)
+        assert [row["recipient_type"] for row in await requests_of(alert_hub, "system.undelivered")] == [
             "guild_audit_channel"
         ]
 
         discord.global_limit = 1000
-        await notifier_with_operator.travel(2 * MINUTE)
-        await notifier_with_operator.dispatch()
-        await run_chores(notifier_with_operator, "alert undelivered")
-        assert await notifier_with_operator.state(request) == ("sent", None, 1)
-        assert await notifier_with_operator.owner.fetchval(
-            "select array_agg(recipient_id) from notification.toasts"
-        ) == ["100"]
-        assert len(await requests_of(notifier_with_operator, "system.undelivered")) == 1
+        await alert_hub.travel(2 * MINUTE)
+        await alert_hub.dispatch()
+        await run_chores(alert_hub, "alert undelivered")
+        assert await alert_hub.state(request) == ("sent", None, 1)
+        assert await alert_hub.owner.fetchval("select array_agg(recipient_id) from notification.toasts") == ["100"]
+        assert len(await requests_of(alert_hub, "system.undelivered")) == 1
 
     async def test_without_an_operator_channel_the_toast_is_inserted(
         self, notifier: NotificationHub, discord: FakeDiscord
@@ -147,43 +138,41 @@ class TestUndeliveredEmergency:
         assert await requests_of(notifier, "system.undelivered") == []
 
     async def test_a_failed_alert_causes_no_further_alert(
-        self, notifier_with_operator: NotificationHub, discord: FakeDiscord
+        self, alert_hub: NotificationHub, discord: FakeDiscord
     ) -> None:
         discord.guild.clear()  # neither the guild's channel nor the operator's exists
-        await notifier_with_operator.request(
-            "antinuke.triggered", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL
-        )
+        await alert_hub.request("antinuke.triggered", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL)
         for _ in range(3):
-            await notifier_with_operator.dispatch()
-            await run_chores(notifier_with_operator, "alert undelivered")
+            await alert_hub.dispatch()
+            await run_chores(alert_hub, "alert undelivered")
 
-        assert [row["state"] for row in await requests_of(notifier_with_operator, "system.undelivered")] == ["failed"]
-        assert await notifier_with_operator.owner.fetchval("select count(*) from notification.requests") == 2
+        assert [row["state"] for row in await requests_of(alert_hub, "system.undelivered")] == ["failed"]
+        assert await alert_hub.owner.fetchval("select count(*) from notification.requests") == 2
 
     async def test_a_failure_that_is_not_an_emergency_causes_no_alert(
-        self, notifier_with_operator: NotificationHub, discord: FakeDiscord
+        self, alert_hub: NotificationHub, discord: FakeDiscord
     ) -> None:
         discord.closed_dms.add("100")
-        await notifier_with_operator.request()
-        await notifier_with_operator.dispatch()
-        await run_chores(notifier_with_operator, "alert undelivered")
+        await alert_hub.request()
+        await alert_hub.dispatch()
+        await run_chores(alert_hub, "alert undelivered")
 
-        assert await notifier_with_operator.owner.fetchval("select count(*) from notification.requests") == 1
+        assert await alert_hub.owner.fetchval("select count(*) from notification.requests") == 1
 
 
 class TestOperatorAlerts:
     async def test_a_reused_refresh_token_is_alerted_once(
-        self, notifier_with_operator: NotificationHub, discord: FakeDiscord
+        self, alert_hub: NotificationHub, discord: FakeDiscord
     ) -> None:
         family = new_id()
-        await notifier_with_operator.owner.execute(
+        await alert_hub.owner.execute(
             "insert into public.token_families (id, service_name) values ($1, 'minu_find')", family
         )
-        async with notifier_with_operator.hub.transaction() as tx:
+        async with alert_hub.hub.transaction() as tx:
             assert await revoke_family(tx, family, REFRESH_TOKEN_REUSED, Actor("minu_find", "192.0.2.9"))
         for _ in range(2):
-            await run_chores(notifier_with_operator, "alert token reuse")
-        await notifier_with_operator.dispatch()
+            await run_chores(alert_hub, "alert token reuse")
+        await alert_hub.dispatch()
 
         [alert] = discord.messages_in(OPERATOR_CHANNEL)
         text = alert.body["embeds"][0]["description"].replace("\\", "")
@@ -191,28 +180,28 @@ class TestOperatorAlerts:
         assert "192.0.2.9" in text
 
     async def test_many_dead_letters_are_alerted_once_an_hour(
-        self, notifier_with_operator: NotificationHub, discord: FakeDiscord
+        self, alert_hub: NotificationHub, discord: FakeDiscord
     ) -> None:
-        await notifier_with_operator.owner.execute(INSERT_DEAD_LETTERS, 9)
-        await run_chores(notifier_with_operator, "alert dead letters")
-        assert await requests_of(notifier_with_operator, "system.dead_letters") == []
+        await alert_hub.owner.execute(INSERT_DEAD_LETTERS, 9)
+        await run_chores(alert_hub, "alert dead letters")
+        assert await requests_of(alert_hub, "system.dead_letters") == []
 
-        await notifier_with_operator.owner.execute(INSERT_DEAD_LETTERS, 1)
+        await alert_hub.owner.execute(INSERT_DEAD_LETTERS, 1)
         for _ in range(2):
-            await run_chores(notifier_with_operator, "alert dead letters")
-        await notifier_with_operator.travel(60 * MINUTE)
-        await run_chores(notifier_with_operator, "alert dead letters")
-        await notifier_with_operator.dispatch()
+            await run_chores(alert_hub, "alert dead letters")
+        await alert_hub.travel(60 * MINUTE)
+        await run_chores(alert_hub, "alert dead letters")
+        await alert_hub.dispatch()
 
         assert [message.title for message in discord.messages_in(OPERATOR_CHANNEL)] == ["데드 레터 10건"] * 2
 
     async def test_failing_callbacks_are_alerted_per_channel(
-        self, notifier_with_operator: NotificationHub, discord: FakeDiscord
+        self, alert_hub: NotificationHub, discord: FakeDiscord
     ) -> None:
-        await notifier_with_operator.owner.execute(FAILED_CALLBACKS, "shop:mina", 10)
-        await notifier_with_operator.owner.execute(FAILED_CALLBACKS, "quiet:jun", 9)
-        await run_chores(notifier_with_operator, "alert failing callbacks")
-        await notifier_with_operator.dispatch()
+        await alert_hub.owner.execute(FAILED_CALLBACKS, "shop:mina", 10)
+        await alert_hub.owner.execute(FAILED_CALLBACKS, "quiet:jun", 9)
+        await run_chores(alert_hub, "alert failing callbacks")
+        await alert_hub.dispatch()
 
         [alert] = discord.messages_in(OPERATOR_CHANNEL)
         assert "shop" in alert.body["embeds"][0]["description"]

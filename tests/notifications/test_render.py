@@ -113,9 +113,8 @@ def test_values_are_not_escaped_in_a_toast() -> None:
 @example(":0.")
 @example("*- ")
 def test_no_markdown_character_of_a_value_stays_unescaped(value: str) -> None:
-    unescaped = ESCAPED.sub(
-        "x", escape_for_discord(value)
-    )  # a placeholder, so that the next character is not at a line start
+    # A placeholder replaces each escape, so that the next character does not move to a line start.
+    unescaped = ESCAPED.sub("x", escape_for_discord(value))
 
     assert not re.search(r"[\\`*_~|<>\[\]()#]|@(?!\u200b)|://", unescaped)
     assert not re.search(r"^\s*([-+]|\d+\.)", unescaped, re.MULTILINE)

@@ -54,12 +54,12 @@ async def travel_to_korean_hour(hub: Hub, travel: Travel, hour: int) -> datetime
 
 
 async def test_a_request_is_pending_with_its_decision(hub: Hub) -> None:
-    [created] = await request_drafts(hub, draft_notification(hub, correlation_id="c1"))
+    [requested] = await request_drafts(hub, draft_notification(hub, correlation_id="c1"))
 
-    row = await load_notification(hub, created.id)
+    row = await load_notification(hub, requested.id)
     assert (row.state, row.reason, row.payload, row.requested_by) == ("pending", None, PAID, "tester")
     assert row.decision == ["dm_enabled", "category_on", "address_healthy"]
-    assert row.scheduled_at == row.created_at == created.scheduled_at
+    assert row.scheduled_at == row.created_at == requested.scheduled_at
     assert row.correlation_id == "c1"
 
 
@@ -67,9 +67,9 @@ async def test_a_request_is_pending_with_its_decision(hub: Hub) -> None:
     ("key", "priority"), [("antinuke.triggered", 1), ("payment.succeeded", 5), ("marketing.news", 5)]
 )
 async def test_priority_comes_from_the_template(hub: Hub, key: str, priority: int) -> None:
-    [created] = await request_drafts(hub, draft_notification(hub, key))
+    [requested] = await request_drafts(hub, draft_notification(hub, key))
 
-    assert (await load_notification(hub, created.id)).priority == priority
+    assert (await load_notification(hub, requested.id)).priority == priority
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ async def test_all_invalid_variables_are_reported_together(hub: Hub) -> None:
 
 
 async def test_unused_payload_keys_are_not_stored(hub: Hub) -> None:
-    [created] = await request_drafts(hub, draft_notification(hub, payload=PAID | {"card": "4111"}))
+    [requested] = await request_drafts(hub, draft_notification(hub, payload=PAID | {"card": "4111"}))
 
-    assert (await load_notification(hub, created.id)).payload == PAID
+    assert (await load_notification(hub, requested.id)).payload == PAID
 
 
 # Preferences
@@ -137,12 +137,12 @@ async def test_preferences_suppress_a_request_with_a_reason(
 ) -> None:
     await sql(database_urls, f"insert into notification.people (discord_id, {flag}) values ('100', false)")
 
-    [created] = await request_drafts(
+    [requested] = await request_drafts(
         hub, draft_notification(hub, template_and_channel[0], channel=NotificationChannel(template_and_channel[1]))
     )
 
-    row = await load_notification(hub, created.id)
-    assert created.reason == row.reason == reason
+    row = await load_notification(hub, requested.id)
+    assert requested.reason == row.reason == reason
     assert row.state == ("suppressed" if reason else "pending")
     assert (row.ended_at is not None) == (reason is not None)
     assert not reason or reason in row.decision
@@ -191,9 +191,9 @@ async def test_an_emergency_never_expires(hub: Hub) -> None:
 async def test_the_guild_is_stored(hub: Hub, database_urls: DatabaseUrls) -> None:
     guild = await sql(database_urls, "insert into guild.guilds default values returning id")
 
-    [created] = await request_drafts(hub, draft_notification(hub, guild=guild))
+    [requested] = await request_drafts(hub, draft_notification(hub, guild=guild))
 
-    assert (await load_notification(hub, created.id)).guild_id == guild
+    assert (await load_notification(hub, requested.id)).guild_id == guild
 
 
 # Keys
@@ -294,8 +294,8 @@ async def test_a_rolled_back_request_is_not_stored(hub: Hub) -> None:
             _ = 1 / 0
     assert await list_all_notifications(hub) == []
 
-    [created] = await request_drafts(hub, draft_with_key(hub))
-    assert not created.repeated
+    [requested] = await request_drafts(hub, draft_with_key(hub))
+    assert not requested.repeated
 
 
 async def test_a_hundred_concurrent_requests_create_one_notification(hub: Hub) -> None:
@@ -328,8 +328,8 @@ async def test_a_key_of_a_rolled_back_transaction_is_free(hub: Hub, database_url
         second = asyncio.create_task(request_drafts(hub, draft_with_key(hub)))
         await until(lambda: is_waiting(database_urls, 1))
 
-    [created] = await second
-    assert not created.repeated
+    [requested] = await second
+    assert not requested.repeated
 
 
 @asynccontextmanager
@@ -393,9 +393,9 @@ async def test_an_emergency_is_pending_with_all_preferences_off(hub: Hub, databa
         "insert into notification.people (discord_id, dm_enabled, antinuke_notifications) values ('100', false, false)",
     )
 
-    [created] = await request_drafts(
+    [requested] = await request_drafts(
         hub, draft_notification(hub, "antinuke.triggered", payload=ATTACK, incident=str(uuid4()))
     )
 
-    assert (await load_notification(hub, created.id)).decision[0] == "emergency"
-    assert created.state == "pending"
+    assert (await load_notification(hub, requested.id)).decision[0] == "emergency"
+    assert requested.state == "pending"

@@ -66,25 +66,25 @@ async def test_a_stream_without_a_number_starts_now_and_with_an_unknown_number_a
     inbox: Inbox, hub: Hub
 ) -> None:
     person, old = await inbox.person(), await inbox.arrive()
-    now, _ = await hub.toast_streams.open(person, None)
-    strange, _ = await hub.toast_streams.open(person, 10**9)
+    from_now, _ = await hub.toast_streams.open(person, None)
+    from_unknown, _ = await hub.toast_streams.open(person, 10**9)
     new = await inbox.arrive()
 
-    assert [change.id for change in await collect_changes(now, 1)] == [new]
-    assert [change.id for change in await collect_changes(strange, 2)] == [old, new]
-    for stream in (now, strange):
+    assert [change.id for change in await collect_changes(from_now, 1)] == [new]
+    assert [change.id for change in await collect_changes(from_unknown, 2)] == [old, new]
+    for stream in (from_now, from_unknown):
         hub.toast_streams.close(stream)
 
 
 async def test_a_change_in_one_process_reaches_streams_of_another(
     inbox: Inbox, hub: Hub, database_urls: DatabaseUrls
 ) -> None:
-    async with open_hub(hub.settings, database_urls) as elsewhere:
-        await until(lambda: elsewhere.doorbell.listening)
-        stream, _ = await elsewhere.toast_streams.open(await inbox.person(), None)
+    async with open_hub(hub.settings, database_urls) as other_hub:
+        await until(lambda: other_hub.doorbell.listening)
+        stream, _ = await other_hub.toast_streams.open(await inbox.person(), None)
         toast = await inbox.arrive()
         [change] = await collect_changes(stream, 1)
-        elsewhere.toast_streams.close(stream)
+        other_hub.toast_streams.close(stream)
 
     assert change.id == toast
 
