@@ -131,8 +131,8 @@ async def test_no_log_line_contains_a_secret_at_any_level(
     hub: Hub, database_urls: DatabaseUrls, log_capture: LogCapture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = await added(hub)
-    wrong = secret[:-1] + ("A" if secret[-1] != "A" else "B")
-    secrets = [secret, wrong, base64.b64encode(f"{SHOP}:{secret}".encode()).decode()]
+    wrong_secret = secret[:-1] + ("A" if secret[-1] != "A" else "B")
+    secrets = [secret, wrong_secret, base64.b64encode(f"{SHOP}:{secret}".encode()).decode()]
     grant = {"grant_type": "client_credentials"}
     async with (
         serving(hub) as address,
@@ -149,8 +149,8 @@ async def test_no_log_line_contains_a_secret_at_any_level(
         secrets += [secret_text[kind] for secret_text in (third, fourth) for kind in ("access_token", "refresh_token")]
         responses = [
             await client.post("/oauth/token", data=refresh),
-            await client.post("/oauth/token", data=grant, auth=(SHOP, wrong)),
-            await client.post("/oauth/token", data=grant, auth=(secret, wrong)),
+            await client.post("/oauth/token", data=grant, auth=(SHOP, wrong_secret)),
+            await client.post("/oauth/token", data=grant, auth=(secret, wrong_secret)),
             await client.post("/oauth/token", content=f'{{"secret": "{secret}"}}'),
             await client.post("/oauth/introspect", data={"token": second["access_token"]}),
             await client.post("/oauth/revoke", data={"token": second["refresh_token"]}),
