@@ -9,7 +9,7 @@ from pabal.core.errors import Invalid
 from support.audit_log import Ledger
 from support.large_tables import pages
 
-AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
+HUB_PLANNER_SETTINGS = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 pytestmark = pytest.mark.anyio
 
 ENTRIES = (
@@ -22,7 +22,7 @@ ENTRIES = (
 
 
 @pytest.fixture
-async def filled(ledger: Ledger) -> Ledger:
+async def filled_ledger(ledger: Ledger) -> Ledger:
     for entry in ENTRIES:
         async with ledger.hub.transaction() as tx:
             await record_audit_entry(tx, entry)
@@ -48,28 +48,30 @@ async def list_ids(ledger: Ledger, audit_filter: AuditFilter, limit: int = 10) -
         (AuditFilter(since=timedelta(hours=1)), [5, 4, 3, 2, 1]),
     ],
 )
-async def test_a_filter_selects_entries_newest_first(filled: Ledger, audit_filter: AuditFilter, ids: list[int]) -> None:
-    assert await list_ids(filled, audit_filter) == ids
+async def test_a_filter_selects_entries_newest_first(
+    filled_ledger: Ledger, audit_filter: AuditFilter, ids: list[int]
+) -> None:
+    assert await list_ids(filled_ledger, audit_filter) == ids
 
 
 @pytest.mark.parametrize("subject", [None, "t1"])
 async def test_since_excludes_older_entries_from_the_list(
-    filled: Ledger, travel: Callable[[timedelta], Awaitable[None]], subject: str | None
+    filled_ledger: Ledger, travel: Callable[[timedelta], Awaitable[None]], subject: str | None
 ) -> None:
     await travel(timedelta(hours=2))
-    assert await list_ids(filled, AuditFilter(subject=subject, since=timedelta(hours=1))) == []
-    async with filled.hub.transaction() as tx:
+    assert await list_ids(filled_ledger, AuditFilter(subject=subject, since=timedelta(hours=1))) == []
+    async with filled_ledger.hub.transaction() as tx:
         await record_audit_entry(tx, ENTRIES[0])
 
-    assert await list_ids(filled, AuditFilter(subject=subject, since=timedelta(hours=1))) == [6]
+    assert await list_ids(filled_ledger, AuditFilter(subject=subject, since=timedelta(hours=1))) == [6]
 
 
-async def test_all_columns_of_an_entry_are_returned(filled: Ledger) -> None:
-    async with filled.hub.autocommit() as tx:
+async def test_all_columns_of_an_entry_are_returned(filled_ledger: Ledger) -> None:
+    async with filled_ledger.hub.autocommit() as tx:
         first, second = reversed((await list_audit_log(tx, AuditFilter(action="token.issued"), 10)).items)
 
-    told = (first.actor, first.action, first.subject, first.details, first.client_ip, first.request_id)
-    assert told == ("minu_find", "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1")
+    columns = (first.actor, first.action, first.subject, first.details, first.client_ip, first.request_id)
+    assert columns == ("minu_find", "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1")
     assert (second.details, second.client_ip, second.request_id) == ({}, None, None)
     assert first.at < second.at
 
@@ -77,9 +79,11 @@ async def test_all_columns_of_an_entry_are_returned(filled: Ledger) -> None:
 @pytest.mark.parametrize(
     ("audit_filter", "pages"), [(AuditFilter(), [[5, 4], [3, 2], [1]]), (AuditFilter("minu_find"), [[5, 1]])]
 )
-async def test_a_list_is_read_page_by_page(filled: Ledger, audit_filter: AuditFilter, pages: list[list[int]]) -> None:
+async def test_a_list_is_read_page_by_page(
+    filled_ledger: Ledger, audit_filter: AuditFilter, pages: list[list[int]]
+) -> None:
     cursor: str | None = None
-    async with filled.hub.autocommit() as tx:
+    async with filled_ledger.hub.autocommit() as tx:
         for ids in pages:
             page = await list_audit_log(tx, audit_filter, 2, cursor)
             assert [entry.id for entry in page.items] == ids
@@ -103,16 +107,16 @@ async def test_since_bounds_the_rows_read(ledger: Ledger) -> None:
             " select 'minu_find', 'token.issued', pabal.now() - interval '2 days' from generate_series(1, 50000)"
         )
     await ledger.write(10, each=True)
-    audit_filter = {"actor": "nobody", "action": None, "since": "1 day", "before": 1 << 40, "limit": 10}
+    audit_filter = {"actor": "nosuch", "action": None, "since": "1 day", "before": 1 << 40, "limit": 10}
     async with ledger.owner() as conn:
         await conn.execute("analyze pabal.audit_log")
-        touched, rows = await pages(conn, Q.list_entries, audit_filter, prepare=AS_THE_HUB)
+        page_count, rows = await pages(conn, Q.list_entries, audit_filter, prepare=HUB_PLANNER_SETTINGS)
 
     assert rows == 0
-    assert touched < 50
+    assert page_count < 50
 
 
-@pytest.mark.parametrize(("subject", "rows"), [("rare", 5), ("nobody", 0)])
+@pytest.mark.parametrize(("subject", "rows"), [("rare", 5), ("nosuch", 0)])
 async def test_a_subject_is_read_from_its_index(ledger: Ledger, subject: str, rows: int) -> None:
     async with ledger.owner() as conn:
         await conn.execute(
@@ -129,7 +133,7 @@ async def test_a_subject_is_read_from_its_index(ledger: Ledger, subject: str, ro
             "before": 1 << 40,
             "limit": 10,
         }
-        touched, list_ids = await pages(conn, Q.list_subject_entries, audit_filter, prepare=AS_THE_HUB)
+        page_count, row_count = await pages(conn, Q.list_subject_entries, audit_filter, prepare=HUB_PLANNER_SETTINGS)
 
-    assert list_ids == rows
-    assert touched < 50
+    assert row_count == rows
+    assert page_count < 50

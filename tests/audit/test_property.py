@@ -14,10 +14,10 @@ from support.audit_log import Ledger
 
 pytestmark = pytest.mark.anyio
 
-OPEN = 4
+MAX_OPEN = 4
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["write", "write", "write", "commit", "abort"]), st.integers(0, OPEN - 1)),
+        st.tuples(st.sampled_from(["write", "write", "write", "commit", "abort"]), st.integers(0, MAX_OPEN - 1)),
         st.tuples(st.just("seal"), st.integers(1, 4)),
     ),
     max_size=40,
@@ -31,22 +31,22 @@ class Writers:
         self._ledger = ledger
         self._open: dict[int, tuple[AbstractAsyncContextManager[Tx], Tx]] = {}
 
-    async def write(self, who: int) -> None:
-        if who not in self._open:
-            work = self._ledger.hub.transaction()
-            self._open[who] = work, await work.__aenter__()
+    async def write(self, writer: int) -> None:
+        if writer not in self._open:
+            transaction = self._ledger.hub.transaction()
+            self._open[writer] = transaction, await transaction.__aenter__()
         await record_audit_entry(
-            self._open[who][1], AuditEntry(f"writer {who}", "something.done", details={"who": who})
+            self._open[writer][1], AuditEntry(f"writer {writer}", "something.done", details={"writer": writer})
         )
 
-    async def commit(self, who: int) -> None:
-        if held := self._open.pop(who, None):
-            await held[0].__aexit__(None, None, None)
+    async def commit(self, writer: int) -> None:
+        if opened := self._open.pop(writer, None):
+            await opened[0].__aexit__(None, None, None)
 
-    async def abort(self, who: int) -> None:
-        if held := self._open.pop(who, None):
-            error = Conflict("changed my mind")
-            await held[0].__aexit__(Conflict, error, None)
+    async def abort(self, writer: int) -> None:
+        if opened := self._open.pop(writer, None):
+            error = Conflict("aborted")
+            await opened[0].__aexit__(Conflict, error, None)
 
 
 @given(steps=STEPS)
@@ -66,10 +66,10 @@ async def test_every_committed_row_is_sealed_once_and_the_chain_never_breaks(
             case _:
                 await ledger.seal(batch=number)
                 assert await ledger.breaks() == []
-    for who in range(OPEN):
-        await writers.commit(who)
+    for writer in range(MAX_OPEN):
+        await writers.commit(writer)
     await ledger.chain(1)
 
     assert await ledger.named() == await ledger.rows()
-    verdict = await ledger.verify()
-    assert (verdict.rows, verdict.unsealed, verdict.broken) == (len(await ledger.rows()), 0, 0)
+    report = await ledger.verify()
+    assert (report.rows, report.unsealed, report.broken) == (len(await ledger.rows()), 0, 0)

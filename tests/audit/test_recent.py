@@ -14,7 +14,10 @@ async def verify_recent(ledger: Ledger, seals: int = 2, rows: int = 1000) -> Rec
 
 
 async def breaks(ledger: Ledger, seals: int = 2) -> list[tuple[str, int | None, int | None]]:
-    return [(each.kind, each.seal, each.row) for each in (await verify_recent(ledger, seals)).report.breaks]
+    return [
+        (chain_break.kind, chain_break.seal, chain_break.row)
+        for chain_break in (await verify_recent(ledger, seals)).report.breaks
+    ]
 
 
 async def test_a_short_log_is_verified_completely(ledger: Ledger) -> None:
@@ -22,32 +25,37 @@ async def test_a_short_log_is_verified_completely(ledger: Ledger) -> None:
     await ledger.chain(3, 1)
     await ledger.write(4)
 
-    found = await verify_recent(ledger)
+    verification = await verify_recent(ledger)
 
-    assert found.skipped_seals == 0
-    assert found.report == await ledger.verify()
+    assert verification.skipped_seals == 0
+    assert verification.report == await ledger.verify()
 
 
 @pytest.mark.parametrize(
-    ("seals", "rows", "checked", "named"), [(2, 1000, 2, 3), (4, 4, 3, 6), (4, 3, 2, 3), (4, 1, 1, 2), (1, 1, 1, 2)]
+    ("seals", "rows", "verified_seals", "verified_rows"),
+    [(2, 1000, 2, 3), (4, 4, 3, 6), (4, 3, 2, 3), (4, 1, 1, 2), (1, 1, 1, 2)],
 )
 async def test_the_newest_seals_within_the_limits_are_verified(
-    ledger: Ledger, seals: int, rows: int, checked: int, named: int
+    ledger: Ledger, seals: int, rows: int, verified_seals: int, verified_rows: int
 ) -> None:
     await ledger.chain(4, 3, 1, 2)
 
-    found = await verify_recent(ledger, seals, rows)
+    verification = await verify_recent(ledger, seals, rows)
 
-    assert (found.report.seals, found.report.rows, found.skipped_seals) == (checked, named, 4 - checked)
-    assert found.report.broken == 0
-    assert found.report.head == (await ledger.verify()).head
+    assert (verification.report.seals, verification.report.rows, verification.skipped_seals) == (
+        verified_seals,
+        verified_rows,
+        4 - verified_seals,
+    )
+    assert verification.report.broken == 0
+    assert verification.report.head == (await ledger.verify()).head
 
 
 async def test_changed_removed_and_inserted_rows_are_reported(ledger: Ledger) -> None:
     _, _, [changed, removed], [_, last] = await ledger.chain(2, 2, 2, 2)
 
     await ledger.tamper(
-        f"update pabal.audit_log set actor = 'nobody' where id = {changed}",
+        f"update pabal.audit_log set actor = 'other' where id = {changed}",
         f"delete from pabal.audit_log where id = {removed}",
         f"insert into pabal.audit_log (id, actor, action, xid) values ({last + 1}, 'x', 'y', '3')",
     )
@@ -69,12 +77,12 @@ async def test_a_changed_or_removed_seal_is_reported(ledger: Ledger) -> None:
 
 async def test_rows_of_older_seals_are_not_reported_as_inserted(ledger: Ledger) -> None:
     """Rows are sealed in the order of transactions: an old seal may contain a row between those of newer seals."""
-    async with ledger.owner() as slow:
-        await slow.execute("begin")
-        await slow.execute("insert into pabal.audit_log (actor, action) values ('slow', 'x.done')")
+    async with ledger.owner() as conn:
+        await conn.execute("begin")
+        await conn.execute("insert into pabal.audit_log (actor, action) values ('slow', 'x.done')")
         await ledger.write(2)
-        await slow.execute("insert into pabal.audit_log (actor, action) values ('slow', 'x.done')")
-        await slow.execute("commit")
+        await conn.execute("insert into pabal.audit_log (actor, action) values ('slow', 'x.done')")
+        await conn.execute("commit")
     await ledger.chain(1, 1)
 
     assert (await verify_recent(ledger, seals=1)).skipped_seals == 1

@@ -23,9 +23,9 @@ async def write(hub: Hub, *entries: AuditEntry) -> None:
             await record_audit_entry(tx, entry)
 
 
-async def scan(hub: Hub, wanted: AuditFilter = ALL, limit: int = 50, cursor: str | None = None) -> AuditScan:
+async def scan(hub: Hub, audit_filter: AuditFilter = ALL, limit: int = 50, cursor: str | None = None) -> AuditScan:
     async with hub.autocommit() as tx:
-        return await scan_audit_log(tx, wanted, limit, cursor)
+        return await scan_audit_log(tx, audit_filter, limit, cursor)
 
 
 async def test_an_empty_log_has_no_pages(hub: Hub) -> None:
@@ -35,17 +35,17 @@ async def test_an_empty_log_has_no_pages(hub: Hub) -> None:
 
 
 async def test_pages_go_from_the_newest_to_the_oldest_entry(hub: Hub) -> None:
-    await write(hub, *(AuditEntry("a", "x.done", str(n)) for n in range(5)))
+    await write(hub, *(AuditEntry("a", "x.done", str(number)) for number in range(5)))
 
     first = await scan(hub, limit=3)
     second = await scan(hub, limit=3, cursor=first.cursor)
 
-    assert [each.subject for each in (*first.items, *second.items)] == ["4", "3", "2", "1", "0"]
+    assert [entry.subject for entry in (*first.items, *second.items)] == ["4", "3", "2", "1", "0"]
     assert (second.cursor, first.truncated, second.truncated) == (None, False, False)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("audit_filter", "subjects"),
     [
         (AuditFilter(actor="b"), ["2"]),
         (AuditFilter(action="y."), ["2", "1"]),
@@ -55,10 +55,10 @@ async def test_pages_go_from_the_newest_to_the_oldest_entry(hub: Hub) -> None:
         (AuditFilter(action="%"), []),
     ],
 )
-async def test_a_filter_selects_entries(hub: Hub, wanted: AuditFilter, found: list[str]) -> None:
+async def test_a_filter_selects_entries(hub: Hub, audit_filter: AuditFilter, subjects: list[str]) -> None:
     await write(hub, AuditEntry("a", "x.done", "0"), AuditEntry("a", "y.done", "1"), AuditEntry("b", "y.made", "2"))
 
-    assert [each.subject for each in (await scan(hub, wanted)).items] == found
+    assert [entry.subject for entry in (await scan(hub, audit_filter)).items] == subjects
 
 
 async def test_since_excludes_older_entries(hub: Hub, travel: Travel) -> None:
@@ -66,30 +66,30 @@ async def test_since_excludes_older_entries(hub: Hub, travel: Travel) -> None:
     await travel(timedelta(hours=2))
     await write(hub, AuditEntry("a", "x.done", "new"))
 
-    for wanted in (AuditFilter(since=timedelta(hours=1)), AuditFilter(since=timedelta(hours=1), actor="a")):
-        assert [each.subject for each in (await scan(hub, wanted)).items] == ["new"]
+    for audit_filter in (AuditFilter(since=timedelta(hours=1)), AuditFilter(since=timedelta(hours=1), actor="a")):
+        assert [entry.subject for entry in (await scan(hub, audit_filter)).items] == ["new"]
     assert len((await scan(hub, AuditFilter(since=timedelta(hours=3)))).items) == 2
 
 
 @pytest.mark.parametrize(
-    "wanted", [AuditFilter(actor="rare"), AuditFilter(action="rare."), AuditFilter(actor="rare", subject="s")]
+    "audit_filter", [AuditFilter(actor="rare"), AuditFilter(action="rare."), AuditFilter(actor="rare", subject="s")]
 )
 async def test_a_selective_filter_scans_a_bounded_part_per_page(
-    hub: Hub, wanted: AuditFilter, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, audit_filter: AuditFilter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "MAX_SCANNED_IDS", 10)
     await write(hub, AuditEntry("rare", "rare.done", "s"), *(AuditEntry("a", "x.done", "s") for _ in range(25)))
     await write(hub, AuditEntry("rare", "rare.done", "s"), *(AuditEntry("a", "x.done", "s") for _ in range(25)))
 
-    found, looks, cursor = 0, 0, None
+    entry_count, page_count, cursor = 0, 0, None
     while True:
-        page = await scan(hub, wanted, cursor=cursor)
-        found, looks, cursor = found + len(page.items), looks + 1, page.cursor
+        page = await scan(hub, audit_filter, cursor=cursor)
+        entry_count, page_count, cursor = entry_count + len(page.items), page_count + 1, page.cursor
         assert page.truncated == (cursor is not None)
         if cursor is None:
             break
 
-    assert (found, looks) == (2, 6)
+    assert (entry_count, page_count) == (2, 6)
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "1" * 20, "\u0661"])

@@ -1,4 +1,4 @@
-"""Every row is sealed once, when no earlier row can appear any more."""
+"""Every row is sealed once, as soon as no earlier row can appear."""
 
 import asyncio
 from dataclasses import replace
@@ -16,7 +16,7 @@ from support.audit_log import Ledger
 from support.large_tables import pages
 from support.wait import until
 
-AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
+HUB_PLANNER_SETTINGS = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 pytestmark = pytest.mark.anyio
 
 
@@ -36,11 +36,16 @@ async def test_an_entry_is_written_with_all_columns(ledger: Ledger) -> None:
         )
         await record_audit_entry(tx, AuditEntry("hub", "key.rotated", client_ip=""))
 
-    told, bare = await ledger.ask("select * from pabal.audit_log order by id")
-    assert (told["actor"], told["action"], told["subject"]) == ("minu_find", "token.issued", "t1")
-    assert (told["details"], str(told["client_ip"]), told["request_id"]) == ('{"family": "f1"}', "2001:db8::1", "r1")
-    assert (bare["subject"], bare["details"], bare["client_ip"], bare["request_id"]) == (None, "{}", None, None)
-    assert told["xid"] == bare["xid"]
+    full, minimal = await ledger.ask("select * from pabal.audit_log order by id")
+    assert (full["actor"], full["action"], full["subject"]) == ("minu_find", "token.issued", "t1")
+    assert (full["details"], str(full["client_ip"]), full["request_id"]) == ('{"family": "f1"}', "2001:db8::1", "r1")
+    assert (minimal["subject"], minimal["details"], minimal["client_ip"], minimal["request_id"]) == (
+        None,
+        "{}",
+        None,
+        None,
+    )
+    assert full["xid"] == minimal["xid"]
 
 
 async def test_an_empty_log_is_not_sealed(ledger: Ledger) -> None:
@@ -55,8 +60,8 @@ async def test_an_empty_log_is_not_sealed(ledger: Ledger) -> None:
 
 async def test_sealing_waits_for_the_oldest_running_transaction(ledger: Ledger) -> None:
     await ledger.write()
-    async with ledger.hub.transaction() as slow:
-        await record_audit_entry(slow, AuditEntry("minu_keep", "token.revoked"))
+    async with ledger.hub.transaction() as running_tx:
+        await record_audit_entry(running_tx, AuditEntry("minu_keep", "token.revoked"))
         await ledger.write(5, each=True)
         assert await ledger.seal() == 1
         assert await ledger.seal() == 0
@@ -74,20 +79,20 @@ async def test_many_rows_take_several_seals_without_splitting_a_transaction(ledg
     assert [await ledger.seal(batch=5) for _ in range(3)] == [6, 6, 0]
 
     assert await ledger.named() == await ledger.rows()
-    verdict = await ledger.verify()
-    assert (verdict.seals, verdict.rows, verdict.unsealed, verdict.broken) == (2, 12, 0, 0)
+    report = await ledger.verify()
+    assert (report.seals, report.rows, report.unsealed, report.broken) == (2, 12, 0, 0)
 
 
 async def test_one_of_two_concurrent_seals_succeeds(ledger: Ledger) -> None:
     await ledger.write(3)
 
-    async def second_waits() -> bool:
+    async def is_second_waiting() -> bool:
         return bool(await ledger.ask("select from pg_locks where not granted"))
 
     async with ledger.hub.transaction() as tx:
         await seal_audit_log(tx, ledger.key, 100)
         second = asyncio.create_task(ledger.seal())
-        await until(second_waits)
+        await until(is_second_waiting)
 
     with pytest.raises(UniqueViolation, match="seal_chain_is_linear"):
         await second
@@ -105,14 +110,14 @@ async def test_a_chore_seals_every_second(ledger: Ledger) -> None:
 async def test_after_a_key_rotation_new_seals_use_the_new_key_and_old_ones_stay_valid(ledger: Ledger) -> None:
     await ledger.write()
     await ledger.seal()
-    later = replace(ledger, keys=KeyRing(ledger.keys.keys.rotate([KeyUse.AUDIT], datetime.now(UTC))))
-    await later.write()
-    await later.seal()
+    rotated = replace(ledger, keys=KeyRing(ledger.keys.keys.rotate([KeyUse.AUDIT], datetime.now(UTC))))
+    await rotated.write()
+    await rotated.seal()
 
-    used = [row["key_id"] for row in await ledger.ask("select key_id from pabal.audit_seals order by id")]
-    assert used == [ledger.key.id, later.key.id]
-    assert ledger.key.id != later.key.id
-    assert await later.breaks() == []
+    key_ids = [row["key_id"] for row in await ledger.ask("select key_id from pabal.audit_seals order by id")]
+    assert key_ids == [ledger.key.id, rotated.key.id]
+    assert ledger.key.id != rotated.key.id
+    assert await rotated.breaks() == []
 
 
 async def test_the_cost_of_sealing_does_not_grow_with_the_log(ledger: Ledger) -> None:
@@ -124,10 +129,10 @@ async def test_the_cost_of_sealing_does_not_grow_with_the_log(ledger: Ledger) ->
     await ledger.chain(1)
     [last] = await ledger.ask("select below from pabal.audit_seals order by id desc limit 1")
     await ledger.write(1)
-    asked = {"below": last["below"], "floor": 0, "finished": False, "batch": 5000}
+    arguments = {"below": last["below"], "floor": 0, "finished": False, "batch": 5000}
 
     async with ledger.owner() as conn:
-        touched, rows = await pages(conn, Q.unsealed_rows, asked, prepare=AS_THE_HUB)
+        page_count, rows = await pages(conn, Q.unsealed_rows, arguments, prepare=HUB_PLANNER_SETTINGS)
 
     assert rows == 1
-    assert touched < 10
+    assert page_count < 10

@@ -14,7 +14,7 @@ from support.audit_log import Ledger
 
 pytestmark = pytest.mark.anyio
 
-ROW = {
+ROW_CHANGES = {
     "at": "at + interval '1 microsecond'",
     "actor": "upper(actor)",
     "action": "'token.refreshed'",
@@ -24,7 +24,7 @@ ROW = {
     "request_id": "''",
     "xid": "'3'",
 }
-SEAL = {
+SEAL_CHANGES = {
     "first_id": "first_id - 1",
     "last_id": "last_id + 1",
     "count": "count + 1",
@@ -44,12 +44,12 @@ async def test_an_untouched_log_is_valid(ledger: Ledger) -> None:
     await ledger.chain(3, 1, 2)
     await ledger.write(4)
 
-    verdict = await ledger.verify()
+    report = await ledger.verify()
 
     assert (empty.seals, empty.rows, empty.head, empty.ahead, empty.broken) == (0, 0, None, 0, 0)
-    assert (verdict.seals, verdict.rows, verdict.unsealed, verdict.ahead, verdict.broken) == (3, 6, 4, 0, 0)
+    assert (report.seals, report.rows, report.unsealed, report.ahead, report.broken) == (3, 6, 4, 0, 0)
     [last] = await ledger.ask("select id, digest from pabal.audit_seals order by id desc limit 1")
-    assert verdict.head == ChainHead(last["id"], last["digest"].hex())
+    assert report.head == ChainHead(last["id"], last["digest"].hex())
 
 
 @pytest.mark.parametrize("setting", ["timezone = 'Asia/Seoul'", "datestyle = 'German'", "bytea_output = 'escape'"])
@@ -58,15 +58,15 @@ async def test_verification_does_not_depend_on_session_settings(ledger: Ledger, 
     [database] = await ledger.ask("select current_database() as name")
     await ledger.tamper(f"alter database {database['name']} set {setting}")
 
-    async with open_hub(ledger.hub.settings, ledger.database_urls) as later:
-        assert await replace(ledger, hub=later).breaks() == []
+    async with open_hub(ledger.hub.settings, ledger.database_urls) as second_hub:
+        assert await replace(ledger, hub=second_hub).breaks() == []
 
 
-@pytest.mark.parametrize("column", ROW)
+@pytest.mark.parametrize("column", ROW_CHANGES)
 async def test_a_changed_row_is_reported(ledger: Ledger, column: str) -> None:
     _, [_, middle, _], _ = await ledger.chain(3, 3, 3)
 
-    await ledger.tamper(f"update pabal.audit_log set {column} = {ROW[column]} where id = {middle}")
+    await ledger.tamper(f"update pabal.audit_log set {column} = {ROW_CHANGES[column]} where id = {middle}")
 
     assert await ledger.breaks() == [("row_changed", 2, middle)]
 
@@ -74,17 +74,17 @@ async def test_a_changed_row_is_reported(ledger: Ledger, column: str) -> None:
 async def test_every_column_is_covered(ledger: Ledger) -> None:
     columns = "select attname from pg_attribute where attnum > 0 and attrelid = 'pabal.{}'::regclass"
 
-    assert {row["attname"] for row in await ledger.ask(columns.format("audit_log"))} == {"id", *ROW}
-    assert {row["attname"] for row in await ledger.ask(columns.format("audit_seals"))} == {"id", *SEAL}
+    assert {row["attname"] for row in await ledger.ask(columns.format("audit_log"))} == {"id", *ROW_CHANGES}
+    assert {row["attname"] for row in await ledger.ask(columns.format("audit_seals"))} == {"id", *SEAL_CHANGES}
 
 
-@pytest.mark.parametrize("which", [0, 1, 2], ids=["first", "middle", "last"])
-async def test_a_removed_row_is_reported(ledger: Ledger, which: int) -> None:
+@pytest.mark.parametrize("index", [0, 1, 2], ids=["first", "middle", "last"])
+async def test_a_removed_row_is_reported(ledger: Ledger, index: int) -> None:
     _, rows, _ = await ledger.chain(2, 3, 2)
 
-    await ledger.tamper(f"delete from pabal.audit_log where id = {rows[which]}")
+    await ledger.tamper(f"delete from pabal.audit_log where id = {rows[index]}")
 
-    assert await ledger.breaks() == [("row_removed", 2, rows[which])]
+    assert await ledger.breaks() == [("row_removed", 2, rows[index])]
 
 
 async def test_two_swapped_rows_are_both_reported(ledger: Ledger) -> None:
@@ -119,18 +119,18 @@ async def test_a_row_inserted_among_sealed_ones_is_reported(ledger: Ledger) -> N
     assert await ledger.breaks() == [("row_added", None, 1000)]
 
 
-@pytest.mark.parametrize("column", SEAL)
+@pytest.mark.parametrize("column", SEAL_CHANGES)
 async def test_a_changed_seal_is_reported(ledger: Ledger, column: str) -> None:
     _, rows, _ = await ledger.chain(2, 3, 2)
 
-    await ledger.tamper(f"update pabal.audit_seals set {column} = {SEAL[column]} where id = 2")
+    await ledger.tamper(f"update pabal.audit_seals set {column} = {SEAL_CHANGES[column]} where id = 2")
 
-    also: dict[str, list[tuple[str, int | None, int | None]]] = {
+    row_breaks: dict[str, list[tuple[str, int | None, int | None]]] = {
         "macs": [("row_changed", 2, rows[0])],
         "ids": [("row_added", None, row) for row in rows],
     }
     kind = "key_unknown" if column == "key_id" else "seal_changed"
-    assert await ledger.breaks() == [(kind, 2, None), *also.get(column, [])]
+    assert await ledger.breaks() == [(kind, 2, None), *row_breaks.get(column, [])]
 
 
 async def test_removing_a_row_and_its_id_from_the_seal_is_reported(ledger: Ledger) -> None:
@@ -154,14 +154,14 @@ async def test_an_unreadable_seal_is_reported(ledger: Ledger, ids: str) -> None:
     assert ("seal_changed", 1, None) in await ledger.breaks()
 
 
-@pytest.mark.parametrize("which", [1, 2], ids=["first", "middle"])
-async def test_a_removed_seal_leaves_a_gap_and_unsealed_rows(ledger: Ledger, which: int) -> None:
-    made = await ledger.chain(2, 2, 2)
+@pytest.mark.parametrize("seal", [1, 2], ids=["first", "middle"])
+async def test_a_removed_seal_leaves_a_gap_and_unsealed_rows(ledger: Ledger, seal: int) -> None:
+    rows_by_seal = await ledger.chain(2, 2, 2)
 
-    await ledger.tamper(f"delete from pabal.audit_seals where id = {which}")
+    await ledger.tamper(f"delete from pabal.audit_seals where id = {seal}")
 
-    rows = [("row_added", None, row) for row in made[which - 1]]
-    assert await ledger.breaks() == [("seal_removed", which + 1, None), *rows]
+    rows = [("row_added", None, row) for row in rows_by_seal[seal - 1]]
+    assert await ledger.breaks() == [("seal_removed", seal + 1, None), *rows]
 
 
 async def test_swapped_seals_are_reported(ledger: Ledger) -> None:
@@ -180,47 +180,47 @@ async def test_swapped_seals_are_reported(ledger: Ledger) -> None:
 async def test_a_chain_cut_at_its_end_is_detected_only_with_a_stored_head(ledger: Ledger) -> None:
     """The rows then look unsealed, and are sealed again."""
     await ledger.chain(2, 2, 2)
-    noted = (await ledger.verify()).head
-    assert await ledger.breaks(noted) == []
+    stored_head = (await ledger.verify()).head
+    assert await ledger.breaks(stored_head) == []
 
     await ledger.tamper(
-        "delete from pabal.audit_seals where id > 1", "update pabal.audit_log set actor = 'me' where id = 6"
+        "delete from pabal.audit_seals where id > 1", "update pabal.audit_log set actor = 'other' where id = 6"
     )
     cut = await ledger.verify()
     assert (cut.unsealed, cut.ahead, cut.broken) == (4, 2, 0)
     await ledger.chain(1)
 
     assert await ledger.breaks() == []
-    assert noted
-    assert await ledger.breaks(noted) == [("chain_cut", noted.id, None)]
-    assert await ledger.breaks(ChainHead(1, noted.digest)) == [("chain_cut", 1, None)]
+    assert stored_head
+    assert await ledger.breaks(stored_head) == [("chain_cut", stored_head.id, None)]
+    assert await ledger.breaks(ChainHead(1, stored_head.digest)) == [("chain_cut", 1, None)]
 
 
 async def test_a_row_that_is_not_sealed_yet_is_protected_by_grants_only(ledger: Ledger) -> None:
     [row] = await ledger.write()
 
-    await ledger.tamper(f"update pabal.audit_log set actor = 'somebody else' where id = {row}")
+    await ledger.tamper(f"update pabal.audit_log set actor = 'other' where id = {row}")
 
     assert await ledger.breaks() == []
 
 
 async def test_other_keys_verify_nothing(ledger: Ledger) -> None:
     [[row]] = await ledger.chain(1)
-    stranger = replace(ledger, keys=KeyRing(KeySet.generate(datetime.now(UTC))))
-    assert await stranger.breaks() == [("key_unknown", 1, None)]
+    with_other_keys = replace(ledger, keys=KeyRing(KeySet.generate(datetime.now(UTC))))
+    assert await with_other_keys.breaks() == [("key_unknown", 1, None)]
 
     await ledger.tamper(f"delete from pabal.audit_log where id = {row}")
 
-    assert await stranger.breaks() == [("key_unknown", 1, None), ("row_removed", 1, row)]
+    assert await with_other_keys.breaks() == [("key_unknown", 1, None), ("row_removed", 1, row)]
 
 
 async def test_a_chain_with_the_id_but_not_the_secret_of_the_key_is_invalid(ledger: Ledger) -> None:
-    stolen = replace(ledger.key, secret=bytes(32))
-    every = tuple(stolen if key.id == stolen.id else key for key in ledger.keys.keys.all_keys)
-    forger = replace(ledger, keys=KeyRing(KeySet(every)))
-    [[row]] = await forger.chain(1)
+    forged_key = replace(ledger.key, secret=bytes(32))
+    keys = tuple(forged_key if key.id == forged_key.id else key for key in ledger.keys.keys.all_keys)
+    forged_ledger = replace(ledger, keys=KeyRing(KeySet(keys)))
+    [[row]] = await forged_ledger.chain(1)
 
-    assert await forger.breaks() == []
+    assert await forged_ledger.breaks() == []
     assert await ledger.breaks() == [("seal_changed", 1, None), ("row_changed", 1, row)]
 
 
@@ -231,10 +231,10 @@ async def test_a_long_log_is_read_in_batches_and_all_breaks_are_counted(
     monkeypatch.setattr(verify, "ROWS_PER_BATCH", 3)
     monkeypatch.setattr(verify, "MAX_KEPT_BREAKS", 4)
     await ledger.chain(1, 4, 2, 1, 1, 3)
-    good = await ledger.verify()
+    before = await ledger.verify()
 
-    await ledger.tamper("update pabal.audit_log set actor = 'me' where id % 2 = 0")
-    bad = await ledger.verify()
+    await ledger.tamper("update pabal.audit_log set actor = 'other' where id % 2 = 0")
+    after = await ledger.verify()
 
-    assert (good.seals, good.rows, good.unsealed, good.broken) == (6, 12, 0, 0)
-    assert ([each.row for each in bad.breaks], bad.broken) == ([2, 4, 6, 8], 6)
+    assert (before.seals, before.rows, before.unsealed, before.broken) == (6, 12, 0, 0)
+    assert ([chain_break.row for chain_break in after.breaks], after.broken) == ([2, 4, 6, 8], 6)

@@ -6,10 +6,10 @@ from pabal.core.deadline import Deadline
 
 pytestmark = pytest.mark.anyio
 
-SOON, LATE = 0.02, 60.0
+SHORT, LONG = 0.02, 60.0
 
 
-async def at_work(deadline: Deadline, work: asyncio.Event | None = None) -> str:
+async def wait_for_deadline(deadline: Deadline, work: asyncio.Event | None = None) -> str:
     """Wait until cancelled; returns why it ended."""
     task = asyncio.current_task()
     assert task is not None
@@ -25,70 +25,71 @@ async def at_work(deadline: Deadline, work: asyncio.Event | None = None) -> str:
     return "done"
 
 
-async def test_a_late_task_is_cancelled_and_can_tell_why() -> None:
-    assert await asyncio.create_task(at_work(Deadline(SOON))) == "too long, 0 left"
+async def test_a_late_task_is_cancelled_and_knows_the_reason() -> None:
+    assert await asyncio.create_task(wait_for_deadline(Deadline(SHORT))) == "too long, 0 left"
 
 
 async def test_a_task_that_ends_in_time_is_not_cancelled_later() -> None:
-    deadline, work = Deadline(SOON), asyncio.Event()
+    deadline, work = Deadline(SHORT), asyncio.Event()
     work.set()
-    first = asyncio.create_task(at_work(deadline, work))
+    first = asyncio.create_task(wait_for_deadline(deadline, work))
     assert await first == "done"
 
-    assert await asyncio.create_task(at_work(deadline)) == "too long, 0 left"  # the timer has expired in the meantime
+    # The timer of the first task expires while the second waits.
+    assert await asyncio.create_task(wait_for_deadline(deadline)) == "too long, 0 left"
     assert first.cancelling() == 0
 
 
 async def test_each_task_has_the_whole_limit_with_a_shared_timer() -> None:
-    deadline, loop = Deadline(SOON), asyncio.get_running_loop()
+    deadline, loop = Deadline(SHORT), asyncio.get_running_loop()
 
     async def timed() -> float:
-        began = loop.time()
-        assert await at_work(deadline) == "too long, 0 left"
-        return loop.time() - began
+        started = loop.time()
+        assert await wait_for_deadline(deadline) == "too long, 0 left"
+        return loop.time() - started
 
     first = asyncio.create_task(timed())
-    await asyncio.wait([first], timeout=SOON / 2)
+    await asyncio.wait([first], timeout=SHORT / 2)
     second = asyncio.create_task(timed())
 
-    assert min(await asyncio.gather(first, second)) >= SOON - 0.002  # uvloop counts in whole milliseconds
+    assert min(await asyncio.gather(first, second)) >= SHORT - 0.002  # uvloop counts in whole milliseconds
 
 
 async def test_a_cancellation_by_another_task_is_kept() -> None:
-    working = asyncio.create_task(at_work(Deadline(LATE)))
+    task = asyncio.create_task(wait_for_deadline(Deadline(LONG)))
     await asyncio.sleep(0)
-    working.cancel()
+    task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await working
+        await task
 
 
 async def test_a_timeout_and_a_cancellation_count_as_a_cancellation() -> None:
     """The row is lost and its handler is late: it must not be settled, so the cancellation is kept."""
-    deadline, gone = Deadline(SOON), asyncio.Event()
+    deadline, was_cancelled = Deadline(SHORT), asyncio.Event()
 
-    async def stubborn() -> str:
+    async def cancel_itself() -> str:
         task = asyncio.current_task()
         assert task is not None
         deadline.set(task)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            gone.set()
+            was_cancelled.set()
             task.cancel()  # like the worker, before the handler has ended
             assert not deadline.clear(task)
             raise
         return "settled"
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.create_task(stubborn())
-    assert gone.is_set()
+        await asyncio.create_task(cancel_itself())
+    assert was_cancelled.is_set()
 
 
 async def test_a_task_that_ignores_the_cancellation_is_not_cancelled_again() -> None:
-    deadline = Deadline(SOON)
+    deadline = Deadline(SHORT)
 
-    async def deaf() -> int:
+    async def ignore_cancellation() -> int:
         task = asyncio.current_task()
         assert task is not None
         deadline.set(task)
@@ -101,4 +102,4 @@ async def test_a_task_that_ignores_the_cancellation_is_not_cancelled_again() -> 
         await asyncio.sleep(0)
         return task.cancelling()
 
-    assert await asyncio.create_task(deaf()) == 0
+    assert await asyncio.create_task(ignore_cancellation()) == 0

@@ -18,17 +18,17 @@ SECRETS = {
     "a session after two slashes": (f"GET /v1/sessions//{'0a' * 32}/status", "0a0a"),
     "a token in a query": ("GET /v1/events?x=1&token=s3cr3t-token HTTP/1.1", "s3cr3t-token"),
     "a cookie": ("cookie: a=b; pabal_session=Q2hlZXNl; c=d", "Q2hlZXNl"),
-    "our own prefix": ("gave pbr_0123456789abcdef away", "0123456789abcdef"),
+    "a token prefix": ("leaked pbr_0123456789abcdef here", "0123456789abcdef"),
     "a JWT": ("eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", "c2lnbmF0dXJl"),
 }
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_before() -> Generator[None]:
+def _restore_logging() -> Generator[None]:
     root, library = logging.getLogger(), logging.getLogger("uvicorn")
-    kept = root.handlers[:], root.level, library.level
+    saved = root.handlers[:], root.level, library.level
     yield
-    root.handlers[:], root.level, library.level = kept
+    root.handlers[:], root.level, library.level = saved
     structlog.reset_defaults()
 
 
@@ -39,17 +39,29 @@ def test_secrets_are_redacted_by_pattern(text: str, secret: str) -> None:
     assert "***" in redact_log_text(text)
 
 
-LONG = ("://", "://:", "eyJ", "eyJ-", "eyJ.a", "bearer ", "/sessions/", "&token=", "pbr_", "whsec_", "pabal_form=")
+REPEATED_PARTS = (
+    "://",
+    "://:",
+    "eyJ",
+    "eyJ-",
+    "eyJ.a",
+    "bearer ",
+    "/sessions/",
+    "&token=",
+    "pbr_",
+    "whsec_",
+    "pabal_form=",
+)
 
 
-@pytest.mark.parametrize("again", LONG)
-def test_redaction_of_untrusted_text_takes_linear_time(again: str) -> None:
-    text = again * (60_000 // len(again))
-    began = time.process_time()
+@pytest.mark.parametrize("part", REPEATED_PARTS)
+def test_redaction_of_untrusted_text_takes_linear_time(part: str) -> None:
+    text = part * (60_000 // len(part))
+    started = time.process_time()
 
     redact_log_text(text)
 
-    assert time.process_time() - began < 1
+    assert time.process_time() - started < 1
 
 
 def test_harmless_text_is_not_changed() -> None:
@@ -58,10 +70,10 @@ def test_harmless_text_is_not_changed() -> None:
     assert redact_log_text(text) == text
 
 
-LOCAL = "hidden-six"
+LOCAL_SECRET = "hidden-six"
 
 
-def fall_over(password: str) -> None:
+def fail_with_secret(password: str) -> None:
     """Fail with a secret in the message and another in a local variable."""
     raise ValueError(f"{len(password)} refused Bearer hidden-seven")
 
@@ -75,15 +87,15 @@ def test_no_secret_reaches_the_log(form: LogFormat, capsys: pytest.CaptureFixtur
     logger.info("seen", many=["Bearer hidden-four"])
     logging.getLogger("some.library").warning("connecting to %s", "postgresql://u:hidden-five@h/d")
     try:
-        fall_over(LOCAL)
+        fail_with_secret(LOCAL_SECRET)
     except ValueError:
-        logger.exception("fell over")
+        logger.exception("request failed")
 
-    written = capsys.readouterr()
-    assert written.out == ""
-    assert "fell over" in written.err
-    assert "ValueError" in written.err
-    assert "hidden" not in written.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "request failed" in output.err
+    assert "ValueError" in output.err
+    assert "hidden" not in output.err
 
 
 def test_every_line_is_a_json_object_also_those_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,11 +103,11 @@ def test_every_line_is_a_json_object_also_those_of_libraries(capsys: pytest.Capt
 
     get_logger().info("event settled", number=12, name="파발")
     logging.getLogger("some.library").warning("one %s", "thing")
-    get_logger().debug("not said")
+    get_logger().debug("below the level")
 
-    ours, theirs = map(json.loads, capsys.readouterr().err.splitlines())
-    assert (ours["event"], ours["level"], ours["name"]) == ("event settled", "info", "파발")
-    assert (theirs["event"], theirs["level"]) == ("one thing", "warning")
+    hub_line, library_line = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (hub_line["event"], hub_line["level"], hub_line["name"]) == ("event settled", "info", "파발")
+    assert (library_line["event"], library_line["level"]) == ("one thing", "warning")
 
 
 def test_control_characters_are_escaped() -> None:

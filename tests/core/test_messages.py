@@ -12,7 +12,7 @@ NESTED = Message("attempt {} failed: {}", 1, Message("no {}", "{}"))
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Line:
     says: str
 
 
@@ -20,10 +20,10 @@ def test_a_message_is_its_text_and_keeps_pattern_and_arguments() -> None:
     assert NESTED == "attempt 1 failed: no {}"
     assert f"{NESTED}!" == "attempt 1 failed: no {}!"
     assert NESTED.pattern == "attempt {} failed: {}"
-    number, why = NESTED.parts
+    number, reason = NESTED.parts
     assert number == 1
-    assert isinstance(why, Message)
-    assert why.parts == ("{}",)
+    assert isinstance(reason, Message)
+    assert reason.parts == ("{}",)
 
 
 def test_an_argument_is_never_used_as_a_pattern() -> None:
@@ -31,32 +31,32 @@ def test_an_argument_is_never_used_as_a_pattern() -> None:
 
 
 def test_a_copy_is_the_same_message() -> None:
-    for again in (
+    for copied in (
         copy.copy(NESTED),
         copy.deepcopy(NESTED),
         pickle.loads(pickle.dumps(NESTED)),
-        asdict(Told(NESTED))["says"],
+        asdict(Line(NESTED))["says"],
     ):
-        assert isinstance(again, Message)
-        assert (again, again.pattern, again.parts) == (NESTED, NESTED.pattern, NESTED.parts)
+        assert isinstance(copied, Message)
+        assert (copied, copied.pattern, copied.parts) == (NESTED, NESTED.pattern, NESTED.parts)
 
 
 def test_a_message_is_encoded_as_its_text() -> None:
-    assert msgspec.json.encode(asdict(Told(NESTED)), enc_hook=str) == b'{"says":"attempt 1 failed: no {}"}'
+    assert msgspec.json.encode(asdict(Line(NESTED)), enc_hook=str) == b'{"says":"attempt 1 failed: no {}"}'
 
 
 def test_messages_are_joined_with_commas() -> None:
-    known = message_table("sent", "failed")
+    table = message_table("sent", "failed")
 
-    both = join_messages(known.values())
+    joined = join_messages(table.values())
 
-    assert (both, both.pattern, both.parts) == ("sent, failed", "{}, {}", ("sent", "failed"))
+    assert (joined, joined.pattern, joined.parts) == ("sent, failed", "{}, {}", ("sent", "failed"))
     assert join_messages([]) == ""
-    assert known["sent"].pattern == "sent"
+    assert table["sent"].pattern == "sent"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "says"),
+    ("seconds", "text"),
     [
         (0, "0 ms"),
         (0.25, "250 ms"),
@@ -68,5 +68,5 @@ def test_messages_are_joined_with_commas() -> None:
         (90_000, "1 d 1 h"),
     ],
 )
-def test_durations_have_at_most_two_units(seconds: float, says: str) -> None:
-    assert duration_message(timedelta(seconds=seconds)) == says
+def test_durations_have_at_most_two_units(seconds: float, text: str) -> None:
+    assert duration_message(timedelta(seconds=seconds)) == text

@@ -13,14 +13,14 @@ SYSTEM_ACCOUNT = re.compile(r"""["'`]nobody["'`]|\bnobody\b(?= account)""")
 
 
 def test_no_word_of_the_former_dialect_is_left() -> None:
-    found = [
+    lines = [
         f"{path.relative_to(PACKAGE).as_posix()}:{number}: {line.strip()}"
         for path in sorted(PACKAGE.rglob("*"))
         if path.suffix in SUFFIXES
         and path.is_file()
-        # The names of former objects that it renames.
+        # The bridge contains former object names, which it renames.
         and "bridge" not in path.parts
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
         if WORDS.search(SYSTEM_ACCOUNT.sub("", line))
     ]
-    assert found == []
+    assert lines == []

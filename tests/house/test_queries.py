@@ -21,131 +21,131 @@ def queries(path: Path) -> list[Query]:
     return [*parse_queries(path.read_text(encoding="utf-8"), str(path.relative_to(PACKAGE)))]
 
 
-def asked_for(path: Path) -> set[str]:
+def used_queries(path: Path) -> set[str]:
     """The queries a module uses: `Q.name`, or `self.q.name` in a lane."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case (
                 ast.Attribute(value=ast.Name(id="Q"), attr=name)
                 | ast.Attribute(value=ast.Attribute(attr="q"), attr=name)
             ):
-                found.add(name)
+                names.add(name)
             case _:
                 continue
-    return found
+    return names
 
 
-ENGINE = asked_for(PACKAGE / "queue" / "lane.py")
-RETRIES = {"settle_retry", "settle_dead"}  # the relay's lane neither retries nor has dead letters
+LANE_QUERIES = used_queries(PACKAGE / "queue" / "lane.py")
+RETRY_QUERIES = {"settle_retry", "settle_dead"}  # the relay's lane neither retries nor has dead letters
 
 
 @pytest.mark.anyio
 async def test_every_query_can_be_prepared(database_urls: DatabaseUrls) -> None:
-    broken: dict[str, str] = {}
+    errors: dict[str, str] = {}
     async with connected(database_urls.main) as conn:
         for query in (query for path in FILES for query in queries(path)):
             try:
                 await conn.prepare(query.sql)
             except asyncpg.PostgresError as error:
-                broken[f"{query.source} {query.name}"] = str(error)
+                errors[f"{query.source} {query.name}"] = str(error)
 
-    assert broken == {}
+    assert errors == {}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_every_query_is_used_and_every_used_query_exists(path: Path) -> None:
     names = [query.name for query in queries(path)]
-    own = asked_for(path.with_suffix(".py"))
-    engine = ENGINE if path in LANES else set[str]()
+    own = used_queries(path.with_suffix(".py"))
+    engine = LANE_QUERIES if path in LANES else set[str]()
 
     assert len(names) == len({*names})
     assert own <= {*names}
     assert {*names} <= own | engine
 
 
-def test_every_lane_has_the_queries_of_the_engine() -> None:
+def test_every_lane_has_the_common_lane_queries() -> None:
     assert LANES
-    missing = {path.parent.name: ENGINE - {query.name for query in queries(path)} for path in LANES}
+    missing = {path.parent.name: LANE_QUERIES - {query.name for query in queries(path)} for path in LANES}
 
-    assert missing == {path.parent.name: set[str]() for path in LANES} | {"delivery": RETRIES}
+    assert missing == {path.parent.name: set[str]() for path in LANES} | {"delivery": RETRY_QUERIES}
 
 
-TENANTS = ("inbound_messages", "conversation_mappings", "pairing_codes", "relay_sessions", "relay_replies")
+TENANT_TABLES = ("inbound_messages", "conversation_mappings", "pairing_codes", "relay_sessions", "relay_replies")
 
-UPKEEP = "maintenance of all accounts; returns no rows of theirs"
+MAINTENANCE = "maintenance of all accounts; returns none of their rows"
 BY_TOKEN = "the token is the key and identifies the account"
-A_PERSONS = "rows of one user, in all accounts"
+ONE_USER = "rows of one user, in all accounts"
 
-A_WRITERS = "messages of users: the conversation determines the account"
-WITHOUT = {
+BY_CONVERSATION = "messages of users: the conversation determines the account"
+UNFILTERED = {
     ("stats.sql", "lane_stats"): "counts rows of all accounts, shows none",
     ("relay/messages.sql", "list_failed_callbacks"): "for an operator",
-    ("relay/accounts.sql", "purge_unused_accounts"): UPKEEP,
+    ("relay/accounts.sql", "purge_unused_accounts"): MAINTENANCE,
     ("relay/auth.sql", "find_relay_token"): BY_TOKEN,
-    ("relay/reply/callback.sql", "rescue_lost_callbacks"): UPKEEP,
+    ("relay/reply/callback.sql", "rescue_lost_callbacks"): MAINTENANCE,
     ("relay/pairing/codes.sql", "insert_pairing_code"): "inserts a row with the account's id",
-    ("relay/pairing/codes.sql", "purge_pairing_codes"): UPKEEP,
+    ("relay/pairing/codes.sql", "purge_pairing_codes"): MAINTENANCE,
     (
         "relay/webhook/commands.sql",
         "lock_or_create_conversation",
     ): "the conversation of the user, in any account",
     ("relay/conversations.sql", "list_all_conversations"): "for an operator",
-    ("relay/conversations.sql", "expire_pending_pairings"): UPKEEP,
-    ("relay/conversations.sql", "purge_inactive_conversations"): UPKEEP,
-    ("relay/privacy.sql", "unlink_pairing_codes"): A_PERSONS,
-    ("relay/privacy.sql", "delete_conversation"): A_PERSONS,
-    ("relay/privacy.sql", "lock_messages"): A_PERSONS,
-    ("relay/privacy.sql", "lock_replies"): A_PERSONS,
-    ("relay/privacy.sql", "count_conversation_data"): A_PERSONS,
-    ("relay/privacy.sql", "delete_messages"): A_PERSONS,
-    ("relay/privacy.sql", "unlink_sessions"): A_PERSONS,
-    ("relay/privacy.sql", "export_conversation"): A_PERSONS,
-    ("relay/privacy.sql", "export_messages"): A_PERSONS,
-    ("relay/privacy.sql", "export_pairings"): A_PERSONS,
-    ("relay/delivery/lane.sql", "expire"): UPKEEP,
-    ("relay/delivery/lane.sql", "purge"): UPKEEP,
-    ("relay/web_sessions.sql", "find_conversation_details"): A_PERSONS,
+    ("relay/conversations.sql", "expire_pending_pairings"): MAINTENANCE,
+    ("relay/conversations.sql", "purge_inactive_conversations"): MAINTENANCE,
+    ("relay/privacy.sql", "unlink_pairing_codes"): ONE_USER,
+    ("relay/privacy.sql", "delete_conversation"): ONE_USER,
+    ("relay/privacy.sql", "lock_messages"): ONE_USER,
+    ("relay/privacy.sql", "lock_replies"): ONE_USER,
+    ("relay/privacy.sql", "count_conversation_data"): ONE_USER,
+    ("relay/privacy.sql", "delete_messages"): ONE_USER,
+    ("relay/privacy.sql", "unlink_sessions"): ONE_USER,
+    ("relay/privacy.sql", "export_conversation"): ONE_USER,
+    ("relay/privacy.sql", "export_messages"): ONE_USER,
+    ("relay/privacy.sql", "export_pairings"): ONE_USER,
+    ("relay/delivery/lane.sql", "expire"): MAINTENANCE,
+    ("relay/delivery/lane.sql", "purge"): MAINTENANCE,
+    ("relay/web_sessions.sql", "find_conversation_details"): ONE_USER,
     (
         "relay/pairing/pair.sql",
         "connect_conversation",
     ): "the conversation of the user, which changes its account",
     ("relay/pairing/pair.sql", "redeem_pairing_code"): "the code is the key and identifies the account",
     ("relay/web_sessions.sql", "find_pending_session_code"): BY_TOKEN,
-    ("relay/webhook/recall.sql", "void_callbacks"): A_WRITERS,
-    ("relay/webhook/receive.sql", "receive_messages"): A_WRITERS,
-    ("relay/webhook/receive.sql", "find_duplicate"): A_WRITERS,
+    ("relay/webhook/recall.sql", "void_callbacks"): BY_CONVERSATION,
+    ("relay/webhook/receive.sql", "receive_messages"): BY_CONVERSATION,
+    ("relay/webhook/receive.sql", "find_duplicate"): BY_CONVERSATION,
     ("relay/accounts.sql", "list_account_summaries"): "for an operator",
     ("relay/pairing/sessions.sql", "create_relay_session"): "belongs to no account yet",
     ("relay/id_lookup.sql", "match_messages"): "for an operator",
     ("relay/id_lookup.sql", "match_replies"): "for an operator",
     ("relay/pairing/sessions.sql", "find_relay_session_status"): BY_TOKEN,
-    ("relay/pairing/sessions.sql", "purge_relay_sessions"): UPKEEP,
+    ("relay/pairing/sessions.sql", "purge_relay_sessions"): MAINTENANCE,
     ("relay/reply/stall.sql", "claim_expiring_callbacks"): "callbacks of all accounts; each row names its account",
     (
         "relay/delivery/stream_control.sql",
         "find_ended_waits",
-    ): "sessions without an account yet, by the ids of those that are open here",
-    ("relay/delivery/stream_registry.sql", "touch_session"): "the session whose token was just shown",
+    ): "sessions without an account yet, by the ids of the open streams",
+    ("relay/delivery/stream_registry.sql", "touch_session"): "the session whose token was just authenticated",
 }
 """Queries that use a tenant's table without filtering by the tenant, and why they may."""
 
 
-def as_written(sql: str) -> str:
-    """Parameters as `:n` again, so that one pattern finds a comparison with one."""
+def with_named_parameters(sql: str) -> str:
+    """Parameters as `:n` again, so that one pattern matches a comparison with them."""
     return re.sub(r"\$(\d+)", r":\1", sql)
 
 
 def test_queries_of_tenant_tables_filter_by_the_tenant() -> None:
-    table = re.compile(rf"\b({'|'.join(TENANTS)})\b")
-    touching = {
+    table = re.compile(rf"\b({'|'.join(TENANT_TABLES)})\b")
+    tenant_queries = {
         (query.source, query.name): re.sub(r"--[^\n]*", "", query.sql)
         for path in FILES
         for query in queries(path)
         if table.search(query.sql)
     }
-    filters = re.compile(r"(where|and|on)\s[^;]*?\baccount_id\s*=\s*(a\.account_id|any\s*\(|:)")
-    nameless = {key for key, sql in touching.items() if not filters.search(as_written(sql))}
+    tenant_filter = re.compile(r"(where|and|on)\s[^;]*?\baccount_id\s*=\s*(a\.account_id|any\s*\(|:)")
+    unfiltered = {key for key, sql in tenant_queries.items() if not tenant_filter.search(with_named_parameters(sql))}
 
-    assert nameless - WITHOUT.keys() == set()
-    assert WITHOUT.keys() - nameless == set(), "no longer needed"
+    assert unfiltered - UNFILTERED.keys() == set()
+    assert UNFILTERED.keys() - unfiltered == set(), "no longer needed"

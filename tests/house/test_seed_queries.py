@@ -19,7 +19,7 @@ SEED = {
 
 
 def test_every_query_of_the_seed_exists() -> None:
-    said = re.compile(r"^-- name: \w+\n-- The seed's (\w+)", re.MULTILINE)
-    found = {name for path in FOLDER.rglob("*.sql") for name in said.findall(path.read_text(encoding="utf-8"))}
+    reference = re.compile(r"^-- name: \w+\n-- The seed's (\w+)", re.MULTILINE)
+    names = {name for path in FOLDER.rglob("*.sql") for name in reference.findall(path.read_text(encoding="utf-8"))}
 
-    assert found == SEED
+    assert names == SEED

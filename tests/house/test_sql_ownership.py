@@ -122,18 +122,18 @@ def test_a_query_file_names_only_tables_of_its_package() -> None:
 
 
 def test_queries_name_tables_with_their_schema() -> None:
-    """An unqualified name would pass by the test above."""
+    """The test above does not see unqualified names."""
     names = "|".join(re.escape(table.partition(".")[2]) for table in OWNER)
     unqualified = re.compile(rf"\b(?:from|join|into|update)\s+({names})\b")
 
-    found = {
+    matches = {
         (path.relative_to(PACKAGE).as_posix(), match)
         for path in FILES
         for match in unqualified.findall(without_comments(path))
     }
-    assert {(file, name) for file, name in found if not shadowed(PACKAGE / file, name)} == set()
+    assert {(file, name) for file, name in matches if not is_cte(PACKAGE / file, name)} == set()
 
 
-def shadowed(path: Path, name: str) -> bool:
+def is_cte(path: Path, name: str) -> bool:
     """Whether the name is that of a CTE of the file."""
     return re.search(rf"\b{name}\s+as\s+(?:materialized\s+)?\(", without_comments(path)) is not None

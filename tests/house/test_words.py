@@ -21,7 +21,7 @@ DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 CODE = "\n".join(
     path.read_text() for kind in ("*.py", "*.sql", "*.html") for path in (ROOT / "src").rglob(kind)
 ).lower()
-NAMELESS = re.compile(r"(^|_)(utils?|helpers?|common|manager|service|repository|misc)(_|$)")
+MEANINGLESS_NAME = re.compile(r"(^|_)(utils?|helpers?|common|manager|service|repository|misc)(_|$)")
 """File names that say nothing about the content."""
 
 
@@ -52,20 +52,20 @@ def test_no_file_has_a_meaningless_name() -> None:
     meaningless = [
         path.relative_to(ROOT)
         for path in (ROOT / "src").rglob("*.py")
-        if NAMELESS.search(path.stem) or NAMELESS.search(path.parent.name)
+        if MEANINGLESS_NAME.search(path.stem) or MEANINGLESS_NAME.search(path.parent.name)
     ]
 
     assert meaningless == []
 
 
 def test_the_error_tree_in_the_docstring_is_complete() -> None:
-    drawn = (ROOT / "src" / "pabal" / "core" / "errors.py").read_text().split('"""')[1]
+    docstring = (ROOT / "src" / "pabal" / "core" / "errors.py").read_text().split('"""')[1]
 
     def subclass_names(kind: type[PabalError]) -> set[str]:
         own = {kind.__name__} if kind.__module__ == "pabal.core.errors" else set[str]()
         return own.union(*(subclass_names(child) for child in kind.__subclasses__()))
 
-    assert subclass_names(PabalError) == {"PabalError", *re.findall(r"^[│├└─ ]+([A-Z]\w+)", drawn, re.MULTILINE)}
+    assert subclass_names(PabalError) == {"PabalError", *re.findall(r"^[│├└─ ]+([A-Z]\w+)", docstring, re.MULTILINE)}
 
 
 def documented_commands(program: str) -> set[tuple[str, ...]]:

@@ -15,10 +15,10 @@ from pabal.keys.key import Key, KeySet, KeyState, KeyUse, encode_key_set, parse_
 START = datetime(2025, 12, 1, tzinfo=UTC)
 FIRST = KeySet.generate(START)
 
-Turn = list[KeyUse] | int
+Step = list[KeyUse] | int
 """Rotate these uses, or retire the key at this position."""
 
-turns: st.SearchStrategy[list[Turn]] = st.lists(
+step_lists: st.SearchStrategy[list[Step]] = st.lists(
     st.one_of(st.lists(st.sampled_from(KeyUse), max_size=4), st.integers(0, 40)), max_size=25
 )
 
@@ -27,23 +27,23 @@ def states(keys: KeySet, use: KeyUse) -> list[KeyState]:
     return sorted(key.state for key in keys.for_use(use))
 
 
-@given(turns)
-def test_each_use_has_one_active_and_one_next_key_and_only_old_keys_are_removed(turns: Sequence[Turn]) -> None:
-    keys, ever = FIRST, {key.id: key for key in FIRST.all_keys}
-    for number, turn in enumerate(turns):
+@given(step_lists)
+def test_each_use_has_one_active_and_one_next_key_and_only_old_keys_are_removed(steps: Sequence[Step]) -> None:
+    keys, keys_by_id = FIRST, {key.id: key for key in FIRST.all_keys}
+    for number, step in enumerate(steps):
         before, at = keys, START + timedelta(days=number + 1)
-        if isinstance(turn, list):
-            keys = before.rotate(turn, at)
+        if isinstance(step, list):
+            keys = before.rotate(step, at)
             for use in KeyUse:
-                turned = use in turn
+                is_rotated = use in step
                 active, next_before = before.active(use), [k for k in before.for_use(use) if k.state is KeyState.NEXT]
-                assert keys.active(use).id == (next_before[0].id if turned else active.id)
-                assert keys.active(use).secret == (next_before[0] if turned else active).secret
-                assert states(keys, use).count(KeyState.OLD) == states(before, use).count(KeyState.OLD) + turned
-                assert keys.find(active.id) == (replace(active, state=KeyState.OLD, since=at) if turned else active)
+                assert keys.active(use).id == (next_before[0].id if is_rotated else active.id)
+                assert keys.active(use).secret == (next_before[0] if is_rotated else active).secret
+                assert states(keys, use).count(KeyState.OLD) == states(before, use).count(KeyState.OLD) + is_rotated
+                assert keys.find(active.id) == (replace(active, state=KeyState.OLD, since=at) if is_rotated else active)
             assert {key.id for key in before.all_keys} <= {key.id for key in keys.all_keys}
         else:
-            key = before.all_keys[turn % len(before.all_keys)]
+            key = before.all_keys[step % len(before.all_keys)]
             if key.state is KeyState.OLD:
                 keys = before.without(key.id)
                 assert {*keys.all_keys} == {*before.all_keys} - {key}
@@ -53,7 +53,7 @@ def test_each_use_has_one_active_and_one_next_key_and_only_old_keys_are_removed(
         for use in KeyUse:
             assert [states(keys, use).count(state) for state in (KeyState.ACTIVE, KeyState.NEXT)] == [1, 1]
         for key in keys.all_keys:
-            assert ever.setdefault(key.id, key).secret == key.secret
+            assert keys_by_id.setdefault(key.id, key).secret == key.secret
         assert parse_key_set(encode_key_set(keys)) == keys
 
 
@@ -63,16 +63,16 @@ def test_an_unknown_key_cannot_be_retired() -> None:
 
 
 def test_without_a_next_key_a_rotation_generates_the_active_one() -> None:
-    bare = KeySet(tuple(key for key in FIRST.all_keys if key.state is KeyState.ACTIVE))
+    without_next = KeySet(tuple(key for key in FIRST.all_keys if key.state is KeyState.ACTIVE))
 
-    turned = bare.rotate(KeyUse, START)
+    rotated = without_next.rotate(KeyUse, START)
 
-    assert {states(turned, use)[0] for use in KeyUse} == {KeyState.ACTIVE}
-    assert {turned.active(use).id for use in KeyUse}.isdisjoint(key.id for key in bare.all_keys)
+    assert {states(rotated, use)[0] for use in KeyUse} == {KeyState.ACTIVE}
+    assert {rotated.active(use).id for use in KeyUse}.isdisjoint(key.id for key in without_next.all_keys)
 
 
 @pytest.mark.parametrize(
-    ("broken", "why"),
+    ("keys", "message"),
     [
         (FIRST.all_keys[1:], "exactly one signing key must be active"),
         ((*FIRST.all_keys, replace(FIRST.all_keys[1], id="s1", secret=b"x" * 32)), "at most one next"),
@@ -84,15 +84,15 @@ def test_without_a_next_key_a_rotation_generates_the_active_one() -> None:
         ((replace(FIRST.all_keys[0], id="s1\n"), *FIRST.all_keys[1:]), "the id of key 1"),
     ],
 )
-def test_invalid_key_sets_are_refused(broken: tuple[Key, ...], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        KeySet(broken)
+def test_invalid_key_sets_are_refused(keys: tuple[Key, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        KeySet(keys)
 
 
 def test_printing_shows_no_secret() -> None:
-    shown = f"{FIRST!r} {FIRST} {FIRST.all_keys[0]!r} {FIRST.all_keys[0]} {[*FIRST.all_keys]}"
+    text = f"{FIRST!r} {FIRST} {FIRST.all_keys[0]!r} {FIRST.all_keys[0]} {[*FIRST.all_keys]}"
 
     for key in FIRST.all_keys:
-        assert key.id in shown
-        assert repr(key.secret) not in shown
-        assert encode_base64url(key.secret) not in shown
+        assert key.id in text
+        assert repr(key.secret) not in text
+        assert encode_base64url(key.secret) not in text

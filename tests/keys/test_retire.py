@@ -22,7 +22,7 @@ Travel = Callable[[timedelta], Awaitable[None]]
 GRACE = [(use, grace) for use, (grace, _) in rotation.RETIRE_GRACE.items()]
 
 
-async def rotated(hub: Hub, use: KeyUse) -> Key:
+async def rotate_use(hub: Hub, use: KeyUse) -> Key:
     """Rotate a use; returns the key that became old."""
     before = hub.key_ring.active(use)
     async with hub.autocommit() as tx:
@@ -35,7 +35,7 @@ async def rotated(hub: Hub, use: KeyUse) -> Key:
     return old_key
 
 
-async def retire(hub: Hub, key: Key, *, force: bool = False) -> None:
+async def check_retirable(hub: Hub, key: Key, *, force: bool = False) -> None:
     async with hub.transaction() as tx:
         await check_key_retirable(tx, key, force=force)
 
@@ -44,46 +44,46 @@ async def retire(hub: Hub, key: Key, *, force: bool = False) -> None:
 async def test_an_old_key_is_kept_until_its_tokens_have_expired(
     hub: Hub, travel: Travel, use: KeyUse, grace: timedelta
 ) -> None:
-    old_key = await rotated(hub, use)
+    old_key = await rotate_use(hub, use)
     await travel(grace - timedelta(seconds=20))
     with pytest.raises(Conflict, match=rf"^{old_key.id} was rotated less than .* ago; .*: wait, or use --force$"):
-        await retire(hub, old_key)
-    await retire(hub, old_key, force=True)
+        await check_retirable(hub, old_key)
+    await check_retirable(hub, old_key, force=True)
 
     await travel(timedelta(seconds=21))
-    await retire(hub, old_key)
+    await check_retirable(hub, old_key)
 
 
 async def test_an_old_key_is_kept_while_values_are_encrypted_under_it(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     await put_pairs(database_urls, hub.key_ring, 3)
-    old_key = await rotated(hub, KeyUse.ENCRYPTION)
+    old_key = await rotate_use(hub, KeyUse.ENCRYPTION)
     await travel(timedelta(days=1))
     for force in (False, True):
         with pytest.raises(
             Conflict, match=f"^12 values are encrypted under {old_key.id}: run `pabal keys rewrap` first$"
         ):
-            await retire(hub, old_key, force=force)
+            await check_retirable(hub, old_key, force=force)
 
     await rewrap_all_envelopes(hub.transaction, hub.key_ring, lambda _: None)
-    await retire(hub, old_key)
+    await check_retirable(hub, old_key)
 
 
 async def test_an_old_key_is_kept_while_seals_depend_on_it(hub: Hub, travel: Travel) -> None:
-    old_key = await rotated(hub, KeyUse.AUDIT)
+    old_key = await rotate_use(hub, KeyUse.AUDIT)
     await travel(timedelta(days=1))
-    await retire(hub, old_key)
+    await check_retirable(hub, old_key)
     async with hub.transaction() as tx:
-        await record_audit_entry(tx, AuditEntry("cli:somebody", "key.rotated", old_key.id))
-    await until(lambda: sealed(hub, old_key))
+        await record_audit_entry(tx, AuditEntry("cli:root", "key.rotated", old_key.id))
+    await until(lambda: seal_rows(hub, old_key))
 
     for force in (False, True):
         with pytest.raises(Conflict, match=f"^1 seals .* with {old_key.id}$"):
-            await retire(hub, old_key, force=force)
+            await check_retirable(hub, old_key, force=force)
 
 
-async def sealed(hub: Hub, key: Key) -> bool:
+async def seal_rows(hub: Hub, key: Key) -> bool:
     """Whether rows were sealed: not before all older transactions of the server have ended."""
     async with hub.transaction() as tx:
         return await seal_audit_log(tx, key, 100) > 0

@@ -14,31 +14,31 @@ from support.lane_under_test import Travel
 pytestmark = pytest.mark.anyio
 
 SECOND = timedelta(seconds=1)
-PACE = RateLimit("pace", 4, SECOND)
+LIMIT = RateLimit("calls", 4, SECOND)
 
 
-async def held(hub: Hub, *keys: str) -> timedelta:
+async def remaining_block(hub: Hub, *keys: str) -> timedelta:
     async with hub.autocommit() as tx:
-        return await limits.blocked_for(tx, "theirs", keys)
+        return await limits.blocked_for(tx, "discord", keys)
 
 
 async def reserve(hub: Hub, within: timedelta = SECOND) -> timedelta:
     async with hub.autocommit() as tx:
-        return await limits.reserve_rate_limit(tx, PACE, "all", within)
+        return await limits.reserve_rate_limit(tx, LIMIT, "all", within)
 
 
 async def test_a_block_lasts_for_its_duration_and_the_longest_counts(hub: Hub, travel: Travel) -> None:
     async with hub.autocommit() as tx:
-        await limits.block_rate_limit(tx, "theirs", "a", 20 * SECOND)
-        await limits.block_rate_limit(tx, "theirs", "a", 5 * SECOND)
-        await limits.block_rate_limit(tx, "theirs", "b", 10 * SECOND)
+        await limits.block_rate_limit(tx, "discord", "a", 20 * SECOND)
+        await limits.block_rate_limit(tx, "discord", "a", 5 * SECOND)
+        await limits.block_rate_limit(tx, "discord", "b", 10 * SECOND)
 
-    assert 15 * SECOND < await held(hub, "a", "b", "c") <= 20 * SECOND
-    assert 6 * SECOND < await held(hub, "b") <= 10 * SECOND
-    assert await held(hub, "c") == timedelta()
+    assert 15 * SECOND < await remaining_block(hub, "a", "b", "c") <= 20 * SECOND
+    assert 6 * SECOND < await remaining_block(hub, "b") <= 10 * SECOND
+    assert await remaining_block(hub, "c") == timedelta()
 
     await travel(20 * SECOND)
-    assert await held(hub, "a", "b", "c") == timedelta()
+    assert await remaining_block(hub, "a", "b", "c") == timedelta()
 
 
 @pytest.mark.usefixtures("still")

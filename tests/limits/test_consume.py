@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 MINUTE = timedelta(minutes=1)
 
 
-async def passes(hub: Hub, limit: RateLimit, key: str, count: int = 1) -> bool:
+async def is_allowed(hub: Hub, limit: RateLimit, key: str, count: int = 1) -> bool:
     try:
         async with hub.autocommit() as tx:
             await consume_rate_limit(tx, limit, key, count)
@@ -34,26 +34,26 @@ async def passes(hub: Hub, limit: RateLimit, key: str, count: int = 1) -> bool:
 async def test_exactly_the_limit_passes(hub: Hub, count: int) -> None:
     limit = RateLimit("calls", count, timedelta(hours=1))
 
-    assert [await passes(hub, limit, "a") for _ in range(count + 2)] == [True] * count + [False] * 2
+    assert [await is_allowed(hub, limit, "a") for _ in range(count + 2)] == [True] * count + [False] * 2
 
 
 async def test_several_calls_at_once_pass_all_or_none(hub: Hub, travel: Callable[[timedelta], Awaitable[None]]) -> None:
     limit = RateLimit("calls", 6, MINUTE)
     async with hub.autocommit() as tx:
         await consume_rate_limit(tx, limit, "a", 4)
-        with pytest.raises(RateLimited) as refused:
+        with pytest.raises(RateLimited) as error:
             await consume_rate_limit(tx, limit, "a", 3)
         await consume_rate_limit(tx, limit, "a", 2)
 
-    assert timedelta(seconds=5) < refused.value.retry_after <= timedelta(seconds=10)
+    assert timedelta(seconds=5) < error.value.retry_after <= timedelta(seconds=10)
     await travel(timedelta(seconds=30))
-    assert await passes(hub, limit, "a", 3)
+    assert await is_allowed(hub, limit, "a", 3)
 
 
 async def test_more_calls_than_the_limit_count_as_the_limit(hub: Hub) -> None:
     limit = RateLimit("calls", 6, MINUTE)
 
-    assert [await passes(hub, limit, "a", count) for count in (100, 1)] == [True, False]
+    assert [await is_allowed(hub, limit, "a", count) for count in (100, 1)] == [True, False]
 
 
 @pytest.mark.parametrize("count", [1, 7])
@@ -61,66 +61,66 @@ async def test_exactly_the_limit_passes_with_concurrent_processes(
     database_urls: DatabaseUrls, settings: Settings, count: int
 ) -> None:
     limit = RateLimit("calls", count, timedelta(hours=1))
-    async with AsyncExitStack() as open_hubs:
-        hubs = [await open_hubs.enter_async_context(open_hub(settings, database_urls)) for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        hubs = [await stack.enter_async_context(open_hub(settings, database_urls)) for _ in range(2)]
 
-        for key in ("first crowd", "second crowd", "third crowd"):
-            passed = await asyncio.gather(*(passes(hubs[n % 2], limit, key) for n in range(40)))
+        for key in ("first", "second", "third"):
+            results = await asyncio.gather(*(is_allowed(hubs[number % 2], limit, key) for number in range(40)))
 
-            assert sum(passed) == count
+            assert sum(results) == count
 
 
 async def test_a_refused_call_gets_a_retry_after_and_then_passes(
     hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
     limit = RateLimit("calls", 2, MINUTE)
-    assert await passes(hub, limit, "a")
-    assert await passes(hub, limit, "a")
+    assert await is_allowed(hub, limit, "a")
+    assert await is_allowed(hub, limit, "a")
 
-    with pytest.raises(RateLimited) as refused:
+    with pytest.raises(RateLimited) as error:
         async with hub.autocommit() as tx:
             await consume_rate_limit(tx, limit, "a")
 
-    assert timedelta(seconds=25) < refused.value.retry_after <= timedelta(seconds=30)
-    assert "too many calls" in str(refused.value)
-    await travel(refused.value.retry_after)
-    assert await passes(hub, limit, "a")
-    assert not await passes(hub, limit, "a")
+    assert timedelta(seconds=25) < error.value.retry_after <= timedelta(seconds=30)
+    assert "too many calls" in str(error.value)
+    await travel(error.value.retry_after)
+    assert await is_allowed(hub, limit, "a")
+    assert not await is_allowed(hub, limit, "a")
 
 
 async def test_keys_and_limits_are_independent(hub: Hub) -> None:
-    calls, letters = RateLimit("calls", 1, MINUTE), RateLimit("letters", 1, MINUTE)
+    calls, messages = RateLimit("calls", 1, MINUTE), RateLimit("messages", 1, MINUTE)
 
-    assert await passes(hub, calls, "a")
-    assert not await passes(hub, calls, "a")
-    assert await passes(hub, calls, "b")
-    assert await passes(hub, letters, "a")
+    assert await is_allowed(hub, calls, "a")
+    assert not await is_allowed(hub, calls, "a")
+    assert await is_allowed(hub, calls, "b")
+    assert await is_allowed(hub, messages, "a")
 
 
 async def test_rows_without_effect_are_purged(hub: Hub, travel: Callable[[timedelta], Awaitable[None]]) -> None:
-    await passes(hub, RateLimit("calls", 1, MINUTE), "soon over")
-    await passes(hub, RateLimit("calls", 1, timedelta(hours=1)), "still on")
+    await is_allowed(hub, RateLimit("calls", 1, MINUTE), "expired")
+    await is_allowed(hub, RateLimit("calls", 1, timedelta(hours=1)), "active")
     await travel(MINUTE * 2)
 
     async with hub.autocommit() as tx:
         assert await purge_rate_limits(tx, batch=10) == 1
         assert await purge_rate_limits(tx, batch=10) == 0
-    assert not await passes(hub, RateLimit("calls", 1, timedelta(hours=1)), "still on")
+    assert not await is_allowed(hub, RateLimit("calls", 1, timedelta(hours=1)), "active")
 
 
 async def test_a_purge_keeps_rows_that_are_counted_concurrently(
     hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
-    call = RateLimit("calls", 1, MINUTE)
-    await passes(hub, call, "a")
+    limit = RateLimit("calls", 1, MINUTE)
+    await is_allowed(hub, limit, "a")
     await travel(MINUTE * 2)
 
     async with hub.transaction() as counting, hub.autocommit() as tx:
-        await consume_rate_limit(counting, call, "a")
+        await consume_rate_limit(counting, limit, "a")
         async with asyncio.timeout(15):
             assert await purge_rate_limits(tx, batch=10) == 0
 
-    assert not await passes(hub, call, "a")
+    assert not await is_allowed(hub, limit, "a")
 
 
 @dataclass
@@ -151,11 +151,11 @@ async def test_the_limit_agrees_with_a_model(
     key = new_id().hex
     for pause in pauses:
         now += pause
-        await stand_still(database_urls, now)
-        assert await passes(hub, limit, key) is model.take(now)
+        await stop_clock(database_urls, now)
+        assert await is_allowed(hub, limit, key) is model.take(now)
 
 
-async def stand_still(database_urls: DatabaseUrls, milliseconds: int) -> None:
+async def stop_clock(database_urls: DatabaseUrls, milliseconds: int) -> None:
     """Stop the database's clock, so that the duration of the test does not matter."""
     async with connected(database_urls.direct or database_urls.main) as owner:
         await owner.execute(

@@ -11,10 +11,10 @@ from support.dispatch import build_dispatch_worker
 from support.fake_discord import TOKEN
 
 
-async def main(work: str, direct: str, folder: str, discord_api_url: str) -> None:
+async def main(main_url: str, direct_url: str, folder: str, discord_api_url: str) -> None:
     configure_logging("warning", "json")
-    values = {"data_dir": Path(folder), "discord_token": TOKEN, "discord_api_url": discord_api_url}
-    async with open_hub(Settings(_env_file=None, **values), DatabaseUrls(work, direct)) as hub:  # pyright: ignore[reportCallIssue, reportArgumentType]
+    settings = {"data_dir": Path(folder), "discord_token": TOKEN, "discord_api_url": discord_api_url}
+    async with open_hub(Settings(_env_file=None, **settings), DatabaseUrls(main_url, direct_url)) as hub:  # pyright: ignore[reportCallIssue, reportArgumentType]
         await build_dispatch_worker(hub).run()
 
 

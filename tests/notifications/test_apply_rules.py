@@ -48,17 +48,21 @@ async def test_an_event_causes_a_notification(hub: Hub, database_urls: DatabaseU
 
     published, delivery_id = await publish_and_settle(hub, database_urls)
 
-    [created] = await list_all_notifications(hub)
-    assert (created.recipient_type, created.recipient_id, created.template_key) == (
+    [notification] = await list_all_notifications(hub)
+    assert (notification.recipient_type, notification.recipient_id, notification.template_key) == (
         "user_dm",
         "100",
         "payment.succeeded",
     )
-    assert created.payload == {"item": "Nitro", "amount": 12900, "currency": "KRW"}
-    assert (created.event_id, created.rule_id, created.source_service) == (published, rule.id, "minu_find")
-    assert (created.requested_by, created.correlation_id) == ("rule", str(published))
+    assert notification.payload == {"item": "Nitro", "amount": 12900, "currency": "KRW"}
+    assert (notification.event_id, notification.rule_id, notification.source_service) == (
+        published,
+        rule.id,
+        "minu_find",
+    )
+    assert (notification.requested_by, notification.correlation_id) == ("rule", str(published))
     assert (await event(hub, delivery_id)).status == "completed"
-    assert (await event(hub, published)).status == "pending"  # its target has it still to come
+    assert (await event(hub, published)).status == "pending"  # its target has not consumed it
 
 
 async def test_a_broadcast_causes_a_notification(hub: Hub, database_urls: DatabaseUrls) -> None:
@@ -66,11 +70,11 @@ async def test_a_broadcast_causes_a_notification(hub: Hub, database_urls: Databa
 
     published, _ = await publish_and_settle(hub, database_urls, target=None)
 
-    assert [created.event_id for created in await list_all_notifications(hub)] == [published]
+    assert [notification.event_id for notification in await list_all_notifications(hub)] == [published]
 
 
 @pytest.mark.parametrize(
-    ("pattern", "event_type", "wanted"),
+    ("pattern", "event_type", "matches"),
     [
         ("order.paid", "order.paid", True),
         ("order.paid", "order.paid.late", False),
@@ -86,12 +90,12 @@ async def test_a_broadcast_causes_a_notification(hub: Hub, database_urls: Databa
         ("a_b.*", "aXb.c", False),
     ],
 )
-async def test_a_pattern_matches_its_types(hub: Hub, pattern: str, event_type: str, wanted: bool) -> None:
-    assert (await add_test_rule(hub, event_pattern=pattern)).matches(event_type) is wanted
+async def test_a_pattern_matches_its_types(hub: Hub, pattern: str, event_type: str, matches: bool) -> None:
+    assert (await add_test_rule(hub, event_pattern=pattern)).matches(event_type) is matches
 
 
 async def test_an_event_without_a_matching_rule_is_completed(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await add_test_rule(hub, event_pattern="*.paid")  # LIKE takes more than the rule means
+    await add_test_rule(hub, event_pattern="*.paid")  # the SQL pre-filter with LIKE matches more than the rule
     published = await say(hub, "shop.order.paid", payload=BUYER)
 
     async with run_rules_workers(hub):
@@ -100,7 +104,7 @@ async def test_an_event_without_a_matching_rule_is_completed(hub: Hub, database_
     assert await list_all_notifications(hub) == []
 
 
-# Once
+# Exactly once
 
 
 async def settle(hub: Hub, events: Sequence[ClaimedEvent]) -> set[UUID]:
@@ -117,14 +121,14 @@ async def test_two_workers_on_one_event_request_one_notification(
 ) -> None:
     await add_test_rule(hub)
     await say(hub, "order.paid", payload=BUYER)
-    [slow] = await claim(hub)
+    [first_claim] = await claim(hub)
     await travel(2 * MINUTE)
-    [quick] = await claim(hub)
+    [second_claim] = await claim(hub)
 
-    assert quick.id == slow.id
-    settled = await asyncio.gather(settle(hub, [slow]), settle(hub, [quick]))
+    assert second_claim.id == first_claim.id
+    settled = await asyncio.gather(settle(hub, [first_claim]), settle(hub, [second_claim]))
 
-    assert settled == [set(), {quick.id}]
+    assert settled == [set(), {second_claim.id}]
     assert len(await list_all_notifications(hub)) == 1
 
 
@@ -133,44 +137,44 @@ async def test_many_workers_request_each_notification_once(hub: Hub, database_ur
     for number in range(60):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
-    async def all_done() -> bool:
+    async def all_completed() -> bool:
         return await sql(
             database_urls,
             "select count(*) = 60 from public.event_queue where target_service = 'hub' and status = 'completed'",
         )
 
     async with run_rules_workers(hub, *(rules_worker(hub) for _ in range(4))):
-        await until(all_done)
+        await until(all_completed)
 
-    assert sorted(int(created.recipient_id) for created in await list_all_notifications(hub)) == [*range(60)]
+    assert sorted(int(notification.recipient_id) for notification in await list_all_notifications(hub)) == [*range(60)]
 
 
 async def test_notifications_and_settling_are_one_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub)
     await say(hub, "order.paid", payload=BUYER)
-    [held] = await claim(hub)
+    [claimed] = await claim(hub)
 
-    async def asks_and_breaks(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
+    async def apply_and_fail(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
         await apply_rules(tx, events, hub.templates)
         raise ZeroDivisionError
 
-    await TransactionalHandler(hub.db, asks_and_breaks).handle_events([held])
+    await TransactionalHandler(hub.db, apply_and_fail).handle_events([claimed])
     assert await list_all_notifications(hub) == []
-    failed = await event(hub, held.id)
+    failed = await event(hub, claimed.id)
     assert (failed.status, failed.error_code) == ("pending", "ZeroDivisionError")
 
     async with run_rules_workers(hub):
-        await ends(hub, held.id, "completed")
+        await ends(hub, claimed.id, "completed")
     assert len(await list_all_notifications(hub)) == 1
 
 
 async def test_a_cancelled_event_causes_no_notification(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub)
     await say(hub, "order.paid", payload=BUYER)
-    [held] = await claim(hub)
-    await sql(database_urls, "update public.event_queue set status = 'cancelled' where id = $1", held.id)
+    [claimed] = await claim(hub)
+    await sql(database_urls, "update public.event_queue set status = 'cancelled' where id = $1", claimed.id)
 
-    assert await settle(hub, [held]) == set()
+    assert await settle(hub, [claimed]) == set()
 
     assert await list_all_notifications(hub) == []
 
@@ -178,20 +182,20 @@ async def test_a_cancelled_event_causes_no_notification(hub: Hub, database_urls:
 async def test_a_stopping_worker_releases_its_events(hub: Hub) -> None:
     await add_test_rule(hub)
     await say(hub, "order.paid", payload=BUYER)
-    [held] = await claim(hub)
+    [claimed] = await claim(hub)
 
     async with hub.transaction() as tx:
-        assert await LANE.release(tx, [held]) == {held.id}
+        assert await LANE.release(tx, [claimed]) == {claimed.id}
 
     assert await list_all_notifications(hub) == []
-    assert [item.id for item in await claim(hub)] == [held.id]
+    assert [event.id for event in await claim(hub)] == [claimed.id]
 
 
-# What an event lacks
+# Missing values
 
 
 @pytest.mark.parametrize(
-    ("payload", "why"),
+    ("payload", "error"),
     [
         ({"item": "Nitro"}, "rule paid: user is missing"),
         (BUYER | {"user": {}}, "rule paid: user.discord_id is missing"),
@@ -206,31 +210,31 @@ async def test_a_stopping_worker_releases_its_events(hub: Hub) -> None:
     ],
 )
 async def test_an_event_without_a_rules_values_becomes_a_dead_letter(
-    hub: Hub, database_urls: DatabaseUrls, payload: dict[str, Any], why: str
+    hub: Hub, database_urls: DatabaseUrls, payload: dict[str, Any], error: str
 ) -> None:
     await add_test_rule(hub)
 
     _, delivery_id = await publish_and_settle(hub, database_urls, payload)
 
-    dead = await event(hub, delivery_id)
-    assert (dead.status, dead.error_code) == ("failed", "rule_unmet")
-    assert (dead.last_error or "").startswith(why)
+    failed = await event(hub, delivery_id)
+    assert (failed.status, failed.error_code) == ("failed", "rule_unmet")
+    assert (failed.last_error or "").startswith(error)
     assert await list_all_notifications(hub) == []
-    letter = "select error_message from public.dead_letter_queue where original_event_id = $1"
-    assert (await sql(database_urls, letter, delivery_id)).startswith(why)
+    dead_letter_query = "select error_message from public.dead_letter_queue where original_event_id = $1"
+    assert (await sql(database_urls, dead_letter_query, delivery_id)).startswith(error)
 
 
 async def test_other_rules_of_a_dead_event_apply_and_a_replay_adds_the_rest(
     hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     await add_test_rule(hub)
-    broken = await add_test_rule(hub, name="broken", recipients=["buyer"])
+    broken_rule = await add_test_rule(hub, name="broken", recipients=["buyer"])
     _, delivery_id = await publish_and_settle(hub, database_urls)
-    assert [created.rule_id for created in await list_all_notifications(hub)] != [broken.id]
+    assert [notification.rule_id for notification in await list_all_notifications(hub)] != [broken_rule.id]
     assert len(await list_all_notifications(hub)) == 1
 
     async with hub.transaction() as tx:
-        await update_rule(tx, hub.templates, broken.id, {"recipients": ["user.discord_id"]}, TESTER)
+        await update_rule(tx, hub.templates, broken_rule.id, {"recipients": ["user.discord_id"]}, TESTER)
     await replayed(
         hub,
         await sql(database_urls, "select id from public.dead_letter_queue where original_event_id = $1", delivery_id),
@@ -238,23 +242,23 @@ async def test_other_rules_of_a_dead_event_apply_and_a_replay_adds_the_rest(
     async with run_rules_workers(hub):
         await ends(hub, delivery_id, "completed")
 
-    created = await list_all_notifications(hub)
-    assert len(created) == 2
-    assert broken.id in {item.rule_id for item in created}
+    notifications = await list_all_notifications(hub)
+    assert len(notifications) == 2
+    assert broken_rule.id in {notification.rule_id for notification in notifications}
 
 
 async def test_an_unknown_template_is_retried(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub)
     published = await say(hub, "order.paid", payload=BUYER)
-    [held] = await claim(hub)
+    [claimed] = await claim(hub)
 
-    await build_rules_handler(replace(hub, templates=TemplateCatalogue({}))).handle_events([held])
+    await build_rules_handler(replace(hub, templates=TemplateCatalogue({}))).handle_events([claimed])
 
-    waiting = await event(hub, await hub_delivery(database_urls, published))
-    assert (waiting.status, waiting.error_code) == ("pending", "template_unknown")
+    delivery = await event(hub, await hub_delivery(database_urls, published))
+    assert (delivery.status, delivery.error_code) == ("pending", "template_unknown")
 
 
-# Whom
+# Recipients
 
 
 async def test_every_element_of_a_list_is_a_recipient_with_its_own_values(
@@ -279,14 +283,17 @@ async def test_every_element_of_a_list_is_a_recipient_with_its_own_values(
         await update_rule(tx, hub.templates, rule.id, {"recipients": ["buyers.discord_id"]}, TESTER)
     await publish_and_settle(hub, database_urls, {"buyers": buyers, "cart": [{"name": "Nitro"}], "currency": "KRW"})
 
-    created = await list_all_notifications(hub)
-    assert {(item.recipient_id, item.recipient_type, item.payload["amount"]) for item in created} == {
+    notifications = await list_all_notifications(hub)
+    assert {
+        (notification.recipient_id, notification.recipient_type, notification.payload["amount"])
+        for notification in notifications
+    } == {
         ("1", "user_dm", 100),
         ("1", "dashboard_toast", 100),
         ("2", "user_dm", 200),
         ("2", "dashboard_toast", 200),
     }
-    assert {item.payload["item"] for item in created} == {"Nitro"}
+    assert {notification.payload["item"] for notification in notifications} == {"Nitro"}
 
 
 async def test_a_repeated_recipient_gets_one_notification_and_an_empty_list_none(
@@ -297,7 +304,7 @@ async def test_a_repeated_recipient_gets_one_notification_and_an_empty_list_none
     await publish_and_settle(hub, database_urls, BUYER | {"users": ["1", "2", "1"]})
     _, delivery_id = await publish_and_settle(hub, database_urls, BUYER | {"users": []})
 
-    assert sorted(created.recipient_id for created in await list_all_notifications(hub)) == ["1", "2"]
+    assert sorted(notification.recipient_id for notification in await list_all_notifications(hub)) == ["1", "2"]
     assert (await event(hub, delivery_id)).status == "completed"
 
 
@@ -311,46 +318,49 @@ async def test_too_many_recipients_fail_the_event(hub: Hub, database_urls: Datab
 
 
 async def test_drafting_stops_one_beyond_the_limit(hub: Hub) -> None:
-    created, draft = count(), draft_notification(hub)
+    counter, draft = count(), draft_notification(hub)
 
     with pytest.raises(PayloadPathError):
-        collect_valid_drafts(draft for _ in created)
+        collect_valid_drafts(draft for _ in counter)
 
-    assert next(created) == MAX_NOTIFICATIONS_PER_RULE + 1
+    assert next(counter) == MAX_NOTIFICATIONS_PER_RULE + 1
 
 
 async def test_guild_incident_and_expiry_come_from_the_event(hub: Hub, database_urls: DatabaseUrls) -> None:
     guild = await sql(database_urls, "insert into guild.guilds default values returning id")
     await add_test_rule(hub, guild_path="guild", incident_path="attack", expires_after=timedelta(hours=1))
 
-    for item in (str(guild), "00000000-0000-0000-0000-000000000007", "not one"):
-        await publish_and_settle(hub, database_urls, BUYER | {"guild": item, "attack": 9})
+    for guild_value in (str(guild), "00000000-0000-0000-0000-000000000007", "not a uuid"):
+        await publish_and_settle(hub, database_urls, BUYER | {"guild": guild_value, "attack": 9})
 
-    created = sorted(await list_all_notifications(hub), key=lambda item: item.created_at)
-    assert [item.guild_id for item in created] == [guild, None, None]
-    assert {item.incident for item in created} == {"9"}
-    assert all(item.expires_at and MINUTE * 59 < item.expires_at - item.created_at <= MINUTE * 60 for item in created)
+    notifications = sorted(await list_all_notifications(hub), key=lambda notification: notification.created_at)
+    assert [notification.guild_id for notification in notifications] == [guild, None, None]
+    assert {notification.incident for notification in notifications} == {"9"}
+    assert all(
+        notification.expires_at and MINUTE * 59 < notification.expires_at - notification.created_at <= MINUTE * 60
+        for notification in notifications
+    )
 
 
 # Loops
 
 
-async def as_hub(hub: Hub, event_type: str) -> UUID:
+async def publish_as_hub(hub: Hub, event_type: str) -> UUID:
     async with hub.transaction() as tx:
-        [created] = await publish_events(
+        [published] = await publish_events(
             tx, [EventDraft(HUB_ACTOR.name, event_type, b'{"user": {"discord_id": "1"}}', "minu_build")]
         )
-    assert isinstance(created, PublishResult)
-    return created.id
+    assert isinstance(published, PublishResult)
+    return published.id
 
 
 async def test_events_about_notifications_cause_no_notifications(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub, event_pattern="*")
-    own = await hub_delivery(database_urls, await as_hub(hub, "notification.failed"))
-    other = await hub_delivery(database_urls, await as_hub(hub, "token.reused"))
+    about_notifications = await hub_delivery(database_urls, await publish_as_hub(hub, "notification.failed"))
+    about_tokens = await hub_delivery(database_urls, await publish_as_hub(hub, "token.reused"))
 
     async with run_rules_workers(hub):
-        await ends(hub, own, "completed")
-        await ends(hub, other, "failed")  # a rule looked at it: it lacks the item
+        await ends(hub, about_notifications, "completed")
+        await ends(hub, about_tokens, "failed")  # the rule applies, but the event has no item
 
     assert await list_all_notifications(hub) == []

@@ -19,21 +19,21 @@ from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
-SOON = 3.0
-"""Seconds. A call that hangs is given up after ten."""
+MAX_DELAY = 3.0
+"""Seconds. A call without a response times out after ten."""
 FLOOD = 300
-[MOST_DMS] = [share.max_in_flight for share in CONCURRENCY_SHARES if share.channels == (NotificationChannel.USER_DM,)]
+[MAX_DMS] = [share.max_in_flight for share in CONCURRENCY_SHARES if share.channels == (NotificationChannel.USER_DM,)]
 DETECTED = {"guild": "Seoul", "actor": "mallory", "action": "ban"}
 
 
-async def flood(notifier: NotificationHub, people: Callable[[int], str], count: int = FLOOD) -> None:
+async def flood(notifier: NotificationHub, recipient: Callable[[int], str], count: int = FLOOD) -> None:
     """Many direct messages that have been due for a minute."""
     await notifier.owner.executemany(
         "insert into notification.requests "
         "(id, recipient_type, recipient_id, template_key, payload, state, scheduled_at) "
         """values (pabal.uuid7(), 'user_dm', $1, 'payment.succeeded', """
         """'{"item": "Pro", "amount": 1, "currency": "KRW"}', 'pending', pabal.now() - interval '1 minute')""",
-        [(people(item),) for item in range(count)],
+        [(recipient(number),) for number in range(count)],
     )
 
 
@@ -45,31 +45,31 @@ async def open_dm_channels(notifier: NotificationHub) -> None:
     )
 
 
-async def rounds(worker: Worker[Any, Any, Any], count: int) -> None:
-    """Let a worker look for work so many times more."""
+async def wait_for_rounds(worker: Worker[Any, Any, Any], count: int) -> None:
+    """Wait until the worker has polled this many times more."""
     rounds_done, next_schedule = 0, worker.schedule
 
-    async def counted() -> Sequence[ScheduledClaim[Any]]:
+    async def counted_schedule() -> Sequence[ScheduledClaim[Any]]:
         nonlocal rounds_done
         rounds_done += 1
         return await next_schedule()
 
-    worker.schedule = counted
+    worker.schedule = counted_schedule
     await until(lambda: rounds_done >= count)
 
 
-async def seconds_until(happens: Callable[[], bool | Awaitable[bool]]) -> float:
-    began = monotonic()
-    await until(happens, within=DISCORD_TIMEOUT.total_seconds() + 5)
-    return monotonic() - began
+async def seconds_until(condition: Callable[[], bool | Awaitable[bool]]) -> float:
+    started = monotonic()
+    await until(condition, within=DISCORD_TIMEOUT.total_seconds() + 5)
+    return monotonic() - started
 
 
-async def toasts(notifier: NotificationHub) -> int:
+async def count_toasts(notifier: NotificationHub) -> int:
     return await notifier.owner.fetchval("select count(*) from notification.toasts")
 
 
 def test_every_kind_has_a_concurrency_share_and_toasts_have_their_own() -> None:
-    kinds = {(channel, item.priority) for channel in NotificationChannel for item in Criticality}
+    kinds = {(channel, criticality.priority) for channel in NotificationChannel for criticality in Criticality}
 
     assert SHARE_BY_KIND.keys() == kinds
     assert sum(len(share.channels) * len(share.priorities) for share in CONCURRENCY_SHARES) == len(kinds)
@@ -84,17 +84,17 @@ async def test_an_unresponsive_discord_delays_no_toast(notifier: NotificationHub
     await flood(notifier, str)
     await open_dm_channels(notifier)
     async with notifier.run_worker() as worker:
-        await until(lambda: worker.in_flight >= MOST_DMS)
-        for item in range(50):
-            await notifier.request(recipient=str(item), channel=NotificationChannel.DASHBOARD_TOAST)
+        await until(lambda: worker.in_flight >= MAX_DMS)
+        for number in range(50):
+            await notifier.request(recipient=str(number), channel=NotificationChannel.DASHBOARD_TOAST)
 
         async def arrived() -> bool:
-            return await toasts(notifier) == 50
+            return await count_toasts(notifier) == 50
 
-        assert await seconds_until(arrived) < SOON
-        await until(lambda: worker.in_flight == MOST_DMS)
-        await rounds(worker, 10)
-        assert worker.in_flight == MOST_DMS, "however many are due"
+        assert await seconds_until(arrived) < MAX_DELAY
+        await until(lambda: worker.in_flight == MAX_DMS)
+        await wait_for_rounds(worker, 10)
+        assert worker.in_flight == MAX_DMS, "the limit holds for any number of due messages"
 
 
 async def test_an_unresponsive_discord_delays_no_emergency(notifier: NotificationHub, discord: FakeDiscord) -> None:
@@ -102,17 +102,17 @@ async def test_an_unresponsive_discord_delays_no_emergency(notifier: Notificatio
     await flood(notifier, str)
     await open_dm_channels(notifier)
     async with notifier.run_worker() as worker:
-        await until(lambda: worker.in_flight >= MOST_DMS)
+        await until(lambda: worker.in_flight >= MAX_DMS)
         await notifier.save_dm_channel("5000", "nuked")
         await notifier.request("antinuke.triggered", "nuked")
 
-        assert await seconds_until(lambda: any("/5000/" in item.target for item in discord.requests)) < SOON
+        assert await seconds_until(lambda: any("/5000/" in request.target for request in discord.requests)) < MAX_DELAY
 
 
 async def test_an_unresponsive_channel_delays_no_other_channel(notifier: NotificationHub, discord: FakeDiscord) -> None:
     discord.unresponsive_users.add("100")
     await notifier.save_dm_channel(discord.dm_channel_of("100"))
-    await flood(notifier, lambda _each: "100")
+    await flood(notifier, lambda _number: "100")
     async with notifier.run_worker():
         await until(lambda: bool(discord.requests))
         await notifier.request(recipient="101")
@@ -120,8 +120,8 @@ async def test_an_unresponsive_channel_delays_no_other_channel(notifier: Notific
             "antinuke.detected", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL, payload=DETECTED
         )
 
-        assert await seconds_until(lambda: bool(discord.messages_to("101") and discord.messages_in(AUDIT))) < SOON
-    assert len([item for item in discord.requests if f"/{discord.dm_channel_of('100')}/" in item.target]) == 1
+        assert await seconds_until(lambda: bool(discord.messages_to("101") and discord.messages_in(AUDIT))) < MAX_DELAY
+    assert len([request for request in discord.requests if f"/{discord.dm_channel_of('100')}/" in request.target]) == 1
 
 
 async def test_requeued_notifications_come_back_spread_out_without_spending_attempts(
@@ -129,25 +129,25 @@ async def test_requeued_notifications_come_back_spread_out_without_spending_atte
 ) -> None:
     discord.unresponsive_users.add("100")
     await notifier.save_dm_channel(discord.dm_channel_of("100"))
-    await flood(notifier, lambda _each: "100", 60)
+    await flood(notifier, lambda _number: "100", 60)
     async with notifier.run_worker():
 
-        async def turned_away() -> bool:
+        async def are_snoozed() -> bool:
             return (
                 await notifier.owner.fetchval("select count(*) from notification.attempts")
                 >= 60 - MAX_WAITING_PER_ROUTE - 1
             )
 
-        await until(turned_away)
+        await until(are_snoozed)
     waits = await notifier.owner.fetch(
         "select extract(epoch from r.scheduled_at - a.ended_at)::float as wait, r.attempt_count "
         "from notification.requests r join notification.attempts a on a.request_id = r.id "
         "where a.outcome = 'snooze' and a.why = 'too many messages are waiting for the same channel' order by 1"
     )
 
-    assert {item["attempt_count"] for item in waits} == {0}
+    assert {row["attempt_count"] for row in waits} == {0}
     assert waits[0]["wait"] >= 1
-    assert waits[-1]["wait"] > 8, "five a second"
+    assert waits[-1]["wait"] > 8, "they return at five per second"
 
 
 async def test_a_claimed_notification_waits_two_seconds_for_its_route(
@@ -155,16 +155,16 @@ async def test_a_claimed_notification_waits_two_seconds_for_its_route(
 ) -> None:
     discord.unresponsive_users.add("100")
     await notifier.save_dm_channel(discord.dm_channel_of("100"))
-    await flood(notifier, lambda _each: "100", 2)
+    await flood(notifier, lambda _number: "100", 2)
     async with notifier.run_worker():
         await until(lambda: has_attempts(notifier, 1))
-        stored = await notifier.owner.fetchrow(
+        attempt = await notifier.owner.fetchrow(
             "select outcome, ended_at - started_at as took from notification.attempts"
         )
 
-    assert stored is not None
-    assert stored["outcome"] == "snooze"
-    assert MAX_WAIT <= stored["took"] < 2 * MAX_WAIT
+    assert attempt is not None
+    assert attempt["outcome"] == "snooze"
+    assert MAX_WAIT <= attempt["took"] < 2 * MAX_WAIT
 
 
 async def test_nothing_is_claimed_for_discord_while_it_is_paused(
@@ -180,7 +180,7 @@ async def test_nothing_is_claimed_for_discord_while_it_is_paused(
         async def arrived() -> bool:
             return (await notifier.state(toast))[0] == "sent"
 
-        await until(arrived)  # the rounds go on
+        await until(arrived)  # the worker keeps polling
         assert (
             await notifier.owner.fetchval("select max(attempt_count) from notification.requests where state <> 'sent'")
             == 0
@@ -198,15 +198,15 @@ async def test_a_pause_that_starts_during_the_wait_is_respected(
     await notifier.owner.execute(
         "insert into pabal.limits (key, tat) values ('discord calls:all', pabal.now() + interval '2.5 s')"
     )
-    free = await notifier.owner.fetchval(tat_query)
+    tat_before = await notifier.owner.fetchval(tat_query)
     await notifier.save_dm_channel(discord.dm_channel_of("100"))
     request = await notifier.request()
 
-    async def has_a_place() -> bool:
-        return await notifier.owner.fetchval(tat_query) > free
+    async def has_reserved() -> bool:
+        return await notifier.owner.fetchval(tat_query) > tat_before
 
     async with notifier.run_worker():
-        await until(has_a_place)
+        await until(has_reserved)
         await notifier.owner.execute(
             "insert into pabal.limits (key, tat) values ('discord:all routes', pabal.now() + interval '1 minute')"
         )
@@ -217,8 +217,10 @@ async def test_a_pause_that_starts_during_the_wait_is_respected(
 
 
 async def test_the_hubs_worker_uses_the_concurrency_shares(notifier: NotificationHub) -> None:
-    [dispatching] = [item for item in build_workers(notifier.hub) if getattr(item, "name", "").startswith("dispatch:")]
-    workers: Any = dispatching
+    [dispatch_worker] = [
+        worker for worker in build_workers(notifier.hub) if getattr(worker, "name", "").startswith("dispatch:")
+    ]
+    workers: Any = dispatch_worker
 
     assert workers.schedule == notifier.hub.dispatcher.schedule
     assert workers.config.concurrency == DISPATCH_CONCURRENCY
@@ -227,7 +229,7 @@ async def test_the_hubs_worker_uses_the_concurrency_shares(notifier: Notificatio
 async def test_a_long_queue_for_one_channel_is_not_claimed_again_and_again(
     notifier: NotificationHub, discord: FakeDiscord
 ) -> None:
-    """As many as a channel takes at once, each time it takes any: who waits longest is turned away a few times."""
+    """Each refill claims as many as the channel accepts, so every notification is snoozed only a few times."""
     discord.channel_limit, discord.retry_after = 5, 5
     count = 60
     for _ in range(count):
@@ -236,12 +238,12 @@ async def test_a_long_queue_for_one_channel_is_not_claimed_again_and_again(
         )
     async with notifier.run_worker():
         while len(discord.messages_in(AUDIT)) < count:
-            values = len(discord.messages_in(AUDIT))
+            delivered = len(discord.messages_in(AUDIT))
             discord.refill()
             await notifier.travel(timedelta(seconds=6))
-            await until(lambda values=values: len(discord.messages_in(AUDIT)) > values)
+            await until(lambda delivered=delivered: len(discord.messages_in(AUDIT)) > delivered)
             await until(notifier.is_idle)
 
     snoozed = await notifier.owner.fetchval("select count(*) from notification.attempts where outcome = 'snooze'")
-    assert snoozed < 5 * count, "not half of all there are, each time"
+    assert snoozed < 5 * count, "no refill may claim most of the queue"
     assert discord.rejected_calls == 0

@@ -30,7 +30,7 @@ HOLD = timedelta(seconds=30)
 
 
 @pytest.fixture
-def messenger(
+def dispatch_process(
     database_urls: DatabaseUrls, discord: FakeDiscord, tmp_path: Path
 ) -> "Generator[subprocess.Popen[bytes]]":
     process = subprocess.Popen(
@@ -43,15 +43,15 @@ def messenger(
 
 
 async def test_a_worker_killed_after_discord_accepted_sends_no_second_message(
-    notifier: NotificationHub, discord: FakeDiscord, messenger: "subprocess.Popen[bytes]"
+    notifier: NotificationHub, discord: FakeDiscord, dispatch_process: "subprocess.Popen[bytes]"
 ) -> None:
     dm = discord.dm_channel_of("100")
     await notifier.save_dm_channel(dm)
     discord.script.append(ScriptedReply(hangs, accepted=True))
     request = await notifier.request()
     await until(lambda: len(discord.messages) == 1, within=30)
-    messenger.send_signal(signal.SIGKILL)
-    messenger.wait()
+    dispatch_process.send_signal(signal.SIGKILL)
+    dispatch_process.wait()
     assert await notifier.state(request) == ("pending", None, 1)
 
     async with notifier.run_worker():
@@ -59,42 +59,42 @@ async def test_a_worker_killed_after_discord_accepted_sends_no_second_message(
         await until(notifier.is_idle)
 
     assert len(discord.messages_to("100")) == 1
-    assert [item.target.rpartition("/")[2] for item in discord.requests] == ["messages"] * 2
+    assert [call.target.rpartition("/")[2] for call in discord.requests] == ["messages"] * 2
     assert await notifier.state(request) == ("sent", None, 2)
     assert await notifier.attempts(request) == [("unknown", 1), ("done", 2)]
-    answer = await notifier.owner.fetchval(
+    message_id = await notifier.owner.fetchval(
         "select answer ->> 'message_id' from notification.attempts where outcome = 'done'"
     )
-    assert answer == discord.messages[0].id
+    assert message_id == discord.messages[0].id
 
 
-async def nowhere(_by: timedelta) -> None:
-    """A server of one's own keeps its time."""
+async def no_travel(_duration: timedelta) -> None:
+    """Do nothing: the tests cannot move the time of this server."""
 
 
 @pytest.fixture
-def home() -> Generator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="pabal-death-"))
+def data_dir() -> Generator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="pabal-restart-"))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
-async def test_a_restart_of_postgres_loses_nothing(home: Path, settings: Settings, discord: FakeDiscord) -> None:
-    server = embedded.start_embedded_server(home)
+async def test_a_restart_of_postgres_loses_nothing(data_dir: Path, settings: Settings, discord: FakeDiscord) -> None:
+    server = embedded.start_embedded_server(data_dir)
     try:
         database_urls = DatabaseUrls(server.address.hub_url, server.address.owner_url)
         await apply_migrations(server.address.owner_url, login="pabal_hub")
-        async with open_notification_hub(settings, database_urls, discord, nowhere) as notifier:
-            requests = [await notifier.request(recipient=str(200 + item)) for item in range(60)]
+        async with open_notification_hub(settings, database_urls, discord, no_travel) as notifier:
+            requests = [await notifier.request(recipient=str(200 + number)) for number in range(60)]
             async with notifier.run_worker(concurrency=4, hold=timedelta(seconds=2)):
                 await until(lambda: len(discord.messages) > 10)
                 await asyncio.to_thread(server.stop)
-                server = await asyncio.to_thread(embedded.start_embedded_server, home, port=server.address.port)
+                server = await asyncio.to_thread(embedded.start_embedded_server, data_dir, port=server.address.port)
                 async with connected(server.address.owner_url) as owner:
                     await until(lambda: all_sent(owner), within=40)
     finally:
         server.stop()
 
     assert len(discord.messages) == len(requests)
-    assert {item.nonce for item in discord.messages} == {request.hex[:25] for request in requests}
+    assert {message.nonce for message in discord.messages} == {request.hex[:25] for request in requests}

@@ -26,9 +26,9 @@ from pabal.notifications.decision.decide import (
     next_korean_morning,
 )
 
-NO_DEADLINE = trying(deadline=None)  # the machine may work for others meanwhile
-TRUTH = Path(__file__).with_name("truth.md")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "notifications.md"
+NO_DEADLINE = trying(deadline=None)  # the machine may be busy
+EXPECTED_TABLE = Path(__file__).with_name("truth.md")
+DOCUMENTED_TABLE = Path(__file__).parents[2] / "docs" / "notifications.md"
 COLUMNS = {
     "channel": [*NotificationChannel],
     "category": [*NotificationCategory],
@@ -49,7 +49,7 @@ Case = tuple[str, ...]
 
 
 def rows_of(document: Path) -> list[Case]:
-    """The rows of the table whose columns are these, in our order of them, whichever it has itself."""
+    """The rows of the document's decision table, with the columns in the order of HEADING."""
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in document.read_text(encoding="utf-8").splitlines()
@@ -60,37 +60,37 @@ def rows_of(document: Path) -> list[Case]:
     return [tuple(row[heading.index(name)] for name in HEADING) for row in rows]
 
 
-ROWS = rows_of(TRUTH)
+ROWS = rows_of(EXPECTED_TABLE)
 
 
 def cases(row: tuple[str, ...]) -> Iterator[Case]:
-    """Every case a row of the table stands for."""
+    """Every case that a row of the table covers."""
     cells = [
-        [str(item) for item in known] if cell == "any" else cell.split(", ")
-        for cell, known in zip(row[:-1], COLUMNS.values(), strict=True)
+        [str(value) for value in column_values] if cell == "any" else cell.split(", ")
+        for cell, column_values in zip(row[:-1], COLUMNS.values(), strict=True)
     ]
     yield from product(*cells)
 
 
 def profile_of(case: Case) -> RecipientProfile:
-    """The flag of the notice's own category as said, and all others the other way round: they must not matter."""
+    """A profile with the case's category flag; all other flags are inverted, because they must not matter."""
     channel, category, _criticality, dm, flag, address, _hour, consent = case
-    switches = {f"{item}_notifications": (flag == "on") is (item == category) for item in NotificationCategory}
+    switches = {f"{name}_notifications": (flag == "on") is (name == category) for name in NotificationCategory}
     del switches["system_notifications"]
     return RecipientProfile(
         dm_enabled=dm == "on",
         night_consent_at=NOON if consent == "given" else None,
-        unhealthy=frozenset(item for item in NotificationChannel if (item == channel) is (address == "unhealthy")),
+        unhealthy=frozenset(name for name in NotificationChannel if (name == channel) is (address == "unhealthy")),
         **switches,
     )
 
 
 def outcomes(case: Case) -> Iterator[str]:
     channel, category, criticality = NotificationChannel(case[0]), NotificationCategory(case[1]), Criticality(case[2])
-    flags = profile_of(case)
+    profile = profile_of(case)
     for now in HOURS[case[6]]:
         for zone in (KOREA_TIMEZONE, UTC):
-            match decide_delivery(channel, category, criticality, flags, now=now.astimezone(zone)):
+            match decide_delivery(channel, category, criticality, profile, now=now.astimezone(zone)):
                 case SendNow():
                     yield "sent"
                 case Suppress(reason):
@@ -105,17 +105,18 @@ def test_decisions_match_the_hand_written_table(row: tuple[str, ...]) -> None:
     assert {outcome for case in cases(row) for outcome in outcomes(case)} == {row[-1]}
 
 
-@pytest.mark.parametrize("document", [TRUTH, DOCUMENT], ids=["by hand", "the documents"])
+@pytest.mark.parametrize("document", [EXPECTED_TABLE, DOCUMENTED_TABLE], ids=["hand-written", "documented"])
 def test_every_case_is_in_exactly_one_row(document: Path) -> None:
-    result = [case for row in rows_of(document) for case in cases(row)]
+    all_cases = [case for row in rows_of(document) for case in cases(row)]
 
-    assert len(result) == len({*result})
-    assert {*result} == {tuple(map(str, case)) for case in product(*COLUMNS.values())}
+    assert len(all_cases) == len({*all_cases})
+    assert {*all_cases} == {tuple(map(str, case)) for case in product(*COLUMNS.values())}
 
 
 def test_the_documented_table_matches_the_hand_written_one() -> None:
     by_hand, published = [
-        {case: row[-1] for row in rows_of(document) for case in cases(row)} for document in (TRUTH, DOCUMENT)
+        {case: row[-1] for row in rows_of(document) for case in cases(row)}
+        for document in (EXPECTED_TABLE, DOCUMENTED_TABLE)
     ]
 
     assert published == by_hand
@@ -134,7 +135,7 @@ def test_the_documented_table_matches_the_hand_written_one() -> None:
 )
 def test_the_night_spans_midnight(hour: tuple[int, int, int], until: tuple[int, int] | None) -> None:
     now = datetime(2026, 3, *hour, tzinfo=KOREA_TIMEZONE)
-    matches = decide_delivery(
+    decision = decide_delivery(
         NotificationChannel.USER_DM,
         NotificationCategory.MARKETING,
         Criticality.NORMAL,
@@ -143,14 +144,14 @@ def test_the_night_spans_midnight(hour: tuple[int, int, int], until: tuple[int, 
     )
 
     if until is None:
-        assert isinstance(matches, SendNow)
+        assert isinstance(decision, SendNow)
     else:
-        assert isinstance(matches, SendLater)
-        assert matches.until == datetime(2026, 3, *until, tzinfo=KOREA_TIMEZONE)
+        assert isinstance(decision, SendLater)
+        assert decision.until == datetime(2026, 3, *until, tzinfo=KOREA_TIMEZONE)
 
 
 @NO_DEADLINE
-@given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 the zone is beside
+@given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 timezones= sets the zone
 def test_the_next_morning_is_the_end_of_the_night(now: datetime) -> None:
     morning = next_korean_morning(now)
 
@@ -161,21 +162,21 @@ def test_the_next_morning_is_the_end_of_the_night(now: datetime) -> None:
 
 
 def test_an_emergency_lists_what_it_overrides() -> None:
-    flags = RecipientProfile(
+    profile = RecipientProfile(
         dm_enabled=False, antinuke_notifications=False, unhealthy=frozenset({NotificationChannel.USER_DM})
     )
 
-    matches = decide_delivery(
-        NotificationChannel.USER_DM, NotificationCategory.ANTINUKE, Criticality.EMERGENCY, flags, now=NOON
+    decision = decide_delivery(
+        NotificationChannel.USER_DM, NotificationCategory.ANTINUKE, Criticality.EMERGENCY, profile, now=NOON
     )
 
-    assert isinstance(matches, SendNow)
-    assert matches.overrides == (
+    assert isinstance(decision, SendNow)
+    assert decision.overrides == (
         SuppressReason.DM_DISABLED,
         SuppressReason.CATEGORY_OFF,
         SuppressReason.ADDRESS_UNHEALTHY,
     )
-    assert matches.steps == (
+    assert decision.steps == (
         DecisionStep.EMERGENCY,
         DecisionStep.DM_DISABLED,
         DecisionStep.CATEGORY_OFF,
@@ -183,17 +184,19 @@ def test_an_emergency_lists_what_it_overrides() -> None:
     )
 
 
-def test_the_first_objection_is_the_reason_and_all_steps_are_listed() -> None:
-    flags = RecipientProfile(dm_enabled=False, payment_notifications=False)
+def test_the_first_failed_check_is_the_reason_and_all_steps_are_listed() -> None:
+    profile = RecipientProfile(dm_enabled=False, payment_notifications=False)
 
-    matches = decide_delivery(
-        NotificationChannel.USER_DM, NotificationCategory.PAYMENT, Criticality.NORMAL, flags, now=NOON
+    decision = decide_delivery(
+        NotificationChannel.USER_DM, NotificationCategory.PAYMENT, Criticality.NORMAL, profile, now=NOON
     )
 
-    assert matches == Suppress(
+    assert decision == Suppress(
         SuppressReason.DM_DISABLED, (DecisionStep.DM_DISABLED, DecisionStep.CATEGORY_OFF, DecisionStep.ADDRESS_HEALTHY)
     )
 
 
 def test_emergencies_have_the_lowest_priority_number() -> None:
-    assert [item.priority for item in (Criticality.EMERGENCY, Criticality.IMPORTANT, Criticality.NORMAL)] == [1, 3, 5]
+    assert [
+        criticality.priority for criticality in (Criticality.EMERGENCY, Criticality.IMPORTANT, Criticality.NORMAL)
+    ] == [1, 3, 5]

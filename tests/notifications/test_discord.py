@@ -34,11 +34,11 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 async def bot(discord: FakeDiscord) -> AsyncGenerator[DiscordApi]:
-    async with HttpClient(AllowedOrigins.of([discord.url])) as outside:
-        yield DiscordApi(outside, TOKEN, discord.url, time_limit=timedelta(milliseconds=500))
+    async with HttpClient(AllowedOrigins.of([discord.url])) as http_client:
+        yield DiscordApi(http_client, TOKEN, discord.url, time_limit=timedelta(milliseconds=500))
 
 
-async def say(bot: DiscordApi, channel: str = AUDIT, nonce: str = "n" * 25) -> DiscordResult:
+async def send(bot: DiscordApi, channel: str = AUDIT, nonce: str = "n" * 25) -> DiscordResult:
     return await bot.send_message(channel, title="Hello", body="there", nonce=nonce)
 
 
@@ -46,10 +46,10 @@ class TestDiscordApi:
     async def test_a_message_disables_mentions_and_enforces_its_nonce(
         self, bot: DiscordApi, discord: FakeDiscord
     ) -> None:
-        answer = await bot.send_message(AUDIT, title="Hello", body="there", nonce="n1", urgent=True)
+        result = await bot.send_message(AUDIT, title="Hello", body="there", nonce="n1", urgent=True)
 
         [message] = discord.messages
-        assert answer == DiscordResult(DONE, id=message.id)
+        assert result == DiscordResult(DONE, id=message.id)
         assert message.body == {
             "embeds": [{"title": "Hello", "description": "there", "color": URGENT_COLOR}],
             "nonce": "n1",
@@ -59,7 +59,7 @@ class TestDiscordApi:
         assert discord.requests[0].headers["user-agent"].startswith("DiscordBot (")
 
     async def test_the_same_nonce_posts_one_message(self, bot: DiscordApi, discord: FakeDiscord) -> None:
-        first, second, other = await say(bot), await say(bot), await say(bot, nonce="m")
+        first, second, other = await send(bot), await send(bot), await send(bot, nonce="m")
 
         assert first.id == second.id != other.id
         assert len(discord.messages) == 2
@@ -71,16 +71,18 @@ class TestDiscordApi:
             == discord.dm_channel_of("100")
         )
 
-    @pytest.mark.parametrize("written", ["", "../users/1", "1/messages?", "one", "1" * 21, "\N{FULLWIDTH DIGIT ONE}"])
-    async def test_an_invalid_id_is_not_sent(self, bot: DiscordApi, discord: FakeDiscord, written: str) -> None:
-        for answer in (await say(bot, written), await bot.open_dm_channel(written)):
-            assert isinstance(answer.outcome, Dead)
-            assert answer.address_refused
+    @pytest.mark.parametrize(
+        "channel_id", ["", "../users/1", "1/messages?", "one", "1" * 21, "\N{FULLWIDTH DIGIT ONE}"]
+    )
+    async def test_an_invalid_id_is_not_sent(self, bot: DiscordApi, discord: FakeDiscord, channel_id: str) -> None:
+        for result in (await send(bot, channel_id), await bot.open_dm_channel(channel_id)):
+            assert isinstance(result.outcome, Dead)
+            assert result.address_refused
         assert discord.requests == []
 
     async def test_a_rate_limit_is_returned_without_sleeping(self, bot: DiscordApi, discord: FakeDiscord) -> None:
         discord.channel_limit = 1
-        first, second = await say(bot), await say(bot, nonce="m")
+        first, second = await send(bot), await send(bot, nonce="m")
 
         assert (first.outcome, first.pause, first.is_global) == (DONE, timedelta(seconds=3.5), False)
         assert isinstance(second.outcome, Snooze)
@@ -89,10 +91,10 @@ class TestDiscordApi:
 
     async def test_a_global_rate_limit_is_recognised(self, bot: DiscordApi, discord: FakeDiscord) -> None:
         discord.global_limit = 0
-        answer = await say(bot)
+        result = await send(bot)
 
-        assert isinstance(answer.outcome, Snooze)
-        assert answer.is_global
+        assert isinstance(result.outcome, Snooze)
+        assert result.is_global
 
     @pytest.mark.parametrize(
         ("body", "headers", "wait"),
@@ -110,33 +112,33 @@ class TestDiscordApi:
         self, bot: DiscordApi, discord: FakeDiscord, body: bytes, headers: dict[str, str], wait: float
     ) -> None:
         discord.script.append(ScriptedReply(answers(429, body, headers)))
-        answer = await say(bot)
+        result = await send(bot)
 
-        assert answer.pause == timedelta(seconds=wait)
-        assert answer.is_global is body.startswith(b"<")
+        assert result.pause == timedelta(seconds=wait)
+        assert result.is_global is body.startswith(b"<")
 
     @pytest.mark.parametrize(
-        ("status", "code", "gone"),
+        ("status", "code", "address_refused"),
         [(403, 50007, True), (403, 50001, True), (403, 50278, True), (404, 10013, True), (400, 50035, False)],
     )
     async def test_a_refusal_is_permanent(
-        self, bot: DiscordApi, discord: FakeDiscord, status: int, code: int, gone: bool
+        self, bot: DiscordApi, discord: FakeDiscord, status: int, code: int, address_refused: bool
     ) -> None:
         discord.script.append(ScriptedReply(error_reply(status, code, "no")))
-        answer = await say(bot)
+        result = await send(bot)
 
-        assert isinstance(answer.outcome, Dead)
-        assert answer.outcome.code == "refused"
-        assert str(code) in answer.outcome.error
-        assert answer.address_refused is gone
+        assert isinstance(result.outcome, Dead)
+        assert result.outcome.code == "refused"
+        assert str(code) in result.outcome.error
+        assert result.address_refused is address_refused
 
     async def test_a_missing_channel_is_distinguished_from_other_refusals(self, bot: DiscordApi) -> None:
-        answer = await say(bot, "404")
+        result = await send(bot, "404")
 
-        assert (answer.address_refused, answer.channel_missing) == (True, True)
+        assert (result.address_refused, result.channel_missing) == (True, True)
 
     @pytest.mark.parametrize(
-        "fate",
+        "reply",
         [
             FAILURE,
             NO_RESPONSE,
@@ -145,29 +147,29 @@ class TestDiscordApi:
             ScriptedReply(answers(302)),
             ScriptedReply(answers(500, b"[1]")),
         ],
-        ids=["503", "slow", "lost", "a wall", "redirect", "500"],
+        ids=["503", "slow", "lost", "html page", "redirect", "500"],
     )
-    async def test_other_errors_are_retried(self, bot: DiscordApi, discord: FakeDiscord, fate: ScriptedReply) -> None:
-        discord.script.append(fate)
-        answer = await say(bot)
+    async def test_other_errors_are_retried(self, bot: DiscordApi, discord: FakeDiscord, reply: ScriptedReply) -> None:
+        discord.script.append(reply)
+        result = await send(bot)
 
-        assert isinstance(answer.outcome, Retry)
-        assert not answer.address_refused
+        assert isinstance(result.outcome, Retry)
+        assert not result.address_refused
 
     async def test_an_invalid_token_does_not_blame_the_address(self, discord: FakeDiscord) -> None:
-        async with HttpClient(AllowedOrigins.of([discord.url])) as outside:
-            answer = await say(DiscordApi(outside, "wrong", discord.url))
+        async with HttpClient(AllowedOrigins.of([discord.url])) as http_client:
+            result = await send(DiscordApi(http_client, "wrong", discord.url))
 
-        assert isinstance(answer.outcome, Snooze)
-        assert answer.is_global
-        assert "wrong" not in repr(answer)
+        assert isinstance(result.outcome, Snooze)
+        assert result.is_global
+        assert "wrong" not in repr(result)
 
     async def test_opening_too_many_dms_pauses_the_route(self, bot: DiscordApi, discord: FakeDiscord) -> None:
         discord.script.append(ScriptedReply(error_reply(403, 40003, "You are opening direct messages too fast")))
-        answer = await bot.open_dm_channel("100")
+        result = await bot.open_dm_channel("100")
 
-        assert isinstance(answer.outcome, Snooze)
-        assert not answer.address_refused
+        assert isinstance(result.outcome, Snooze)
+        assert not result.address_refused
 
     async def test_an_opened_channel_without_an_id_is_retried(self, bot: DiscordApi, discord: FakeDiscord) -> None:
         discord.script.append(ScriptedReply(json_reply(200, {"id": "../1"})))
@@ -218,15 +220,15 @@ class TestDiscordSender:
             await notifier.request(
                 "antinuke.detected", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL, payload=DETECTED
             )
-        await notifier.request()  # another route has nothing to do with it
+        await notifier.request()  # another route is not affected
         await notifier.dispatch()
         assert (len(discord.messages_in(AUDIT)), len(discord.messages_to("100")), discord.rejected_calls) == (3, 1, 0)
 
-        for values in (6, 8):
+        for expected in (6, 8):
             discord.refill()
             await notifier.travel(timedelta(seconds=21))
             await notifier.dispatch()
-            assert (len(discord.messages_in(AUDIT)), discord.rejected_calls) == (values, 0)
+            assert (len(discord.messages_in(AUDIT)), discord.rejected_calls) == (expected, 0)
 
     async def test_an_invalid_token_pauses_all_calls_and_loses_nothing(
         self, notifier: NotificationHub, discord: FakeDiscord
@@ -278,11 +280,11 @@ class TestDiscordSender:
     async def test_repr_shows_neither_the_text_nor_the_token(
         self, notifier: NotificationHub, discord: FakeDiscord
     ) -> None:
-        await asyncio.gather(*(notifier.request(recipient=str(item)) for item in range(200, 203)))
+        await asyncio.gather(*(notifier.request(recipient=str(number)) for number in range(200, 203)))
         await notifier.dispatch()
 
         assert TOKEN not in repr(notifier.hub.settings)
-        assert all(TOKEN not in json.dumps(item.body) for item in discord.messages)
+        assert all(TOKEN not in json.dumps(message.body) for message in discord.messages)
 
 
 DETECTED = {"guild": "Seoul", "actor": "mallory", "action": "ban"}

@@ -64,13 +64,13 @@ class TestSending:
         await notifier.dispatch()
 
         [message] = discord.messages_in(AUDIT)
-        stored = await notifier.owner.fetchrow(
+        attempt = await notifier.owner.fetchrow(
             "select answer ->> 'message_id' as id, worker, started_at <= ended_at as ordered "
             "from notification.attempts where request_id = $1",
             request,
         )
-        assert stored is not None
-        assert (stored["id"], stored["worker"], stored["ordered"]) == (message.id, "tester", True)
+        assert attempt is not None
+        assert (attempt["id"], attempt["worker"], attempt["ordered"]) == (message.id, "tester", True)
 
     async def test_a_toast_is_inserted_when_its_notification_is_settled(
         self, notifier: NotificationHub, discord: FakeDiscord
@@ -95,8 +95,11 @@ class TestSending:
         await notifier.request(recipient="102", locale="en")
         await notifier.dispatch()
 
-        assert [item.title for item in discord.messages_to("101")] == ["Payment received"]
-        assert sorted(item.title for item in discord.messages_to("102")) == ["Payment received", "결제가 완료됐어요"]
+        assert [message.title for message in discord.messages_to("101")] == ["Payment received"]
+        assert sorted(message.title for message in discord.messages_to("102")) == [
+            "Payment received",
+            "결제가 완료됐어요",
+        ]
 
     async def test_messages_cannot_mention_anyone(self, notifier: NotificationHub, discord: FakeDiscord) -> None:
         await notifier.request(payload={"item": "@everyone <@1>", "amount": 1, "currency": "KRW"})
@@ -160,9 +163,9 @@ class TestDecisionAtSend:
 
         assert len(discord.messages_to("100")) == 1
         assert await notifier.state(request) == ("sent", None, 3)
-        audited = await notifier.audit_entries("preference.overridden")
-        assert {item["subject"] for item in audited} == {str(request)}
-        assert sorted(item["details"].count("dm_disabled") for item in audited) == [0, 1]
+        entries = await notifier.audit_entries("preference.overridden")
+        assert {entry["subject"] for entry in entries} == {str(request)}
+        assert sorted(entry["details"].count("dm_disabled") for entry in entries) == [0, 1]
 
     async def test_an_emergency_without_objections_overrides_nothing(self, notifier: NotificationHub) -> None:
         await notifier.request("antinuke.triggered")
@@ -194,7 +197,7 @@ class TestDecisionAtSend:
 
         await travel_to_hour(notifier, 8, 1)
         await notifier.dispatch()
-        assert [item.title for item in discord.messages] == ["(광고) Sale"]
+        assert [message.title for message in discord.messages] == ["(광고) Sale"]
 
     async def test_marketing_is_sent_at_night_with_consent(
         self, notifier: NotificationHub, discord: FakeDiscord
@@ -210,10 +213,10 @@ class TestDecisionAtSend:
         self, notifier: NotificationHub, discord: FakeDiscord
     ) -> None:
         await travel_to_hour(notifier, 12, 0)
-        soon = await database_time(notifier) + MINUTE
-        news = await notifier.request("marketing.news", expires_at=soon)
+        expires_at = await database_time(notifier) + MINUTE
+        news = await notifier.request("marketing.news", expires_at=expires_at)
         emergency = await notifier.request("antinuke.triggered")
-        await notifier.owner.execute("update notification.requests set expires_at = $1", soon)
+        await notifier.owner.execute("update notification.requests set expires_at = $1", expires_at)
         await notifier.travel(2 * MINUTE)
         async with notifier.hub.autocommit() as tx:
             assert await LANE.expire(tx, 100) == 1
@@ -221,7 +224,7 @@ class TestDecisionAtSend:
 
         assert await notifier.state(news) == ("suppressed", "expired", 0)
         assert await notifier.state(emergency) == ("sent", None, 1)
-        assert [item.body["embeds"][0]["color"] for item in discord.messages] == [0xE03131]
+        assert [message.body["embeds"][0]["color"] for message in discord.messages] == [0xE03131]
 
 
 class TestFailures:
@@ -229,10 +232,10 @@ class TestFailures:
         request = await notifier.request(recipient=AUDIT, template="antinuke.detected", **DETECTED)
         discord.script.extend([FAILURE] * 3)
         async with notifier.run_worker():
-            for times in (1, 2):
-                await until(lambda times=times: has_attempts(notifier, times))
+            for count in (1, 2):
+                await until(lambda count=count: has_attempts(notifier, count))
                 wait = (await notifier.row(request))["scheduled_at"] - await database_time(notifier)
-                assert 20 * times < wait.total_seconds() < 60 * times
+                assert 20 * count < wait.total_seconds() < 60 * count
                 await notifier.travel(2 * MINUTE)
             await until(notifier.is_idle)
 
@@ -244,11 +247,11 @@ class TestFailures:
         self, notifier: NotificationHub, discord: FakeDiscord
     ) -> None:
         discord.dm_channel_of("100")
-        discord.script.extend([LOST_RESPONSE, LOST_RESPONSE])  # of opening the channel, and of the message
+        discord.script.extend([LOST_RESPONSE, LOST_RESPONSE])  # to opening the channel and to sending the message
         request = await notifier.request()
         async with notifier.run_worker():
-            for times in (1, 2):
-                await until(lambda times=times: has_attempts(notifier, times))
+            for count in (1, 2):
+                await until(lambda count=count: has_attempts(notifier, count))
                 await notifier.travel(2 * MINUTE)
             await until(notifier.is_idle)
 
@@ -258,7 +261,7 @@ class TestFailures:
     async def test_a_lost_database_connection_spends_no_attempt(
         self, notifier: NotificationHub, discord: FakeDiscord
     ) -> None:
-        requests = [await notifier.request(recipient=str(item)) for item in range(200, 230)]
+        requests = [await notifier.request(recipient=str(number)) for number in range(200, 230)]
         async with notifier.run_worker(concurrency=5, hold=timedelta(seconds=2)):
             await until(lambda: len(discord.messages) > 5)
             await notifier.owner.execute(
@@ -268,7 +271,7 @@ class TestFailures:
             await until(lambda: all_sent(notifier.owner), within=30)
 
         assert len(discord.messages) == len(requests)
-        assert {item.nonce for item in discord.messages} == {request.hex[:25] for request in requests}
+        assert {message.nonce for message in discord.messages} == {request.hex[:25] for request in requests}
         assert await notifier.owner.fetchval("select max(attempt_count) from notification.requests") <= 2
 
     async def test_an_unavailable_database_snoozes_the_notification(
@@ -276,11 +279,11 @@ class TestFailures:
     ) -> None:
         await notifier.request()
         async with notifier.hub.autocommit() as tx:
-            [held] = await LANE.claim(tx, 1, MINUTE, "tester")
-        async with open_hub(notifier.hub.settings, database_urls) as other:
-            await other.db.close()
+            [claimed] = await LANE.claim(tx, 1, MINUTE, "tester")
+        async with open_hub(notifier.hub.settings, database_urls) as closed_hub:
+            await closed_hub.db.close()
 
-            assert isinstance(await other.dispatcher.handle(held), Snooze)
+            assert isinstance(await closed_hub.dispatcher.handle(claimed), Snooze)
 
     async def test_two_workers_send_everything_once(
         self, notifier: NotificationHub, database_urls: DatabaseUrls, discord: FakeDiscord
@@ -290,12 +293,12 @@ class TestFailures:
             notifier.run_worker(concurrency=7),
             notifier.run_worker(other, concurrency=7),
         ):
-            for item in range(60):
-                await notifier.request(recipient=str(300 + item % 9))
+            for number in range(60):
+                await notifier.request(recipient=str(300 + number % 9))
             await until(lambda: all_sent(notifier.owner), within=30)
 
         assert len(discord.messages) == 60
-        assert len({item.nonce for item in discord.messages}) == 60
+        assert len({message.nonce for message in discord.messages}) == 60
 
     async def test_emergencies_overtake_a_thousand_pending_notifications(
         self, notifier: NotificationHub, discord: FakeDiscord
@@ -311,27 +314,27 @@ class TestFailures:
             emergency = await notifier.request("antinuke.triggered")
             before = len(discord.messages)
             await until(lambda: bool(discord.messages_to("100")))
-            overtaken_by = [item.nonce for item in discord.messages].index(emergency.hex[:25]) - before
+            sent_before_it = [message.nonce for message in discord.messages].index(emergency.hex[:25]) - before
 
-        assert overtaken_by <= 30  # those in hand, and what was said while it was claimed
+        assert sent_before_it <= 30  # those in flight, and those sent while it was claimed
         assert await notifier.state(emergency) == ("sent", None, 1)
 
 
 class TestAddresses:
-    @pytest.mark.parametrize("answer", ["opened", "refused"])
+    @pytest.mark.parametrize("result", ["opened", "refused"])
     async def test_an_erased_person_is_not_stored_again(
-        self, notifier: NotificationHub, discord: FakeDiscord, database_urls: DatabaseUrls, answer: str
+        self, notifier: NotificationHub, discord: FakeDiscord, database_urls: DatabaseUrls, result: str
     ) -> None:
         person = "80351110224678912"
-        answered = asyncio.Event()
-        says = json_reply(200, {"id": "7"}) if answer == "opened" else error_reply(403, 50278, "no mutual guild")
-        discord.script.append(ScriptedReply(slow(answered, says)))
+        respond = asyncio.Event()
+        reply = json_reply(200, {"id": "7"}) if result == "opened" else error_reply(403, 50278, "no mutual guild")
+        discord.script.append(ScriptedReply(slow(respond, reply)))
         await notifier.request(recipient=person)
         async with notifier.run_worker() as worker:
             await until(lambda: bool(discord.requests))
             async with notifier.hub.transaction() as tx:
                 await erase_person(tx, person, HUB_ACTOR)
-            answered.set()
+            respond.set()
             await until(lambda: worker.in_flight == 0)
 
         assert await notifier.owner.fetchval("select count(*) from notification.addresses") == 0
@@ -340,21 +343,21 @@ class TestAddresses:
     async def test_an_erasure_waits_for_a_concurrent_address_write(self, notifier: NotificationHub) -> None:
         request = await notifier.request()
 
-        async def forget() -> None:
+        async def erase() -> None:
             async with notifier.hub.transaction() as tx:
                 await erase_person(tx, "100", HUB_ACTOR)
 
         async def is_waiting() -> bool:
-            waits = (
+            waiting_query = (
                 "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
             )
-            return await notifier.owner.fetchval(waits) == 1
+            return await notifier.owner.fetchval(waiting_query) == 1
 
         async with notifier.hub.transaction() as tx:
             await save_dm_channel(tx, request, "7")
-            forgetting = asyncio.create_task(forget())
+            erasing = asyncio.create_task(erase())
             await until(is_waiting)
-        await forgetting
+        await erasing
 
         assert await notifier.owner.fetchval("select count(*) from notification.addresses") == 0
 
@@ -364,7 +367,7 @@ class TestAddresses:
         discord.closed_dms.add("100")
         first = await notifier.request()
         await notifier.dispatch()
-        tries = len(discord.requests)
+        call_count = len(discord.requests)
         second = await notifier.request()
         third = await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST)
         await notifier.dispatch()
@@ -372,7 +375,7 @@ class TestAddresses:
         assert await notifier.state(first) == ("failed", "refused", 1)
         assert await notifier.state(second) == ("suppressed", "address_unhealthy", 0)
         assert await notifier.state(third) == ("sent", None, 1)
-        assert len(discord.requests) == tries
+        assert len(discord.requests) == call_count
         reason = await notifier.owner.fetchval("select reason from notification.addresses where recipient_id = '100'")
         assert "50007" in reason
 
@@ -385,11 +388,11 @@ class TestAddresses:
         discord.closed_dms.clear()
         emergency = await notifier.request("antinuke.triggered")
         await notifier.dispatch()
-        after = await notifier.request()
+        later = await notifier.request()
         await notifier.dispatch()
 
         assert await notifier.state(emergency) == ("sent", None, 1)
-        assert await notifier.state(after) == ("sent", None, 1)
+        assert await notifier.state(later) == ("sent", None, 1)
         assert len(await notifier.audit_entries("preference.overridden")) == 1
 
     async def test_an_operator_marks_an_address_as_healthy(
@@ -401,23 +404,25 @@ class TestAddresses:
         discord.unknown_users.clear()
         async with notifier.hub.transaction() as tx:
             await heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
-        healed = await notifier.request()
+        accepted = await notifier.request()
         await notifier.dispatch()
 
         assert await notifier.state(refused) == ("failed", "refused", 1)
-        assert await notifier.state(healed) == ("sent", None, 1)
-        assert [item["subject"] for item in await notifier.audit_entries("address.healed")] == [person_pseudonym("100")]
+        assert await notifier.state(accepted) == ("sent", None, 1)
+        assert [entry["subject"] for entry in await notifier.audit_entries("address.healed")] == [
+            person_pseudonym("100")
+        ]
 
     async def test_a_deleted_dm_channel_is_opened_again(self, notifier: NotificationHub, discord: FakeDiscord) -> None:
         await notifier.request()
         await notifier.dispatch()
         discord.delete_channel("100")
-        again = await notifier.request()
+        second = await notifier.request()
         await notifier.dispatch()
 
         assert len(discord.messages_to("100")) == 1
         assert discord.dm_opens == 2
-        assert await notifier.state(again) == ("sent", None, 2)
+        assert await notifier.state(second) == ("sent", None, 2)
         assert (
             await notifier.owner.fetchval(
                 "select count(*) from notification.addresses where unhealthy_since is not null"

@@ -56,21 +56,21 @@ async def explain(
     notifier: NotificationHub,
     request: UUID,
     language: ExplanationLanguage = "en",
-    who: NotificationAccess = ALL_SERVICES,
+    access: NotificationAccess = ALL_SERVICES,
 ) -> NotificationExplanation:
     async with notifier.hub.autocommit() as tx:
-        return await explain_notification(tx, request, who, language, format_time)
+        return await explain_notification(tx, request, access, language, format_time)
 
 
 async def parts(notifier: NotificationHub, request: UUID) -> dict[str, list[str]]:
-    """What is said in English, part by part; the Korean says as much."""
-    result, also = await explain(notifier, request), await explain(notifier, request, "ko")
-    assert [line.part for line in result.lines] == [line.part for line in also.lines]
-    assert [line.says for line in also.lines if not HANGUL.search(line.says)] == []
-    rows: dict[str, list[str]] = {}
-    for line in result.lines:
-        rows.setdefault(line.part, []).append(line.says)
-    return rows
+    """The English lines by part. The Korean explanation has the same parts."""
+    english, korean = await explain(notifier, request), await explain(notifier, request, "ko")
+    assert [line.part for line in english.lines] == [line.part for line in korean.lines]
+    assert [line.says for line in korean.lines if not HANGUL.search(line.says)] == []
+    lines_by_part: dict[str, list[str]] = {}
+    for line in english.lines:
+        lines_by_part.setdefault(line.part, []).append(line.says)
+    return lines_by_part
 
 
 async def prefer(notifier: NotificationHub, person: str, **changes: Any) -> None:
@@ -78,24 +78,24 @@ async def prefer(notifier: NotificationHub, person: str, **changes: Any) -> None
         await update_preferences(tx, person, PreferencesUpdate(**changes), HUB_ACTOR)
 
 
-async def allowed(database_urls: DatabaseUrls, constraint: str) -> set[str]:
-    """The words a check of the database allows."""
-    written = await sql(
+async def allowed_values(database_urls: DatabaseUrls, constraint: str) -> set[str]:
+    """The values that a check constraint allows."""
+    definition = await sql(
         database_urls, "select pg_get_constraintdef(oid) from pg_constraint where conname = $1", constraint
     )
-    return {*re.findall(r"'([a-z_]+)'::text", written)}
+    return {*re.findall(r"'([a-z_]+)'::text", definition)}
 
 
 class TestTexts:
     async def test_every_reason_and_outcome_has_a_text(self, database_urls: DatabaseUrls) -> None:
-        reasons = await allowed(database_urls, "request_ended_has_reason") - {"suppressed", "failed"}
+        reasons = await allowed_values(database_urls, "request_ended_has_reason") - {"suppressed", "failed"}
 
         assert reasons >= {*SuppressReason}
         assert reasons == END_TEXTS.keys() == NEXT_STEP_TEXTS.keys()
-        assert await allowed(database_urls, "attempt_outcome") == OUTCOME_TEXTS.keys()
+        assert await allowed_values(database_urls, "attempt_outcome") == OUTCOME_TEXTS.keys()
 
     @pytest.mark.parametrize(
-        ("words", "known"),
+        ("texts", "keys"),
         [
             (STEP_TEXTS, [*DecisionStep]),
             (CATEGORY_TEXTS, [*NotificationCategory]),
@@ -105,30 +105,30 @@ class TestTexts:
         ids=["steps", "categories", "channels", "parts"],
     )
     def test_every_step_category_channel_and_part_has_a_text(
-        self, words: Mapping[str, BilingualText], known: list[str]
+        self, texts: Mapping[str, BilingualText], keys: list[str]
     ) -> None:
-        assert {*words} == {*known}
+        assert {*texts} == {*keys}
 
     @pytest.mark.parametrize(
-        ("name", "both"),
+        ("name", "text"),
         [
-            (f"{kind} {name}", both)
-            for kind, words in (
+            (f"{kind} {name}", text)
+            for kind, texts in (
                 ("step", STEP_TEXTS),
                 ("end", END_TEXTS),
                 ("next", NEXT_STEP_TEXTS),
                 ("outcome", OUTCOME_TEXTS),
                 ("text", EXPLANATION_TEXTS),
             )
-            for name, both in words.items()
+            for name, text in texts.items()
         ],
     )
-    def test_both_languages_use_the_same_placeholders(self, name: str, both: BilingualText) -> None:
-        korean, english = both
+    def test_both_languages_use_the_same_placeholders(self, name: str, text: BilingualText) -> None:
+        korean, english = text
 
         assert HANGUL.search(korean), name
         assert not HANGUL.search(english), name
-        assert facts_in(korean) == facts_in(english)
+        assert placeholders(korean) == placeholders(english)
 
     def test_an_unknown_step_is_shown_by_its_name(self) -> None:
         assert format_decision_steps(["dm_enabled", "moon_phase"], "payment", "en") == [
@@ -137,26 +137,26 @@ class TestTexts:
         ]
 
 
-def facts_in(text: str) -> set[str | None]:
+def placeholders(text: str) -> set[str | None]:
     return {name for _, name, _, _ in string.Formatter().parse(text) if name}
 
 
 class TestRequester:
-    async def test_the_hub(self, notifier: NotificationHub) -> None:
-        values = await parts(notifier, await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST))
+    async def test_a_request_of_the_hub(self, notifier: NotificationHub) -> None:
+        lines = await parts(notifier, await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST))
 
-        assert values["asked"] == [
+        assert lines["asked"] == [
             "Requested by the hub.",
             "Template: payment.succeeded, recipient: dashboard 100",
         ]
 
-    async def test_a_service_and_a_terminal_user(self, notifier: NotificationHub) -> None:
+    async def test_a_request_of_a_service_and_of_a_terminal_user(self, notifier: NotificationHub) -> None:
         request = await notifier.request()
-        asked = "update notification.requests set requested_by = $1"
+        set_requester = "update notification.requests set requested_by = $1"
 
-        await notifier.owner.execute(asked, "minu_find")
+        await notifier.owner.execute(set_requester, "minu_find")
         assert (await parts(notifier, request))["asked"][0] == "Requested by the service minu_find."
-        await notifier.owner.execute(asked, "cli:mina")
+        await notifier.owner.execute(set_requester, "cli:mina")
         assert (await parts(notifier, request))["asked"][0] == "Requested by mina in a terminal."
 
     async def test_plain_sql_checks_no_preferences(self, notifier: NotificationHub) -> None:
@@ -165,14 +165,14 @@ class TestRequester:
             '{"item": "x", "amount": 1, "currency": "KRW"}',
         )
 
-        values = await parts(notifier, request)
+        lines = await parts(notifier, request)
 
-        assert re.fullmatch(r"Requested in SQL by the database login \w+\.", values["asked"][0])
-        assert values["decided"] == ["Preferences were not checked at request time. They are checked at send time."]
+        assert re.fullmatch(r"Requested in SQL by the database login \w+\.", lines["asked"][0])
+        assert lines["decided"] == ["Preferences were not checked at request time. They are checked at send time."]
 
-    async def test_a_rule_by_name_or_after_deletion_by_id(self, notifier: NotificationHub) -> None:
-        event, values = new_id(), {"item": "x", "amount": 1, "currency": "KRW"}
-        wanted = RuleDraft(
+    async def test_a_rule_is_named_or_after_its_deletion_shown_by_id(self, notifier: NotificationHub) -> None:
+        event, payload = new_id(), {"item": "x", "amount": 1, "currency": "KRW"}
+        rule_draft = RuleDraft(
             name="buyers",
             event_pattern="order.paid",
             template_key="payment.succeeded",
@@ -180,23 +180,23 @@ class TestRequester:
             channels=["user_dm"],
         )
         async with notifier.hub.transaction() as tx:
-            rule = await add_rule(tx, notifier.hub.templates, wanted, HUB_ACTOR)
+            rule = await add_rule(tx, notifier.hub.templates, rule_draft, HUB_ACTOR)
             template = notifier.hub.templates.get("payment.succeeded")
             draft = NotificationDraft(
                 channel=NotificationChannel.USER_DM,
                 recipient="100",
                 template=template,
-                payload=values,
+                payload=payload,
                 event=event,
                 rule=rule.id,
                 source="minu_find",
             )
-            [asked] = await request_notifications(tx, [draft], HUB_ACTOR)
+            [requested] = await request_notifications(tx, [draft], HUB_ACTOR)
 
-        before = (await parts(notifier, asked.id))["asked"][0]
+        before = (await parts(notifier, requested.id))["asked"][0]
         async with notifier.hub.transaction() as tx:
             await remove_rule(tx, rule.id, HUB_ACTOR)
-        after = (await parts(notifier, asked.id))["asked"][0]
+        after = (await parts(notifier, requested.id))["asked"][0]
 
         assert before == f"Requested by the rule buyers, because of the event {event} from the service minu_find."
         assert after == f"Requested by the rule {rule.id}, because of the event {event} from the service minu_find."
@@ -204,9 +204,9 @@ class TestRequester:
     async def test_an_explanation_requires_access(self, notifier: NotificationHub) -> None:
         request = await notifier.request(source="minu_find")
 
-        assert (await explain(notifier, request, who=NotificationAccess("minu_find"))).state == "pending"
+        assert (await explain(notifier, request, access=NotificationAccess("minu_find"))).state == "pending"
         with pytest.raises(NotFound):
-            await explain(notifier, request, who=NotificationAccess("minu_keep"))
+            await explain(notifier, request, access=NotificationAccess("minu_keep"))
 
 
 class TestNotSent:
@@ -230,14 +230,14 @@ class TestNotSent:
         await prefer(notifier, "100", dm_enabled=False)
         await notifier.dispatch()
 
-        values = await parts(notifier, request)
+        lines = await parts(notifier, request)
 
-        assert values["decided"][0] == "Direct messages are on."
-        assert values["again"][:2] == [
+        assert lines["decided"][0] == "Direct messages are on."
+        assert lines["again"][:2] == [
             "Checked again before sending.",
             "Direct messages are off.",
         ]
-        assert values["attempt"] == ["Suppressed before sending."]
+        assert lines["attempt"] == ["Suppressed before sending."]
 
     async def test_an_unhealthy_address_and_its_current_state(
         self, notifier: NotificationHub, discord: FakeDiscord
@@ -245,18 +245,18 @@ class TestNotSent:
         discord.closed_dms.add("100")
         refused = await notifier.request()
         await notifier.dispatch()
-        after = await notifier.request()
+        later = await notifier.request()
 
-        values = await parts(notifier, refused)
-        assert values["attempt"][0].startswith("Attempt 1 failed, and no other follows: ")
-        assert values["address"][0].startswith("This address has refused messages since <datetime>: ")
-        assert values["ended"][0] == "Failed: the recipient's address refused it."
-        assert (await parts(notifier, after))["ended"] == ["Not sent: the address has refused an earlier message."]
-        assert "pabal notify heal user_dm 100" in (await parts(notifier, after))["next"][0]
+        lines = await parts(notifier, refused)
+        assert lines["attempt"][0].startswith("Attempt 1 failed, and no other follows: ")
+        assert lines["address"][0].startswith("This address has refused messages since <datetime>: ")
+        assert lines["ended"][0] == "Failed: the recipient's address refused it."
+        assert (await parts(notifier, later))["ended"] == ["Not sent: the address has refused an earlier message."]
+        assert "pabal notify heal user_dm 100" in (await parts(notifier, later))["next"][0]
 
         async with notifier.hub.transaction() as tx:
             await heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
-        assert (await parts(notifier, after))["address"] == ["The address is healthy now."]
+        assert (await parts(notifier, later))["address"] == ["The address is healthy now."]
 
     async def test_a_storm_and_its_first_emergency(self, notifier: NotificationHub) -> None:
         first = await notifier.request("antinuke.triggered", incident="raid")
@@ -272,22 +272,22 @@ class TestNotSent:
         assert (await parts(notifier, second))["next"][0].startswith("Nothing: after the storm")
 
     async def test_expired_cancelled_and_unrenderable(self, notifier: NotificationHub) -> None:
-        late = await notifier.request(
+        expired = await notifier.request(
             expires_at=await notifier.owner.fetchval("select pabal.now() + interval '1 minute'")
         )
-        off, changed = await notifier.request(recipient="101"), await notifier.request(recipient="102")
+        cancelled, unrenderable = await notifier.request(recipient="101"), await notifier.request(recipient="102")
         async with notifier.hub.transaction() as tx:
-            await cancel_notification(tx, off, ALL_SERVICES, HUB_ACTOR)
-        await notifier.owner.execute("update notification.requests set payload = '{}' where id = $1", changed)
+            await cancel_notification(tx, cancelled, ALL_SERVICES, HUB_ACTOR)
+        await notifier.owner.execute("update notification.requests set payload = '{}' where id = $1", unrenderable)
         await notifier.travel(2 * MINUTE)
         async with notifier.hub.transaction() as tx:
             await LANE.expire(tx, 10)
         await notifier.dispatch()
 
-        assert (await parts(notifier, late))["ended"] == ["Not sent: it expired before it could be sent."]
-        assert (await parts(notifier, off))["ended"] == ["Not sent: it was cancelled."]
-        assert (await parts(notifier, changed))["ended"][0] == "Failed: the text could not be rendered."
-        assert "payload.amount" in (await parts(notifier, changed))["ended"][1]
+        assert (await parts(notifier, expired))["ended"] == ["Not sent: it expired before it could be sent."]
+        assert (await parts(notifier, cancelled))["ended"] == ["Not sent: it was cancelled."]
+        assert (await parts(notifier, unrenderable))["ended"][0] == "Failed: the text could not be rendered."
+        assert "payload.amount" in (await parts(notifier, unrenderable))["ended"][1]
 
     async def test_an_emergency_with_three_failed_attempts(
         self, notifier: NotificationHub, discord: FakeDiscord
@@ -298,48 +298,48 @@ class TestNotSent:
         )
         async with notifier.run_worker():
             for attempt in (1, 2, 3):
-                await until(lambda so_far=attempt: has_attempts(notifier, so_far))
+                await until(lambda count=attempt: has_attempts(notifier, count))
                 await notifier.travel(MINUTE)
         async with notifier.hub.transaction() as tx:
             await alert_undelivered_emergencies(tx, AlertTarget(notifier.hub.templates, None), 10)
 
-        values = await parts(notifier, request)
+        lines = await parts(notifier, request)
 
-        assert [line.partition(":")[0] for line in values["attempt"]] == [
+        assert [line.partition(":")[0] for line in lines["attempt"]] == [
             "Attempt 1 failed",
             "Attempt 2 failed",
             "Attempt 3 failed, and no other follows",
         ]
-        assert values["ended"][0] == "Failed: all three attempts failed."
-        assert values["ended"][1].startswith("Last error: ")
-        assert values["ended"][2].startswith("The emergency was not delivered in time")
+        assert lines["ended"][0] == "Failed: all three attempts failed."
+        assert lines["ended"][1].startswith("Last error: ")
+        assert lines["ended"][2].startswith("The emergency was not delivered in time")
 
 
 class TestSentOrPending:
-    async def test_it_was_sent(self, notifier: NotificationHub, discord: FakeDiscord) -> None:
+    async def test_a_sent_message(self, notifier: NotificationHub, discord: FakeDiscord) -> None:
         request = await notifier.request()
         await notifier.dispatch()
 
-        values = await parts(notifier, request)
+        lines = await parts(notifier, request)
 
         [message] = discord.messages
-        assert values["again"] == ["Checked again before sending; nothing had changed."]
-        assert values["attempt"] == [f"Attempt 1: delivered. Discord message ID: {message.id}."]
-        assert values["ended"] == ["Sent at <datetime>."]
-        assert "next" not in values
+        assert lines["again"] == ["Checked again before sending; nothing had changed."]
+        assert lines["attempt"] == [f"Attempt 1: delivered. Discord message ID: {message.id}."]
+        assert lines["ended"] == ["Sent at <datetime>."]
+        assert "next" not in lines
 
-    async def test_a_toast_with_what_its_person_did(self, notifier: NotificationHub) -> None:
+    async def test_a_toast_with_the_actions_of_its_recipient(self, notifier: NotificationHub) -> None:
         request = await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST)
         await notifier.dispatch()
-        values = [(await parts(notifier, request))["ended"][1]]
-        for mark in (ToastAction.SEEN, ToastAction.READ, ToastAction.ARCHIVE):
+        toast_lines = [(await parts(notifier, request))["ended"][1]]
+        for action in (ToastAction.SEEN, ToastAction.READ, ToastAction.ARCHIVE):
             async with notifier.hub.transaction() as tx:
-                await mark_toast(tx, "100", request, mark)
-            values.append((await parts(notifier, request))["ended"][1])
+                await mark_toast(tx, "100", request, action)
+            toast_lines.append((await parts(notifier, request))["ended"][1])
         await notifier.owner.execute("delete from notification.toasts")
-        values.append((await parts(notifier, request))["ended"][1])
+        toast_lines.append((await parts(notifier, request))["ended"][1])
 
-        assert values == [
+        assert toast_lines == [
             "In the dashboard, not seen yet.",
             "Seen in the dashboard, not read yet.",
             "Read at <datetime>.",

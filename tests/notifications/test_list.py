@@ -17,11 +17,11 @@ from support.notifications import register_builtin_templates, sql
 
 pytestmark = pytest.mark.anyio
 
-AS_THE_HUB = (
+HUB_PLANNER_SETTINGS = (
     "analyze notification.requests; set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 )
 ALL = NotificationAccess("hub", all_services=True)
-MANY = """
+INSERT_REQUESTS = """
 insert into notification.requests
     (id, recipient_type, recipient_id, template_key, payload, state, reason, source_service, created_at)
 select gen_random_uuid(), type, recipient, template, '{}', state,
@@ -37,54 +37,66 @@ async def hub(hub: Hub) -> Hub:
     return await register_builtin_templates(hub)
 
 
-async def listed(
-    hub: Hub, who: NotificationAccess, chosen: NotificationFilter, limit: int, reach: int = MAX_SCANNED_ROWS
+async def scan_pages(
+    hub: Hub,
+    access: NotificationAccess,
+    notification_filter: NotificationFilter,
+    limit: int,
+    scan_limit: int = MAX_SCANNED_ROWS,
 ) -> list[ScanPage[Notification]]:
-    """Every page of it."""
-    sights: list[ScanPage[Notification]] = []
+    """All pages of a scan."""
+    scans: list[ScanPage[Notification]] = []
     before: tuple[datetime, UUID] | None = None
     while True:
         async with hub.autocommit() as tx:
-            sight = await scan_notifications(tx, who, chosen, before=before, limit=limit, scan_limit=reach)
-        sights.append(sight)
-        if sight.end is None:
-            return sights
-        before = sight.end.created_at, sight.end.id
+            page = await scan_notifications(
+                tx, access, notification_filter, before=before, limit=limit, scan_limit=scan_limit
+            )
+        scans.append(page)
+        if page.end is None:
+            return scans
+        before = page.end.created_at, page.end.id
 
 
-def rows_of(sights: list[ScanPage[Notification]]) -> list[Notification]:
-    return [row for sight in sights for row in sight.rows]
+def rows_in(scans: list[ScanPage[Notification]]) -> list[Notification]:
+    return [row for page in scans for row in page.rows]
 
 
-def shows(who: NotificationAccess, chosen: NotificationFilter, notification: Notification) -> bool:
+def is_expected(
+    access: NotificationAccess, notification_filter: NotificationFilter, notification: Notification
+) -> bool:
     return (
-        (who.all_services or notification.source_service == who.service)
-        and chosen.recipient in {None, notification.recipient_id}
-        and chosen.state in {None, notification.state}
-        and chosen.template in {None, notification.template_key}
+        (access.all_services or notification.source_service == access.service)
+        and notification_filter.recipient in {None, notification.recipient_id}
+        and notification_filter.state in {None, notification.state}
+        and notification_filter.template in {None, notification.template_key}
     )
 
 
-@pytest.mark.parametrize("reach", [1, MAX_SCANNED_ROWS])
+@pytest.mark.parametrize("scan_limit", [1, MAX_SCANNED_ROWS])
 @pytest.mark.parametrize(
-    "who", [NotificationAccess("minu_keep"), NotificationAccess("minu_frame"), ALL], ids=lambda who: who.service
+    "access",
+    [NotificationAccess("minu_keep"), NotificationAccess("minu_frame"), ALL],
+    ids=lambda access: access.service,
 )
 async def test_each_filter_lists_what_a_plain_filter_would(
-    hub: Hub, database_urls: DatabaseUrls, who: NotificationAccess, reach: int
+    hub: Hub, database_urls: DatabaseUrls, access: NotificationAccess, scan_limit: int
 ) -> None:
-    await sql(database_urls, MANY, 3)
-    everything = rows_of(await listed(hub, ALL, NotificationFilter(), 1000))
-    assert len(everything) == 3 * 2 * 2 * 2 * 3 * 3
-    newest_first = sorted(everything, key=lambda item: (item.created_at, item.id), reverse=True)
-    theirs = {item.id for item in everything if shows(who, NotificationFilter(), item)}
+    await sql(database_urls, INSERT_REQUESTS, 3)
+    all_rows = rows_in(await scan_pages(hub, ALL, NotificationFilter(), 1000))
+    assert len(all_rows) == 3 * 2 * 2 * 2 * 3 * 3
+    newest_first = sorted(all_rows, key=lambda row: (row.created_at, row.id), reverse=True)
+    visible_ids = {row.id for row in all_rows if is_expected(access, NotificationFilter(), row)}
 
-    for choice in product([None, "1", "3"], [None, "pending", "sent"], [None, "marketing.news", "shop.gone"]):
-        chosen = NotificationFilter(*choice)
-        expected = [item for item in newest_first if shows(who, chosen, item)]
-        sights = await listed(hub, who, chosen, 7, reach)
-        assert rows_of(sights) == expected, chosen
-        assert reach == 1 or not any(sight.truncated for sight in sights)
-        assert {sight.end.id for sight in sights if sight.end} <= theirs, "a cursor reveals nothing of other services"
+    for values in product([None, "1", "3"], [None, "pending", "sent"], [None, "marketing.news", "shop.gone"]):
+        notification_filter = NotificationFilter(*values)
+        expected = [row for row in newest_first if is_expected(access, notification_filter, row)]
+        scans = await scan_pages(hub, access, notification_filter, 7, scan_limit)
+        assert rows_in(scans) == expected, notification_filter
+        assert scan_limit == 1 or not any(page.truncated for page in scans)
+        assert {page.end.id for page in scans if page.end} <= visible_ids, (
+            "a cursor must not reveal rows of other services"
+        )
 
 
 PAGE = {"before": None, "before_id": None, "limit": 10, "reach": 10, "template": None}
@@ -94,7 +106,7 @@ RECIPIENT_SCAN: dict[str, object] = {"partitions": [*NotificationChannel], "reci
 
 
 @pytest.mark.parametrize(
-    ("road", "asked"),
+    ("query_name", "arguments"),
     [
         ("scan_by_service", OWN_SCAN | {"state": None}),
         ("scan_by_service", ALL_SERVICES_SCAN | {"state": None}),
@@ -105,18 +117,22 @@ RECIPIENT_SCAN: dict[str, object] = {"partitions": [*NotificationChannel], "reci
     ],
 )
 @pytest.mark.usefixtures("hub")
-async def test_a_page_reads_few_blocks(database_urls: DatabaseUrls, road: str, asked: dict[str, object]) -> None:
-    await sql(database_urls, MANY, 500)
+async def test_a_page_reads_few_blocks(
+    database_urls: DatabaseUrls, query_name: str, arguments: dict[str, object]
+) -> None:
+    await sql(database_urls, INSERT_REQUESTS, 500)
 
     async with connected(database_urls.direct or database_urls.main) as conn:
-        touched, rows = await pages(conn, getattr(notifications.Q, road), asked | PAGE, prepare=AS_THE_HUB)
+        page_count, rows = await pages(
+            conn, getattr(notifications.Q, query_name), arguments | PAGE, prepare=HUB_PLANNER_SETTINGS
+        )
 
     assert rows == 10
-    assert touched < 80, "of some thousand"
+    assert page_count < 80, "the table has thousands"
 
 
 @pytest.mark.parametrize(
-    ("road", "asked"),
+    ("query_name", "arguments"),
     [
         ("scan_by_service", ALL_SERVICES_SCAN | {"state": "sent"}),
         ("scan_unsent_by_service", ALL_SERVICES_SCAN | {"state": "pending"}),
@@ -124,14 +140,16 @@ async def test_a_page_reads_few_blocks(database_urls: DatabaseUrls, road: str, a
     ],
 )
 @pytest.mark.usefixtures("hub")
-async def test_a_scan_without_matches_stops_at_its_reach(
-    database_urls: DatabaseUrls, road: str, asked: dict[str, object]
+async def test_a_scan_without_matches_stops_at_its_scan_limit(
+    database_urls: DatabaseUrls, query_name: str, arguments: dict[str, object]
 ) -> None:
-    await sql(database_urls, MANY, 500)
-    wanted = asked | PAGE | {"template": "shop.gone", "reach": 20}
+    await sql(database_urls, INSERT_REQUESTS, 500)
+    scan_arguments = arguments | PAGE | {"template": "shop.gone", "reach": 20}
 
     async with connected(database_urls.direct or database_urls.main) as conn:
-        touched, rows = await pages(conn, getattr(notifications.Q, road), wanted, prepare=AS_THE_HUB)
+        page_count, rows = await pages(
+            conn, getattr(notifications.Q, query_name), scan_arguments, prepare=HUB_PLANNER_SETTINGS
+        )
 
-    assert rows == 3, "where each of three partitions ended"
-    assert touched < 150, "of some thousand"
+    assert rows == 3, "the last row of each of three partitions"
+    assert page_count < 150, "the table has thousands"

@@ -33,8 +33,8 @@ pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 OPERATOR = Actor("operator:mina")
-MOMENT = timedelta(milliseconds=500)
-SAID = "아무에게도 말하지 마"
+TOLERANCE = timedelta(milliseconds=500)
+SECRET_TEXT = "아무에게도 말하지 마"
 USER = "0192f0c1-0000-7000-8000-000000000001"
 
 
@@ -56,9 +56,9 @@ async def test_a_link_is_valid_for_15_minutes(inbox: Inbox, hub: Hub, travel: Tr
     link = await inbox.token(MINA)
     assert await token_owner(hub, link, "link") == MINA
 
-    await travel(PERSON_LINK_LIFETIME - MOMENT)
+    await travel(PERSON_LINK_LIFETIME - TOLERANCE)
     assert await token_owner(hub, link, "link") == MINA
-    await travel(MOMENT)
+    await travel(TOLERANCE)
     assert await token_owner(hub, link, "link") is None
     assert await exchange(hub, link) is None
 
@@ -88,18 +88,18 @@ async def test_a_cookie_lasts_a_week_and_kinds_are_not_interchangeable(inbox: In
     link, cookie = await inbox.token(), await inbox.cookie()
 
     assert [await token_owner(hub, link, "cookie"), await token_owner(hub, cookie, "link")] == [None, None]
-    await travel(PERSON_COOKIE_LIFETIME - MOMENT)
+    await travel(PERSON_COOKIE_LIFETIME - TOLERANCE)
     assert await token_owner(hub, cookie, "cookie") == MINA
-    await travel(MOMENT)
+    await travel(TOLERANCE)
     assert await token_owner(hub, cookie, "cookie") is None
 
 
 async def test_a_revoked_cookie_is_invalid(inbox: Inbox, hub: Hub) -> None:
-    mine, other = await inbox.cookie(), await inbox.cookie()
+    revoked, kept = await inbox.cookie(), await inbox.cookie()
     async with hub.transaction() as tx:
-        await revoke_person_token(tx, await find_person_by_token(tx, mine, "cookie"))
+        await revoke_person_token(tx, await find_person_by_token(tx, revoked, "cookie"))
 
-    assert [await token_owner(hub, mine, "cookie"), await token_owner(hub, other, "cookie")] == [None, MINA]
+    assert [await token_owner(hub, revoked, "cookie"), await token_owner(hub, kept, "cookie")] == [None, MINA]
 
 
 async def test_only_the_hash_of_a_token_is_stored(inbox: Inbox, hub: Hub, database_urls: DatabaseUrls) -> None:
@@ -118,11 +118,11 @@ async def test_only_expired_tokens_are_purged(inbox: Inbox, hub: Hub, travel: Tr
     await inbox.token()
     cookie = await inbox.cookie()
     await travel(PERSON_LINK_LIFETIME)
-    fresh = await inbox.token()
+    valid_link = await inbox.token()
     async with hub.autocommit() as tx:
         assert [await purge_person_tokens(tx, 1) for _ in range(3)] == [1, 1, 0]
 
-    assert [await token_owner(hub, fresh, "link"), await token_owner(hub, cookie, "cookie")] == [MINA, MINA]
+    assert [await token_owner(hub, valid_link, "link"), await token_owner(hub, cookie, "cookie")] == [MINA, MINA]
 
 
 async def test_issuing_a_link_is_audited_under_a_pseudonym(inbox: Inbox) -> None:
@@ -134,15 +134,15 @@ async def test_issuing_a_link_is_audited_under_a_pseudonym(inbox: Inbox) -> None
     assert MINA not in str(dict(row))
 
 
-# Taken along, and erased
+# Export and erasure
 
 
-async def live(inbox: Inbox, person: str, user: str) -> None:
-    """Let a person do, and have done to them, everything that leaves something behind."""
+async def create_personal_data(inbox: Inbox, person: str, user: str) -> None:
+    """Create every kind of row that can hold data of a person."""
     hub = inbox.hub
-    toast = await inbox.arrive(person, title=SAID, body=SAID)
+    toast = await inbox.arrive(person, title=SECRET_TEXT, body=SECRET_TEXT)
     await inbox.mark(toast, ToastAction.ARCHIVE, person)
-    await inbox.arrive(person, body=SAID)
+    await inbox.arrive(person, body=SECRET_TEXT)
     await inbox.request(person)
     await inbox.cookie(person)
     await inbox.token(person)
@@ -170,39 +170,39 @@ async def live(inbox: Inbox, person: str, user: str) -> None:
         "jsonb_build_object('recipient', 'user_dm ' || $1), 'hub')) "
         "as r (type, recipient, key, payload, who)",
         person,
-        SAID,
+        SECRET_TEXT,
     )
     for key in (person, f"dm-{person}"):
         async with hub.autocommit() as tx:
             await consume_rate_limit(tx, RateLimit("messages", 5, timedelta(minutes=1)), key)
 
 
-async def erased(hub: Hub, person: str) -> PersonDataCounts:
+async def erase(hub: Hub, person: str) -> PersonDataCounts:
     async with hub.transaction() as tx:
         return await erase_person(tx, person, OPERATOR)
 
 
 async def test_nothing_of_an_erased_person_remains(inbox: Inbox, hub: Hub, database_urls: DatabaseUrls) -> None:
-    await live(inbox, MINA, USER)
+    await create_personal_data(inbox, MINA, USER)
     before = await dumped(database_urls)
     assert before.count(MINA.encode()) > 10
 
-    gone = await erased(hub, MINA)
+    counts = await erase(hub, MINA)
 
     after = await dumped(database_urls)
-    assert (gone.requests, gone.toasts) == (4, 2)
+    assert (counts.requests, counts.toasts) == (4, 2)
     assert MINA.encode() not in after
-    assert SAID.encode() not in after
+    assert SECRET_TEXT.encode() not in after
     assert await inbox.db.fetchval("select count(*) from notification.preferences") == 0
     assert await inbox.db.fetchval("select count(*) from identity.users") == 1
 
 
 async def test_an_erasure_keeps_the_data_of_others(inbox: Inbox, hub: Hub) -> None:
-    await live(inbox, JUN, USER)
-    await live(inbox, JUN[:-1], "0192f0c1-0000-7000-8000-000000000002")  # an id that another's begins with
+    await create_personal_data(inbox, JUN, USER)
+    await create_personal_data(inbox, JUN[:-1], "0192f0c1-0000-7000-8000-000000000002")  # a prefix of JUN
     before = await person_rows(hub, JUN)
 
-    await erased(hub, JUN[:-1])
+    await erase(hub, JUN[:-1])
 
     assert await person_rows(hub, JUN) == before
     assert await inbox.db.fetchval("select count(*) from pabal.limits") == 2
@@ -216,7 +216,7 @@ async def person_rows(hub: Hub, person: str) -> dict[str, Any]:
 
 async def test_audit_entries_are_found_by_the_pseudonym(inbox: Inbox, hub: Hub) -> None:
     await inbox.arrive(MINA)
-    await erased(hub, MINA)
+    await erase(hub, MINA)
 
     rows = await inbox.db.fetch(
         "select actor, action, details from pabal.audit_log where subject = $1", person_pseudonym(MINA)
@@ -228,14 +228,14 @@ async def test_audit_entries_are_found_by_the_pseudonym(inbox: Inbox, hub: Hub) 
 async def test_an_erasure_ends_open_streams(inbox: Inbox, hub: Hub) -> None:
     stream, _ = await hub.toast_streams.open(await inbox.person(MINA), None)
 
-    await erased(hub, MINA)
+    await erase(hub, MINA)
 
     async with asyncio.timeout(10):
         assert [change async for change in stream.changes(timedelta(seconds=20))] == []
 
 
 async def test_an_export_is_complete_and_has_no_credentials(inbox: Inbox, hub: Hub) -> None:
-    await live(inbox, MINA, USER)
+    await create_personal_data(inbox, MINA, USER)
     token = await inbox.token(MINA)
 
     async with hub.transaction() as tx:
@@ -245,15 +245,15 @@ async def test_an_export_is_complete_and_has_no_credentials(inbox: Inbox, hub: H
     assert document["person"]["dm_enabled"] is False
     assert document["preferences"]["user_id"] == USER
     assert [len(document[name]) for name in ("requests", "toasts", "addresses", "tokens")] == [4, 2, 1, 4]
-    assert {request["payload"].get("text") for request in document["requests"]} == {None, SAID}
-    assert {toast["body"] for toast in document["toasts"]} == {SAID}
-    assert [audit_query["action"] for audit_query in document["deeds"]].count("person_token.issued") == 3
+    assert {request["payload"].get("text") for request in document["requests"]} == {None, SECRET_TEXT}
+    assert {toast["body"] for toast in document["toasts"]} == {SECRET_TEXT}
+    assert [entry["action"] for entry in document["deeds"]].count("person_token.issued") == 3
     assert hashlib.sha256(token.encode()).hexdigest() not in str(document)
 
 
 async def test_an_unknown_person_is_not_found(inbox: Inbox, hub: Hub) -> None:
     await inbox.arrive(MINA)
-    for verb in (erase_person, export_person):
+    for operation in (erase_person, export_person):
         with pytest.raises(NotFound, match="No such person"):
             async with hub.transaction() as tx:
-                await verb(tx, JUN, OPERATOR)
+                await operation(tx, JUN, OPERATOR)

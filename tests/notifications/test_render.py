@@ -25,7 +25,7 @@ from pabal.notifications.templates.render import (
 )
 from pabal.notifications.templates.template import TEMPLATE_LOCALES, Template, TemplateText, VariableType
 
-NO_DEADLINE = trying(deadline=None)  # the machine may work for others meanwhile
+NO_DEADLINE = trying(deadline=None)  # the machine may be busy
 SAMPLES: dict[VariableType, Any] = {
     VariableType.TEXT: "Minu",
     VariableType.INTEGER: 12900,
@@ -34,7 +34,7 @@ SAMPLES: dict[VariableType, Any] = {
 }
 DISCORD = [NotificationChannel.USER_DM, NotificationChannel.GUILD_AUDIT_CHANNEL]
 ESCAPED = re.compile(r"\\[^0-9A-Za-z\s]")
-"""As Discord reads a backslash: before anything that is no letter, digit or space, it makes that plain."""
+"""Discord's backslash escape: it applies to any character except letters, digits and spaces."""
 
 
 def template(body: str, title: str | None = None, **variables: VariableType) -> Template:
@@ -44,7 +44,7 @@ def template(body: str, title: str | None = None, **variables: VariableType) -> 
     return Template("shop.sold", NotificationCategory.PAYMENT, Criticality.NORMAL, variables, texts, "")
 
 
-def values(
+def render_value(
     value: Any,
     channel: NotificationChannel = NotificationChannel.USER_DM,
     kind: VariableType = VariableType.TEXT,
@@ -53,12 +53,12 @@ def values(
     return render_notification(template(body, it=kind), channel, "en", {"it": value}).body
 
 
-@pytest.mark.parametrize("each", load_templates().all(), ids=lambda each: each.key)
-def test_every_template_has_both_languages_for_each_channel(each: Template) -> None:
-    payload = {name: SAMPLES[kind] for name, kind in each.variables.items()}
+@pytest.mark.parametrize("builtin", load_templates().all(), ids=lambda builtin: builtin.key)
+def test_every_template_has_both_languages_for_each_channel(builtin: Template) -> None:
+    payload = {name: SAMPLES[kind] for name, kind in builtin.variables.items()}
 
-    for channel in each.texts:
-        ko, en = (render_notification(each, channel, locale, payload) for locale in ("ko", "en"))
+    for channel in builtin.texts:
+        ko, en = (render_notification(builtin, channel, locale, payload) for locale in ("ko", "en"))
         assert re.search("[가-힣]", f"{ko.title}{ko.body}")
         assert not re.search("[가-힣]", f"{en.title}{en.body}")
         assert "{" not in f"{ko.title}{ko.body}{en.title}{en.body}"
@@ -79,13 +79,13 @@ def test_every_template_has_both_languages_for_each_channel(each: Template) -> N
 )
 @pytest.mark.parametrize("channel", [*NotificationChannel])
 def test_a_value_is_never_read_as_a_template(channel: NotificationChannel, value: str) -> None:
-    shown = values(value, channel)
+    body = render_value(value, channel)
 
-    assert ESCAPED.sub(lambda pair: pair[0][1], shown).replace("@\u200b", "@") == value
+    assert ESCAPED.sub(lambda pair: pair[0][1], body).replace("@\u200b", "@") == value
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "escaped"),
     [
         ("@everyone", "@\u200beveryone"),
         ("<@123>", r"\<@" + "\u200b" + r"123\>"),
@@ -100,12 +100,12 @@ def test_a_value_is_never_read_as_a_template(channel: NotificationChannel, value
     ],
 )
 @pytest.mark.parametrize("channel", DISCORD)
-def test_values_are_escaped_for_discord(channel: NotificationChannel, value: str, shown: str) -> None:
-    assert values(value, channel) == shown
+def test_values_are_escaped_for_discord(channel: NotificationChannel, value: str, escaped: str) -> None:
+    assert render_value(value, channel) == escaped
 
 
 def test_values_are_not_escaped_in_a_toast() -> None:
-    assert values("<b>@everyone</b> [x](y)", NotificationChannel.DASHBOARD_TOAST) == "<b>@everyone</b> [x](y)"
+    assert render_value("<b>@everyone</b> [x](y)", NotificationChannel.DASHBOARD_TOAST) == "<b>@everyone</b> [x](y)"
 
 
 @NO_DEADLINE
@@ -113,10 +113,11 @@ def test_values_are_not_escaped_in_a_toast() -> None:
 @example(":0.")
 @example("*- ")
 def test_no_markdown_character_of_a_value_stays_unescaped(value: str) -> None:
-    bare = ESCAPED.sub("x", escape_for_discord(value))  # in its place: what follows it begins no line
+    # A placeholder replaces each escape, so that the next character does not move to a line start.
+    unescaped = ESCAPED.sub("x", escape_for_discord(value))
 
-    assert not re.search(r"[\\`*_~|<>\[\]()#]|@(?!\u200b)|://", bare)
-    assert not re.search(r"^\s*([-+]|\d+\.)", bare, re.MULTILINE)
+    assert not re.search(r"[\\`*_~|<>\[\]()#]|@(?!\u200b)|://", unescaped)
+    assert not re.search(r"^\s*([-+]|\d+\.)", unescaped, re.MULTILINE)
 
 
 @NO_DEADLINE
@@ -126,49 +127,49 @@ def test_escaping_loses_nothing(value: str) -> None:
 
 
 def test_many_empty_lines_are_escaped_in_linear_time() -> None:
-    began = time.process_time()
+    started = time.process_time()
 
     assert LINE_START_MARKERS.sub(r"\1x", "\n" * 20_000 + "- a") == "\n" * 20_000 + "x a"
 
-    assert time.process_time() - began < 1
+    assert time.process_time() - started < 1
 
 
 def test_invisible_characters_are_removed() -> None:
-    assert values("a\x00b\u202ec\u2066d\x1b[0m\r\ne", NotificationChannel.DASHBOARD_TOAST) == "abcd[0m\ne"
+    assert render_value("a\x00b\u202ec\u2066d\x1b[0m\r\ne", NotificationChannel.DASHBOARD_TOAST) == "abcd[0m\ne"
 
 
 def test_markdown_of_the_template_is_kept() -> None:
-    assert values("*x*", body="**{{ it }}**") == r"**\*x\***"
+    assert render_value("*x*", body="**{{ it }}**") == r"**\*x\***"
 
 
 def test_a_long_value_does_not_push_out_the_text_around_it() -> None:
-    shown = values("x" * 100_000, body="{{ it }} is done")
+    body = render_value("x" * 100_000, body="{{ it }} is done")
 
-    assert shown == "x" * (MAX_VALUE_LENGTH - 1) + ELLIPSIS + " is done"
+    assert body == "x" * (MAX_VALUE_LENGTH - 1) + ELLIPSIS + " is done"
 
 
 @pytest.mark.parametrize("channel", [*NotificationChannel])
 @NO_DEADLINE
 @given(st.text(st.sampled_from("x가😀\\*\n "), min_size=0, max_size=1000))
 def test_a_text_fits_its_channel_for_any_values(channel: NotificationChannel, value: str) -> None:
-    many = template(
+    long_template = template(
         "{{ a }}{{ b }}{{ c }}{{ d }}{{ e }}", "{{ a }}{{ b }}", **dict.fromkeys("abcde", VariableType.TEXT)
     )
 
-    shown = render_notification(many, channel, "ko", dict.fromkeys("abcde", value))
+    text = render_notification(long_template, channel, "ko", dict.fromkeys("abcde", value))
 
-    assert utf16_length(shown.title or "") <= CHANNEL_LIMITS[channel].title
-    assert 0 < utf16_length(shown.body) <= CHANNEL_LIMITS[channel].body
-    assert "\n" not in (shown.title or "")
+    assert utf16_length(text.title or "") <= CHANNEL_LIMITS[channel].title
+    assert 0 < utf16_length(text.body) <= CHANNEL_LIMITS[channel].body
+    assert "\n" not in (text.title or "")
 
 
 @NO_DEADLINE
 @given(st.text(max_size=50), st.integers(2, 40))
 def test_a_truncated_text_ends_in_an_ellipsis(text: str, limit: int) -> None:
-    stored = truncate_utf16(text, limit)
+    truncated = truncate_utf16(text, limit)
 
-    assert len(stored.encode("utf-16-le", "surrogatepass")) // 2 <= limit
-    assert stored == text or (stored.endswith(ELLIPSIS) and text.startswith(stored[:-1]))
+    assert len(truncated.encode("utf-16-le", "surrogatepass")) // 2 <= limit
+    assert truncated == text or (truncated.endswith(ELLIPSIS) and text.startswith(truncated[:-1]))
 
 
 @pytest.mark.parametrize(
@@ -185,14 +186,14 @@ def test_an_unsupported_language_falls_back_to_english(locale: str, language: st
 
 
 def test_filters_and_conditions_are_rendered() -> None:
-    done = load_templates().get("restore.completed")
+    completed = load_templates().get("restore.completed")
     payload = {"guild": "Minu", "restored": 12900, "failed": 0}
 
-    clean = render_notification(done, NotificationChannel.USER_DM, "en", payload)
-    broken = render_notification(done, NotificationChannel.USER_DM, "en", payload | {"failed": 1234})
+    without_failures = render_notification(completed, NotificationChannel.USER_DM, "en", payload)
+    with_failures = render_notification(completed, NotificationChannel.USER_DM, "en", payload | {"failed": 1234})
 
-    assert clean == RenderedText("Restore finished", "Restored 12,900 items in **Minu**.")
-    assert broken.body.endswith("1,234 could not be restored.")
+    assert without_failures == RenderedText("Restore finished", "Restored 12,900 items in **Minu**.")
+    assert with_failures.body.endswith("1,234 could not be restored.")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_filters_and_conditions_are_rendered() -> None:
 )
 def test_a_value_of_another_type_is_not_rendered(kind: VariableType, value: Any) -> None:
     with pytest.raises(Unrenderable, match="it"):
-        values(value, kind=kind)
+        render_value(value, kind=kind)
 
 
 @pytest.mark.parametrize(
@@ -238,10 +239,10 @@ def test_a_mismatched_payload_is_unrenderable() -> None:
             {"headline": "", "story": ""},
         )
     with pytest.raises(Unrenderable, match=r"shop\.sold"):
-        values("x", body="{{ it | grouped }}")
+        render_value("x", body="{{ it | grouped }}")
     with pytest.raises(Unrenderable, match=r"shop\.sold"):
-        values(10**5000, kind=VariableType.INTEGER)
+        render_value(10**5000, kind=VariableType.INTEGER)
 
 
 def test_a_rendered_body_is_never_empty() -> None:
-    assert values("  ", NotificationChannel.DASHBOARD_TOAST) == ELLIPSIS
+    assert render_value("  ", NotificationChannel.DASHBOARD_TOAST) == ELLIPSIS

@@ -43,23 +43,23 @@ async def hub(hub: Hub) -> Hub:
     return await register_builtin_templates(hub)
 
 
-async def at_hour(hub: Hub, travel: Travel, hour: int) -> datetime:
-    """Move to that hour in Korea, at least a little later than now; when that is."""
+async def travel_to_korean_hour(hub: Hub, travel: Travel, hour: int) -> datetime:
+    """Travel to the next half past this hour in Korea. Return the time."""
     now = datetime.now(KOREA_TIMEZONE)
-    discord = now.replace(hour=hour, minute=30)
-    await travel(discord + timedelta(days=discord <= now) - now)
+    target = now.replace(hour=hour, minute=30)
+    await travel(target + timedelta(days=target <= now) - now)
     async with hub.autocommit() as tx:
         rows = await request_notifications(tx, [draft_notification(hub, recipient="clock")], TESTER)
     return rows[0].created_at
 
 
 async def test_a_request_is_pending_with_its_decision(hub: Hub) -> None:
-    [created] = await request_drafts(hub, draft_notification(hub, correlation_id="c1"))
+    [requested] = await request_drafts(hub, draft_notification(hub, correlation_id="c1"))
 
-    row = await load_notification(hub, created.id)
+    row = await load_notification(hub, requested.id)
     assert (row.state, row.reason, row.payload, row.requested_by) == ("pending", None, PAID, "tester")
     assert row.decision == ["dm_enabled", "category_on", "address_healthy"]
-    assert row.scheduled_at == row.created_at == created.scheduled_at
+    assert row.scheduled_at == row.created_at == requested.scheduled_at
     assert row.correlation_id == "c1"
 
 
@@ -67,9 +67,9 @@ async def test_a_request_is_pending_with_its_decision(hub: Hub) -> None:
     ("key", "priority"), [("antinuke.triggered", 1), ("payment.succeeded", 5), ("marketing.news", 5)]
 )
 async def test_priority_comes_from_the_template(hub: Hub, key: str, priority: int) -> None:
-    [created] = await request_drafts(hub, draft_notification(hub, key))
+    [requested] = await request_drafts(hub, draft_notification(hub, key))
 
-    assert (await load_notification(hub, created.id)).priority == priority
+    assert (await load_notification(hub, requested.id)).priority == priority
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ async def test_priority_comes_from_the_template(hub: Hub, key: str, priority: in
         ({"recipient": "1" * 65}, "recipient_id"),
         ({"locale": "korean"}, "locale"),
         ({"guild": UUID(int=7)}, "guild_id"),
-        ({"scheduled_at": datetime(2030, 1, 1)}, "scheduled_at"),  # noqa: DTZ001 the mistake itself
+        ({"scheduled_at": datetime(2030, 1, 1)}, "scheduled_at"),  # noqa: DTZ001 naive on purpose
         ({"expires_at": datetime.min.replace(tzinfo=KOREA_TIMEZONE)}, "expires_at"),
         ({"idempotency_key": "", "source": "minu_find"}, "idempotency_key"),
         ({"idempotency_key": "k"}, "idempotency_key"),
@@ -95,34 +95,34 @@ async def test_priority_comes_from_the_template(hub: Hub, key: str, priority: in
     ],
 )
 async def test_invalid_fields_are_reported(hub: Hub, values: dict[str, Any], field: str) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as error:
         await request_drafts(hub, draft_notification(hub, **values))
 
-    assert refused.value.errors[0].field == field
+    assert error.value.errors[0].field == field
     assert await list_all_notifications(hub) == []
 
 
 async def test_all_invalid_variables_are_reported_together(hub: Hub) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as error:
         await request_drafts(hub, draft_notification(hub, payload={"amount": 1.5, "currency": "KRW"}))
 
-    assert {item.field: item.why for item in refused.value.errors} == {
+    assert {field_error.field: field_error.why for field_error in error.value.errors} == {
         "payload.amount": "must be of type integer",
         "payload.item": "is required, of type text",
     }
 
 
 async def test_unused_payload_keys_are_not_stored(hub: Hub) -> None:
-    [created] = await request_drafts(hub, draft_notification(hub, payload=PAID | {"card": "4111"}))
+    [requested] = await request_drafts(hub, draft_notification(hub, payload=PAID | {"card": "4111"}))
 
-    assert (await load_notification(hub, created.id)).payload == PAID
+    assert (await load_notification(hub, requested.id)).payload == PAID
 
 
-# What people want
+# Preferences
 
 
 @pytest.mark.parametrize(
-    ("off", "what", "reason"),
+    ("flag", "template_and_channel", "reason"),
     [
         ("dm_enabled", ("payment.succeeded", "user_dm"), "dm_disabled"),
         ("payment_notifications", ("payment.succeeded", "user_dm"), "category_off"),
@@ -133,21 +133,23 @@ async def test_unused_payload_keys_are_not_stored(hub: Hub) -> None:
     ],
 )
 async def test_preferences_suppress_a_request_with_a_reason(
-    hub: Hub, database_urls: DatabaseUrls, off: str, what: tuple[str, str], reason: str | None
+    hub: Hub, database_urls: DatabaseUrls, flag: str, template_and_channel: tuple[str, str], reason: str | None
 ) -> None:
-    await sql(database_urls, f"insert into notification.people (discord_id, {off}) values ('100', false)")
+    await sql(database_urls, f"insert into notification.people (discord_id, {flag}) values ('100', false)")
 
-    [created] = await request_drafts(hub, draft_notification(hub, what[0], channel=NotificationChannel(what[1])))
+    [requested] = await request_drafts(
+        hub, draft_notification(hub, template_and_channel[0], channel=NotificationChannel(template_and_channel[1]))
+    )
 
-    row = await load_notification(hub, created.id)
-    assert created.reason == row.reason == reason
+    row = await load_notification(hub, requested.id)
+    assert requested.reason == row.reason == reason
     assert row.state == ("suppressed" if reason else "pending")
     assert (row.ended_at is not None) == (reason is not None)
     assert not reason or reason in row.decision
 
 
 async def test_marketing_at_night_is_scheduled_for_the_morning(hub: Hub, travel: Travel) -> None:
-    now = await at_hour(hub, travel, 23)
+    now = await travel_to_korean_hour(hub, travel, 23)
 
     [news, paid] = await request_drafts(hub, draft_notification(hub, "marketing.news"), draft_notification(hub))
 
@@ -159,7 +161,7 @@ async def test_marketing_at_night_is_scheduled_for_the_morning(hub: Hub, travel:
 
 
 async def test_marketing_scheduled_for_the_night_moves_to_the_morning(hub: Hub, travel: Travel) -> None:
-    now = await at_hour(hub, travel, 12)
+    now = await travel_to_korean_hour(hub, travel, 12)
 
     [news, paid] = await request_drafts(
         hub,
@@ -174,22 +176,24 @@ async def test_marketing_scheduled_for_the_night_moves_to_the_morning(hub: Hub, 
 
 
 async def test_an_emergency_never_expires(hub: Hub) -> None:
-    soon = datetime.now(UTC) + timedelta(minutes=5)
+    expires_at = datetime.now(UTC) + timedelta(minutes=5)
 
-    [nuked, paid] = await request_drafts(
-        hub, draft_notification(hub, "antinuke.triggered", expires_at=soon), draft_notification(hub, expires_at=soon)
+    [emergency, paid] = await request_drafts(
+        hub,
+        draft_notification(hub, "antinuke.triggered", expires_at=expires_at),
+        draft_notification(hub, expires_at=expires_at),
     )
 
-    assert (await load_notification(hub, nuked.id)).expires_at is None
-    assert (await load_notification(hub, paid.id)).expires_at == soon
+    assert (await load_notification(hub, emergency.id)).expires_at is None
+    assert (await load_notification(hub, paid.id)).expires_at == expires_at
 
 
 async def test_the_guild_is_stored(hub: Hub, database_urls: DatabaseUrls) -> None:
     guild = await sql(database_urls, "insert into guild.guilds default values returning id")
 
-    [created] = await request_drafts(hub, draft_notification(hub, guild=guild))
+    [requested] = await request_drafts(hub, draft_notification(hub, guild=guild))
 
-    assert (await load_notification(hub, created.id)).guild_id == guild
+    assert (await load_notification(hub, requested.id)).guild_id == guild
 
 
 # Keys
@@ -201,17 +205,17 @@ def draft_with_key(hub: Hub, key: str = "k", **overrides: Any) -> NotificationDr
 
 async def test_the_same_key_returns_the_same_notification(hub: Hub) -> None:
     [first] = await request_drafts(hub, draft_with_key(hub))
-    [again] = await request_drafts(
+    [repeated] = await request_drafts(
         hub, draft_with_key(hub, payload=dict(reversed(PAID.items())) | {"more": 1}, correlation_id="other")
     )
 
-    assert (first.repeated, again.repeated) == (False, True)
-    assert again.id == first.id
+    assert (first.repeated, repeated.repeated) == (False, True)
+    assert repeated.id == first.id
     assert len(await list_all_notifications(hub)) == 1
 
 
 @pytest.mark.parametrize(
-    "other",
+    "overrides",
     [
         {"recipient": "101"},
         {"channel": NotificationChannel.DASHBOARD_TOAST},
@@ -223,24 +227,24 @@ async def test_the_same_key_returns_the_same_notification(hub: Hub) -> None:
         {"dedupe_key": "d"},
     ],
 )
-async def test_the_same_key_with_other_content_is_a_conflict(hub: Hub, other: dict[str, Any]) -> None:
+async def test_the_same_key_with_other_content_is_a_conflict(hub: Hub, overrides: dict[str, Any]) -> None:
     [first] = await request_drafts(hub, draft_with_key(hub))
 
     with pytest.raises(Conflict, match=str(first.id)):
-        await request_drafts(hub, draft_with_key(hub, **other))
+        await request_drafts(hub, draft_with_key(hub, **overrides))
 
     assert len(await list_all_notifications(hub)) == 1
 
 
 async def test_a_service_has_its_own_keys(hub: Hub) -> None:
-    created = await request_drafts(
+    requested = await request_drafts(
         hub,
         draft_with_key(hub, dedupe_key="d"),
         draft_with_key(hub, source="minu_build", dedupe_key="d"),
         draft_notification(hub, dedupe_key="d"),
     )
 
-    assert len({item.id for item in created}) == 3
+    assert len({notification.id for notification in requested}) == 3
 
 
 async def test_a_dedupe_key_allows_one_notification(hub: Hub) -> None:
@@ -250,7 +254,7 @@ async def test_a_dedupe_key_allows_one_notification(hub: Hub) -> None:
     [third] = await request_drafts(hub, draft_notification(hub, "antinuke.triggered", dedupe_key="d"))
 
     assert first.id == second.id == third.id
-    assert [item.repeated for item in (first, second, third)] == [False, True, True]
+    assert [notification.repeated for notification in (first, second, third)] == [False, True, True]
 
 
 async def test_each_draft_of_a_batch_fails_alone(hub: Hub) -> None:
@@ -266,7 +270,7 @@ async def test_each_draft_of_a_batch_fails_alone(hub: Hub) -> None:
     async with hub.transaction() as tx:
         results = await try_request_notifications(tx, drafts, TESTER)
 
-    assert [type(item).__name__ for item in results] == [
+    assert [type(result).__name__ for result in results] == [
         "RequestedNotification",
         "Conflict",
         "Invalid",
@@ -290,45 +294,47 @@ async def test_a_rolled_back_request_is_not_stored(hub: Hub) -> None:
             _ = 1 / 0
     assert await list_all_notifications(hub) == []
 
-    [created] = await request_drafts(hub, draft_with_key(hub))
-    assert not created.repeated
+    [requested] = await request_drafts(hub, draft_with_key(hub))
+    assert not requested.repeated
 
 
 async def test_a_hundred_concurrent_requests_create_one_notification(hub: Hub) -> None:
-    created = await asyncio.gather(*(request_drafts(hub, draft_with_key(hub, dedupe_key="d")) for _ in range(100)))
+    batches = await asyncio.gather(*(request_drafts(hub, draft_with_key(hub, dedupe_key="d")) for _ in range(100)))
 
-    assert len({item.id for [item] in created}) == 1
-    assert sum(not item.repeated for [item] in created) == 1
+    assert len({notification.id for [notification] in batches}) == 1
+    assert sum(not notification.repeated for [notification] in batches) == 1
     assert len(await list_all_notifications(hub)) == 1
 
 
 async def test_the_same_keys_in_another_order_do_not_deadlock(hub: Hub, database_urls: DatabaseUrls) -> None:
     low, middle, high = (draft_with_key(hub, key) for key in ("a", "b", "c"))
 
-    async def after(discord: int, *drafts: NotificationDraft) -> list[RequestedNotification]:
-        await until(lambda: waits(database_urls, discord))
+    async def request_when_waiting(waiting: int, *drafts: NotificationDraft) -> list[RequestedNotification]:
+        await until(lambda: is_waiting(database_urls, waiting))
         return await request_drafts(hub, *drafts)
 
-    async with given_up(hub, middle):
-        both = asyncio.gather(after(0, low, middle, high), after(1, high, middle, low))
-        await until(lambda: waits(database_urls, 2))  # each with its first key, did they not come in one order
+    async with roll_back_after(hub, middle):
+        requests = asyncio.gather(
+            request_when_waiting(0, low, middle, high), request_when_waiting(1, high, middle, low)
+        )
+        await until(lambda: is_waiting(database_urls, 2))  # without a common lock order, each would hold its first key
 
-    upward, downward = await both
-    assert [item.id for item in upward] == [item.id for item in reversed(downward)]
+    ascending, descending = await requests
+    assert [notification.id for notification in ascending] == [notification.id for notification in reversed(descending)]
 
 
 async def test_a_key_of_a_rolled_back_transaction_is_free(hub: Hub, database_urls: DatabaseUrls) -> None:
-    async with given_up(hub, draft_with_key(hub)):
+    async with roll_back_after(hub, draft_with_key(hub)):
         second = asyncio.create_task(request_drafts(hub, draft_with_key(hub)))
-        await until(lambda: waits(database_urls, 1))
+        await until(lambda: is_waiting(database_urls, 1))
 
-    [created] = await second
-    assert not created.repeated
+    [requested] = await second
+    assert not requested.repeated
 
 
 @asynccontextmanager
-async def given_up(hub: Hub, draft: NotificationDraft) -> AsyncGenerator[None]:
-    """A notice that is asked for as long as the block lasts, and then not asked for after all."""
+async def roll_back_after(hub: Hub, draft: NotificationDraft) -> AsyncGenerator[None]:
+    """Request the notification for the duration of the block, then roll it back."""
     with pytest.raises(ZeroDivisionError):
         async with hub.transaction() as tx:
             await request_notifications(tx, [draft], TESTER)
@@ -336,30 +342,30 @@ async def given_up(hub: Hub, draft: NotificationDraft) -> AsyncGenerator[None]:
             _ = 1 / 0
 
 
-async def waits(database_urls: DatabaseUrls, number: int) -> bool:
-    """Whether this many transactions wait for the key of another."""
-    waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-    return await sql(database_urls, waiting) == number
+async def is_waiting(database_urls: DatabaseUrls, number: int) -> bool:
+    """Whether exactly this many transactions wait for a lock."""
+    query = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    return await sql(database_urls, query) == number
 
 
-# Many
+# Batches
 
 
 async def test_ten_thousand_recipients_are_one_statement(hub: Hub, database_urls: DatabaseUrls) -> None:
     await sql(database_urls, "insert into notification.people (discord_id, payment_notifications) values ('7', false)")
     drafts = [draft_notification(hub, recipient=str(number), dedupe_key=str(number)) for number in range(10_000)]
-    ran: list[str] = []
+    queries: list[str] = []
 
-    def note(query: asyncpg.connection.LoggedQuery) -> None:  # type: ignore[name-defined]
-        ran.append(query.query)
+    def record_query(query: asyncpg.connection.LoggedQuery) -> None:  # type: ignore[name-defined]
+        queries.append(query.query)
 
     async with hub.transaction() as tx:
-        tx._connection.add_query_logger(note)
+        tx._connection.add_query_logger(record_query)
         await request_notifications(tx, drafts, TESTER)
-        tx._connection.remove_query_logger(note)
+        tx._connection.remove_query_logger(record_query)
 
-    assert sum("insert into notification.requests" in query for query in ran) == 1
-    assert len(ran) <= 5
+    assert sum("insert into notification.requests" in query for query in queries) == 1
+    assert len(queries) <= 5
     for state, number in (("pending", 9999), ("suppressed", 1)):
         assert await sql(database_urls, "select count(*) from notification.requests where state = $1", state) == number
 
@@ -387,9 +393,9 @@ async def test_an_emergency_is_pending_with_all_preferences_off(hub: Hub, databa
         "insert into notification.people (discord_id, dm_enabled, antinuke_notifications) values ('100', false, false)",
     )
 
-    [created] = await request_drafts(
+    [requested] = await request_drafts(
         hub, draft_notification(hub, "antinuke.triggered", payload=ATTACK, incident=str(uuid4()))
     )
 
-    assert (await load_notification(hub, created.id)).decision[0] == "emergency"
-    assert created.state == "pending"
+    assert (await load_notification(hub, requested.id)).decision[0] == "emergency"
+    assert requested.state == "pending"

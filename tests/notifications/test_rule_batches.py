@@ -35,10 +35,10 @@ async def settle(hub: Hub, events: Sequence[ClaimedEvent]) -> None:
     assert await build_rules_handler(hub).handle_events(events) == {event.id for event in events}
 
 
-async def settle_state(database_urls: DatabaseUrls) -> dict[str, str]:
-    """How many of the hub's events are where."""
-    counted = "select status, count(*)::text from public.event_queue where target_service = 'hub' group by status"
-    return dict(await sql(database_urls, f"select array_agg(array[status, count]) from ({counted}) s"))
+async def events_by_status(database_urls: DatabaseUrls) -> dict[str, str]:
+    """The number of the hub's events per status."""
+    count_query = "select status, count(*)::text from public.event_queue where target_service = 'hub' group by status"
+    return dict(await sql(database_urls, f"select array_agg(array[status, count]) from ({count_query}) s"))
 
 
 async def test_events_with_few_notifications_share_a_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
@@ -54,14 +54,18 @@ async def test_events_with_few_notifications_share_a_transaction(hub: Hub, datab
 
 async def test_an_event_with_many_notifications_has_its_own_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub, recipients=["users"])
-    for begin in (0, NOTIFICATIONS_PER_TRANSACTION, 2 * NOTIFICATIONS_PER_TRANSACTION):
-        await say(hub, "order.paid", payload=BUYER | {"users": [*range(begin, begin + NOTIFICATIONS_PER_TRANSACTION)]})
+    for first_recipient in (0, NOTIFICATIONS_PER_TRANSACTION, 2 * NOTIFICATIONS_PER_TRANSACTION):
+        await say(
+            hub,
+            "order.paid",
+            payload=BUYER | {"users": [*range(first_recipient, first_recipient + NOTIFICATIONS_PER_TRANSACTION)]},
+        )
 
     await settle(hub, await claim(hub))
 
     assert await sql(database_urls, TRANSACTIONS) == 3
     assert await sql(database_urls, "select count(*) from notification.requests") == 3 * NOTIFICATIONS_PER_TRANSACTION
-    assert await settle_state(database_urls) == {"completed": "3"}
+    assert await events_by_status(database_urls) == {"completed": "3"}
 
 
 async def test_an_unexpected_error_fails_only_its_event(hub: Hub, database_urls: DatabaseUrls) -> None:
@@ -69,20 +73,20 @@ async def test_an_unexpected_error_fails_only_its_event(hub: Hub, database_urls:
     for number in range(MANY):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
-    async def stumbles(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
+    async def fail_on_seven(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
         outcomes = await apply_rules(tx, events, hub.templates)
         if any(event.payload["user"]["discord_id"] == "7" for event in events):
             raise ZeroDivisionError("seven")
         return outcomes
 
-    async def over() -> bool:
-        return await settle_state(database_urls) == {"completed": str(MANY - 1), "pending": "1"}
+    async def is_settled() -> bool:
+        return await events_by_status(database_urls) == {"completed": str(MANY - 1), "pending": "1"}
 
-    async with run_rules_workers(hub, rules_worker(hub, TransactionalHandler(hub.db, stumbles))):
-        await until(over)
+    async with run_rules_workers(hub, rules_worker(hub, TransactionalHandler(hub.db, fail_on_seven))):
+        await until(is_settled)
 
-    assert sorted(int(created.recipient_id) for created in await list_all_notifications(hub)) == [
-        n for n in range(MANY) if n != 7
+    assert sorted(int(notification.recipient_id) for notification in await list_all_notifications(hub)) == [
+        number for number in range(MANY) if number != 7
     ]
-    waiting = "select last_error from public.event_queue where target_service = 'hub' and status = 'pending'"
-    assert await sql(database_urls, waiting) == "ZeroDivisionError: seven"
+    error_query = "select last_error from public.event_queue where target_service = 'hub' and status = 'pending'"
+    assert await sql(database_urls, error_query) == "ZeroDivisionError: seven"

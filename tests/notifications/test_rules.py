@@ -22,27 +22,27 @@ async def hub(hub: Hub) -> Hub:
     return await register_builtin_templates(hub)
 
 
-async def delivery_id(hub: Hub, database_urls: DatabaseUrls) -> bool:
+async def is_delivered_to_hub(hub: Hub, database_urls: DatabaseUrls) -> bool:
     published = await say(hub, "order.paid", payload=BUYER)
     return await sql(database_urls, "select exists (select from public.event_queue where parent_id = $1)", published)
 
 
 async def test_the_hub_is_subscribed_only_to_active_rules(hub: Hub, database_urls: DatabaseUrls) -> None:
-    assert not await delivery_id(hub, database_urls)
+    assert not await is_delivered_to_hub(hub, database_urls)
     rule = await add_test_rule(hub)
-    assert await delivery_id(hub, database_urls)
+    assert await is_delivered_to_hub(hub, database_urls)
 
     async with hub.transaction() as tx:
         await update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
-    assert not await delivery_id(hub, database_urls)
+    assert not await is_delivered_to_hub(hub, database_urls)
 
     async with hub.transaction() as tx:
         await update_rule(tx, hub.templates, rule.id, {"is_active": True, "event_pattern": "order.*"}, TESTER)
-    assert await delivery_id(hub, database_urls)
+    assert await is_delivered_to_hub(hub, database_urls)
 
     async with hub.transaction() as tx:
         await remove_rule(tx, rule.id, TESTER)
-    assert not await delivery_id(hub, database_urls)
+    assert not await is_delivered_to_hub(hub, database_urls)
     assert await sql(database_urls, "select count(*) from pabal.subscriptions") == 0
 
 
@@ -55,7 +55,7 @@ async def test_a_rule_inserted_with_sql_works(hub: Hub, database_urls: DatabaseU
 
     await publish_and_settle(hub, database_urls)
 
-    assert [created.recipient_type for created in await list_all_notifications(hub)] == ["dashboard_toast"]
+    assert [notification.recipient_type for notification in await list_all_notifications(hub)] == ["dashboard_toast"]
 
 
 async def test_a_rules_subscription_is_removed_only_with_the_rule(hub: Hub) -> None:
@@ -91,10 +91,10 @@ async def test_a_rules_subscription_is_removed_only_with_the_rule(hub: Hub) -> N
     ],
 )
 async def test_invalid_rule_fields_are_reported(hub: Hub, values: dict[str, Any], field: str) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as error:
         await add_test_rule(hub, **values)
 
-    assert [mistake.field for mistake in refused.value.errors] == [field]
+    assert [field_error.field for field_error in error.value.errors] == [field]
     async with hub.autocommit() as tx:
         assert await list_rules(tx) == []
 
@@ -106,22 +106,24 @@ async def test_a_change_must_leave_a_valid_rule(hub: Hub) -> None:
         async with hub.transaction() as tx:
             await update_rule(tx, hub.templates, rule.id, {"template_key": "marketing.news"}, TESTER)
     async with hub.transaction() as tx:
-        both = {"template_key": "marketing.news", "variables": {}}
-        changed = await update_rule(tx, hub.templates, rule.id, both, TESTER)
+        changes = {"template_key": "marketing.news", "variables": {}}
+        changed = await update_rule(tx, hub.templates, rule.id, changes, TESTER)
 
     assert (changed.template_key, changed.variables, changed.created_by) == ("marketing.news", {}, "tester")
 
 
 async def test_a_rule_without_its_template_can_only_be_turned_off(hub: Hub) -> None:
     rule = await add_test_rule(hub)
-    without = TemplateCatalogue({item.key: item for item in hub.templates.all() if item.key != rule.template_key})
+    other_templates = TemplateCatalogue(
+        {template.key: template for template in hub.templates.all() if template.key != rule.template_key}
+    )
 
-    for to in ({"is_active": True}, {"name": "other"}, {"is_active": False, "name": "other"}):
+    for changes in ({"is_active": True}, {"name": "other"}, {"is_active": False, "name": "other"}):
         with pytest.raises(Invalid, match="template_key: no such template"):
             async with hub.transaction() as tx:
-                await update_rule(tx, without, rule.id, to, TESTER)
+                await update_rule(tx, other_templates, rule.id, changes, TESTER)
     async with hub.transaction() as tx:
-        changed = await update_rule(tx, without, rule.id, {"is_active": False}, TESTER)
+        changed = await update_rule(tx, other_templates, rule.id, {"is_active": False}, TESTER)
 
     assert not changed.is_active
 
@@ -143,10 +145,10 @@ async def test_rule_changes_are_audited(hub: Hub, database_urls: DatabaseUrls) -
         await update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
         await remove_rule(tx, rule.id, TESTER)
 
-    audit_log = await sql(
+    actions = await sql(
         database_urls, "select array_agg(action order by id) from pabal.audit_log where subject = $1", str(rule.id)
     )
-    assert audit_log == ["rule.added", "rule.changed", "rule.removed"]
+    assert actions == ["rule.added", "rule.changed", "rule.removed"]
     async with hub.autocommit() as tx:
         with pytest.raises(NotFound):
             await find_rule(tx, rule.id)

@@ -25,8 +25,8 @@ async def request_emergency(
     return await notifier.request("antinuke.triggered", recipient, incident=incident, **overrides)
 
 
-async def states(notifier: NotificationHub, *requests: UUID) -> list[str]:
-    rows = [await notifier.row(item) for item in requests]
+async def states_or_reasons(notifier: NotificationHub, *requests: UUID) -> list[str]:
+    rows = [await notifier.row(request) for request in requests]
     return [row["reason"] or row["state"] for row in rows]
 
 
@@ -43,35 +43,40 @@ async def test_a_recipient_gets_the_same_incident_once_a_minute(
 ) -> None:
     first = await request_emergency(notifier, "raid-1")
     await notifier.dispatch()
-    same, other, unnamed = (
+    same_incident, other_incident, without_incident = (
         await request_emergency(notifier, "raid-1"),
         await request_emergency(notifier, "raid-2"),
         await request_emergency(notifier),
     )
-    elsewhere = await request_emergency(notifier, "raid-1", recipient="101")
+    other_recipient = await request_emergency(notifier, "raid-1", recipient="101")
     toast = await request_emergency(notifier, "raid-1", channel=NotificationChannel.DASHBOARD_TOAST)
     await notifier.dispatch()
 
-    assert await states(notifier, first, same, other, unnamed) == ["sent", "storm", "sent", "sent"]
-    assert await states(notifier, elsewhere, toast) == ["sent", "sent"]
-    assert '"at_send", "same_incident"' in (await notifier.row(same))["decision"]
-    assert await notifier.state(same) == ("suppressed", "storm", 0)
+    assert await states_or_reasons(notifier, first, same_incident, other_incident, without_incident) == [
+        "sent",
+        "storm",
+        "sent",
+        "sent",
+    ]
+    assert await states_or_reasons(notifier, other_recipient, toast) == ["sent", "sent"]
+    assert '"at_send", "same_incident"' in (await notifier.row(same_incident))["decision"]
+    assert await notifier.state(same_incident) == ("suppressed", "storm", 0)
 
     await notifier.travel(61 * SECOND)
-    again = await request_emergency(notifier, "raid-1")
+    later = await request_emergency(notifier, "raid-1")
     await notifier.dispatch()
-    assert await states(notifier, again) == ["sent"]
+    assert await states_or_reasons(notifier, later) == ["sent"]
     assert len(discord.messages_to("100")) == 4
 
 
 async def test_incidents_of_different_services_are_different(notifier: NotificationHub, discord: FakeDiscord) -> None:
     requests = [
-        await request_emergency(notifier, "raid-1", source=item)
-        for item in ("minu_find", "minu_keep", None, "minu_find")
+        await request_emergency(notifier, "raid-1", source=service)
+        for service in ("minu_find", "minu_keep", None, "minu_find")
     ]
     await notifier.dispatch()
 
-    assert sorted(await states(notifier, *requests)) == ["sent", "sent", "sent", "storm"]
+    assert sorted(await states_or_reasons(notifier, *requests)) == ["sent", "sent", "sent", "storm"]
     assert len(discord.messages_to("100")) == 3
 
 
@@ -86,7 +91,7 @@ async def test_two_workers_send_one_of_concurrent_emergencies(
     ):
         await until(notifier.is_idle)
 
-    assert sorted(await states(notifier, *requests)) == ["sent"] + ["storm"] * 11
+    assert sorted(await states_or_reasons(notifier, *requests)) == ["sent"] + ["storm"] * 11
     assert len(discord.messages) == 1
 
 
@@ -113,35 +118,35 @@ async def test_a_retry_is_sent_despite_later_emergencies(notifier: NotificationH
     await notifier.travel(5 * SECOND)
     await notifier.dispatch()
 
-    assert sorted(await states(notifier, *others)) == ["sent"] * 4 + ["storm"]
+    assert sorted(await states_or_reasons(notifier, *others)) == ["sent"] * 4 + ["storm"]
     assert await notifier.state(first) == ("sent", None, 2)
 
 
 async def test_emergencies_beyond_five_in_ten_minutes_become_one_summary(
     notifier: NotificationHub, discord: FakeDiscord
 ) -> None:
-    passed = [await request_emergency(notifier) for _ in range(5)]
+    sent = [await request_emergency(notifier) for _ in range(5)]
     await notifier.dispatch()
     await notifier.travel(MINUTE)
-    held = [await request_emergency(notifier) for _ in range(3)]
+    suppressed = [await request_emergency(notifier) for _ in range(3)]
     await notifier.dispatch()
-    late = await request_emergency(notifier)
+    last_suppressed = await request_emergency(notifier)
     await notifier.dispatch()
 
-    assert await states(notifier, *passed) == ["sent"] * 5
-    assert await states(notifier, *held, late) == ["storm"] * 4
+    assert await states_or_reasons(notifier, *sent) == ["sent"] * 5
+    assert await states_or_reasons(notifier, *suppressed, last_suppressed) == ["storm"] * 4
     [summary] = await summaries(notifier)
     assert (summary["count"], summary["state"]) == ("4", "pending")
     assert timedelta(minutes=8, seconds=30) < summary["wait"] <= timedelta(minutes=9)
 
     await notifier.travel(9 * MINUTE)
     await notifier.dispatch()
-    titles = [item.title for item in discord.messages_to("100")]
+    titles = [message.title for message in discord.messages_to("100")]
     assert titles[5:] == ["긴급 알림 4건을 모았어요"]
 
-    again = await request_emergency(notifier)
+    after_storm = await request_emergency(notifier)
     await notifier.dispatch()
-    assert await states(notifier, again) == ["sent"]
+    assert await states_or_reasons(notifier, after_storm) == ["sent"]
 
 
 async def test_a_summary_of_a_dead_worker_is_still_updated(notifier: NotificationHub) -> None:
@@ -150,15 +155,15 @@ async def test_a_summary_of_a_dead_worker_is_still_updated(notifier: Notificatio
     await notifier.dispatch()
     await notifier.travel(11 * MINUTE)
     async with notifier.hub.autocommit() as tx:
-        [held] = await LANE.claim(tx, 1, MINUTE, "mayfly")
+        [claimed] = await LANE.claim(tx, 1, MINUTE, "crashed worker")
     await notifier.travel(2 * MINUTE)
     storm = [await request_emergency(notifier) for _ in range(6)]
-    later = "update notification.requests set scheduled_at = pabal.now() + interval '1 day' where id = $1"
-    await notifier.owner.execute(later, held.id)
+    postpone = "update notification.requests set scheduled_at = pabal.now() + interval '1 day' where id = $1"
+    await notifier.owner.execute(postpone, claimed.id)
     await notifier.dispatch()
 
-    assert sorted(await states(notifier, *storm)) == ["sent"] * 5 + ["storm"]
-    assert [(item["id"], item["count"]) for item in await summaries(notifier)] == [(held.id, "2")]
+    assert sorted(await states_or_reasons(notifier, *storm)) == ["sent"] * 5 + ["storm"]
+    assert [(summary["id"], summary["count"]) for summary in await summaries(notifier)] == [(claimed.id, "2")]
 
 
 async def test_a_summary_overrides_preferences(notifier: NotificationHub, discord: FakeDiscord) -> None:
@@ -169,15 +174,17 @@ async def test_a_summary_overrides_preferences(notifier: NotificationHub, discor
     await notifier.travel(11 * MINUTE)
     await notifier.dispatch()
 
-    assert [item["state"] for item in await summaries(notifier)] == ["sent"]
+    assert [summary["state"] for summary in await summaries(notifier)] == ["sent"]
     assert len(discord.messages_to("100")) == 6
 
 
 async def test_the_limit_is_per_recipient_across_workers(
     notifier: NotificationHub, database_urls: DatabaseUrls, discord: FakeDiscord
 ) -> None:
-    requests = [await request_emergency(notifier, recipient=item) for item in ("100", "101") for _ in range(20)]
-    in_guild = [
+    requests = [
+        await request_emergency(notifier, recipient=recipient) for recipient in ("100", "101") for _ in range(20)
+    ]
+    guild_requests = [
         await request_emergency(notifier, recipient=AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL)
         for _ in range(7)
     ]
@@ -188,14 +195,14 @@ async def test_the_limit_is_per_recipient_across_workers(
     ):
         await until(notifier.is_idle)
 
-    assert sorted(await states(notifier, *requests)) == ["sent"] * 10 + ["storm"] * 30
-    assert sorted(await states(notifier, *in_guild)) == ["sent"] * 5 + ["storm"] * 2
+    assert sorted(await states_or_reasons(notifier, *requests)) == ["sent"] * 10 + ["storm"] * 30
+    assert sorted(await states_or_reasons(notifier, *guild_requests)) == ["sent"] * 5 + ["storm"] * 2
     assert (len(discord.messages_to("100")), len(discord.messages_to("101")), len(discord.messages_in(AUDIT))) == (
         5,
         5,
         5,
     )
-    assert sorted(item["count"] for item in await summaries(notifier)) == ["15", "15", "2"]
+    assert sorted(summary["count"] for summary in await summaries(notifier)) == ["15", "15", "2"]
 
 
 async def test_other_notifications_are_never_suppressed_by_the_storm_guard(

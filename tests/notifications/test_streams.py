@@ -28,15 +28,15 @@ pytestmark = pytest.mark.anyio
 Travel = Callable[[timedelta], Awaitable[None]]
 TOAST_PROCESS = Path(__file__).with_name("toast_process.py")
 HELLO = RenderedText("Hello", "there")
-PULSE = timedelta(seconds=20)
-[REST] = parse_queries("-- name: rest\nselect pg_sleep(:seconds)")
+HEARTBEAT = timedelta(seconds=20)
+[SLEEP] = parse_queries("-- name: sleep\nselect pg_sleep(:seconds)")
 
 
 async def collect_changes(stream: ToastStream, count: int) -> list[ToastChange]:
-    """The next changes a stream brings."""
+    """The next changes of a stream."""
     rows: list[ToastChange] = []
     async with asyncio.timeout(10):
-        changes = stream.changes(PULSE)
+        changes = stream.changes(HEARTBEAT)
         async for change in changes:
             assert change is not None
             rows.append(change)
@@ -52,94 +52,94 @@ async def test_a_stream_sends_changes_after_its_number_and_then_new_ones(inbox: 
     [first, _] = await inbox.changes()
     stream, now = await hub.toast_streams.open(person, first.seq)
     assert now.unread == 2
-    live = await inbox.arrive()
+    new = await inbox.arrive()
     await inbox.mark(old, ToastAction.READ)
 
-    rows = await collect_changes(stream, 3)
+    changes = await collect_changes(stream, 3)
     hub.toast_streams.close(stream)
 
-    assert [(change.id, change.state) for change in rows] == [(missed, "unseen"), (live, "unseen"), (old, "read")]
-    assert rows[-1].unread == 2
+    assert [(change.id, change.state) for change in changes] == [(missed, "unseen"), (new, "unseen"), (old, "read")]
+    assert changes[-1].unread == 2
 
 
 async def test_a_stream_without_a_number_starts_now_and_with_an_unknown_number_at_the_beginning(
     inbox: Inbox, hub: Hub
 ) -> None:
     person, old = await inbox.person(), await inbox.arrive()
-    now, _ = await hub.toast_streams.open(person, None)
-    strange, _ = await hub.toast_streams.open(person, 10**9)
+    from_now, _ = await hub.toast_streams.open(person, None)
+    from_unknown, _ = await hub.toast_streams.open(person, 10**9)
     new = await inbox.arrive()
 
-    assert [change.id for change in await collect_changes(now, 1)] == [new]
-    assert [change.id for change in await collect_changes(strange, 2)] == [old, new]
-    for stream in (now, strange):
+    assert [change.id for change in await collect_changes(from_now, 1)] == [new]
+    assert [change.id for change in await collect_changes(from_unknown, 2)] == [old, new]
+    for stream in (from_now, from_unknown):
         hub.toast_streams.close(stream)
 
 
 async def test_a_change_in_one_process_reaches_streams_of_another(
     inbox: Inbox, hub: Hub, database_urls: DatabaseUrls
 ) -> None:
-    async with open_hub(hub.settings, database_urls) as elsewhere:
-        await until(lambda: elsewhere.doorbell.listening)
-        stream, _ = await elsewhere.toast_streams.open(await inbox.person(), None)
+    async with open_hub(hub.settings, database_urls) as other_hub:
+        await until(lambda: other_hub.doorbell.listening)
+        stream, _ = await other_hub.toast_streams.open(await inbox.person(), None)
         toast = await inbox.arrive()
         [change] = await collect_changes(stream, 1)
-        elsewhere.toast_streams.close(stream)
+        other_hub.toast_streams.close(stream)
 
     assert change.id == toast
 
 
 async def test_a_stream_has_no_changes_of_other_people(inbox: Inbox, hub: Hub) -> None:
-    mine, _ = await hub.toast_streams.open(await inbox.person(MINA), None)
-    theirs, _ = await hub.toast_streams.open(await inbox.person(JUN), None)
-    toast = await inbox.arrive(MINA)
-    other = await inbox.arrive(JUN)
+    mina_stream, _ = await hub.toast_streams.open(await inbox.person(MINA), None)
+    jun_stream, _ = await hub.toast_streams.open(await inbox.person(JUN), None)
+    mina_toast = await inbox.arrive(MINA)
+    jun_toast = await inbox.arrive(JUN)
 
-    assert [change.id for change in await collect_changes(mine, 1)] == [toast]
-    assert [change.id for change in await collect_changes(theirs, 1)] == [other]
-    for stream in (mine, theirs):
+    assert [change.id for change in await collect_changes(mina_stream, 1)] == [mina_toast]
+    assert [change.id for change in await collect_changes(jun_stream, 1)] == [jun_toast]
+    for stream in (mina_stream, jun_stream):
         hub.toast_streams.close(stream)
 
 
 async def test_a_slow_client_has_a_bounded_buffer_and_gets_everything_in_the_end(inbox: Inbox, hub: Hub) -> None:
     person = await inbox.person()
-    lazy, _ = await hub.toast_streams.open(person, None)
-    eager, _ = await hub.toast_streams.open(person, None)
+    slow_stream, _ = await hub.toast_streams.open(person, None)
+    fast_stream, _ = await hub.toast_streams.open(person, None)
     count = 2 * MAX_PENDING_CHANGES + 50
     await inbox.db.execute(
-        "with made as (insert into notification.requests "
+        "with inserted as (insert into notification.requests "
         "(id, recipient_type, recipient_id, template_key, payload, state, sent_at) "
         "select pabal.uuid7(), 'dashboard_toast', $1, 'test.payment', '{}', 'sent', pabal.now() "
         "from generate_series(1, $2::integer) returning id) "
         "insert into notification.toasts (id, recipient_id, category, criticality, locale, body) "
-        "select id, $1, 'payment', 'normal', 'ko', 'x' from made",
+        "select id, $1, 'payment', 'normal', 'ko', 'x' from inserted",
         MINA,
         count,
     )
 
-    assert len(await collect_changes(eager, count)) == count
-    assert len(lazy._pending) == MAX_PENDING_CHANGES
-    rows = await collect_changes(lazy, count)
+    assert len(await collect_changes(fast_stream, count)) == count
+    assert len(slow_stream._pending) == MAX_PENDING_CHANGES
+    changes = await collect_changes(slow_stream, count)
 
-    assert [change.seq for change in rows] == sorted({change.seq for change in rows})
-    for stream in (lazy, eager):
+    assert [change.seq for change in changes] == sorted({change.seq for change in changes})
+    for stream in (slow_stream, fast_stream):
         hub.toast_streams.close(stream)
 
 
 async def test_a_stream_ends_with_its_token(inbox: Inbox, hub: Hub, travel: Travel) -> None:
-    gone, stays = await inbox.person(), await inbox.person()
-    ended, _ = await hub.toast_streams.open(gone, None)
-    open_, _ = await hub.toast_streams.open(stays, None)
+    revoked, valid = await inbox.person(), await inbox.person()
+    revoked_stream, _ = await hub.toast_streams.open(revoked, None)
+    valid_stream, _ = await hub.toast_streams.open(valid, None)
     async with hub.transaction() as tx:
-        await revoke_person_token(tx, gone)
+        await revoke_person_token(tx, revoked)
         notify_toast_streams(tx, MINA)
 
     async with asyncio.timeout(10):
-        assert [change async for change in ended.changes(PULSE)] == []
-    assert not open_.is_closed
+        assert [change async for change in revoked_stream.changes(HEARTBEAT)] == []
+    assert not valid_stream.is_closed
     await travel(tokens.PERSON_COOKIE_LIFETIME)
     async with asyncio.timeout(10):
-        assert [change async for change in open_.changes(PULSE)] == []
+        assert [change async for change in valid_stream.changes(HEARTBEAT)] == []
     assert len(hub.toast_streams) == 0
 
 
@@ -167,36 +167,36 @@ async def test_idle_streams_hold_no_connection_and_share_one_query(inbox: Inbox,
 
 
 async def test_reconnecting_streams_get_every_change_once_under_many_writers(inbox: Inbox, hub: Hub) -> None:
-    """Writers that draw their number early and commit late are what a number alone cannot show."""
-    dice = random.Random(7)  # the same storm every time
-    people_, item, writers = (MINA, JUN), 40, 8
-    held = [await inbox.request(person) for person in people_ for _ in range(item)]
-    dice.shuffle(held)
+    """Writers take a sequence number early and commit late, so a reader must not rely on the number alone."""
+    rng = random.Random(7)  # a fixed seed
+    people, per_person, writers = (MINA, JUN), 40, 8
+    requests = [await inbox.request(person) for person in people for _ in range(per_person)]
+    rng.shuffle(requests)
 
     async def write(share: list[ClaimedNotification]) -> None:
         for request in share:
             async with hub.transaction() as tx:
                 await add_toast(tx, request, HELLO)
-                await tx.value(REST, seconds=dice.choice((0, 0, 0.002, 0.02)))
+                await tx.value(SLEEP, seconds=rng.choice((0, 0, 0.002, 0.02)))
 
     async def follow(person: str) -> list[ToastChange]:
         reader, last, rows = await inbox.person(person), 0, list[ToastChange]()
-        while len(rows) < item:
+        while len(rows) < per_person:
             stream, _ = await hub.toast_streams.open(reader, last)
             with suppress(TimeoutError):
-                async with asyncio.timeout(dice.uniform(0.01, 0.2)):
-                    async for change in stream.changes(PULSE):
+                async with asyncio.timeout(rng.uniform(0.01, 0.2)):
+                    async for change in stream.changes(HEARTBEAT):
                         assert change is not None
                         rows.append(change)
                         last = change.seq
             hub.toast_streams.close(stream)
         return rows
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as storm:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         for number in range(writers):
-            storm.create_task(write(held[number::writers]))
-        followers = {(person, n): storm.create_task(follow(person)) for person in people_ for n in range(3)}
+            tasks.create_task(write(requests[number::writers]))
+        followers = {(person, n): tasks.create_task(follow(person)) for person in people for n in range(3)}
 
     for (person, _), follower in followers.items():
-        wanted = Counter(request.id for request in held if request.recipient_id == person)
-        assert Counter(change.id for change in follower.result()) == wanted
+        expected = Counter(request.id for request in requests if request.recipient_id == person)
+        assert Counter(change.id for change in follower.result()) == expected

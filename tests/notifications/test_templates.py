@@ -1,4 +1,4 @@
-"""Templates: files, code and database use the same keys, and errors name their place."""
+"""Templates: files, code and database use the same keys, and errors name their location."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ from support.notifications import draft_notification, register_builtin_templates
 
 CODE = Path(pabal.__file__).parent
 
-GOOD = """
+VALID_TEMPLATE = """
 category = "payment"
 
 [variables]
@@ -31,7 +31,7 @@ body = "{{ item }} 완료"
 title = "Note"
 body = "{{ item }} is done"
 """
-WANTED = {
+REQUIRED_KEYS = {
     "payment.succeeded",
     "payment.failed",
     "restore.completed",
@@ -46,17 +46,17 @@ WANTED = {
 }
 
 
-def write(folder: Path, text: str = GOOD, key: str = "shop.sold") -> Path:
+def write(folder: Path, text: str = VALID_TEMPLATE, key: str = "shop.sold") -> Path:
     path = folder / f"{key}.toml"
     path.write_text(text)
     return path
 
 
 def test_builtin_templates_are_valid() -> None:
-    shipped = load_templates()
+    builtin = load_templates()
 
-    assert {template.key for template in shipped.all()} >= WANTED
-    triggered = shipped.get("antinuke.triggered")
+    assert {template.key for template in builtin.all()} >= REQUIRED_KEYS
+    triggered = builtin.get("antinuke.triggered")
     assert (triggered.category, triggered.criticality) == (NotificationCategory.ANTINUKE, Criticality.EMERGENCY)
     assert triggered.variables["count"] is VariableType.INTEGER
     assert {*triggered.texts} == {*NotificationChannel}
@@ -79,10 +79,10 @@ def test_the_code_uses_only_defined_templates() -> None:
 def test_an_undefined_template_in_code_is_found(tmp_path: Path, source: str) -> None:
     (tmp_path / "shop.py").write_text(f"# a shop\n{source}\n")
 
-    [mistake] = find_unknown_keys_in_code(tmp_path, load_templates())
+    [key_error] = find_unknown_keys_in_code(tmp_path, load_templates())
 
-    assert mistake.field == "shop.py:2"
-    assert ".gone" in mistake.why
+    assert key_error.field == "shop.py:2"
+    assert ".gone" in key_error.why
 
 
 def test_defined_templates_and_other_strings_in_code_are_accepted(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ LOOP = "{% for i in item %}x{% endfor %}"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "why"),
+    ("old", "new", "message"),
     [
         ('[user_dm.en]\ntitle = "Note"\nbody = "{{ item }} is done"', "", "user_dm: has no text in en"),
         ("[user_dm.en]", "[user_dm.fr]", "user_dm.fr: unsupported language; use ko or en"),
@@ -128,36 +128,38 @@ LOOP = "{% for i in item %}x{% endfor %}"
         ("category", "= category", "Invalid statement"),
     ],
 )
-def test_an_invalid_template_is_reported_with_its_error(tmp_path: Path, old: str, new: str, why: str) -> None:
-    assert old in GOOD
-    write(tmp_path, GOOD.replace(old, new))
+def test_an_invalid_template_is_reported_with_its_error(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in VALID_TEMPLATE
+    write(tmp_path, VALID_TEMPLATE.replace(old, new))
 
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as error:
         load_templates(tmp_path)
 
-    assert {mistake.field for mistake in refused.value.errors} == {"shop.sold.toml"}
-    assert any(why in mistake.why for mistake in refused.value.errors), refused.value.errors
+    assert {key_error.field for key_error in error.value.errors} == {"shop.sold.toml"}
+    assert any(message in key_error.why for key_error in error.value.errors), error.value.errors
 
 
 def test_all_invalid_templates_are_reported_together(tmp_path: Path) -> None:
     write(tmp_path, 'category = "payment"\n')
     write(tmp_path, key="Shop Sold")
 
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as error:
         load_templates(tmp_path)
 
-    assert {mistake.field for mistake in refused.value.errors} == {"shop.sold.toml", "Shop Sold.toml"}
+    assert {key_error.field for key_error in error.value.errors} == {"shop.sold.toml", "Shop Sold.toml"}
 
 
 def test_an_operator_adds_and_replaces_templates(tmp_path: Path) -> None:
     write(tmp_path)
-    ours = (templates.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
-    write(tmp_path, ours.replace("(Ad)", "(Advertising)"), "marketing.news")
+    builtin = (templates.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
+    write(tmp_path, builtin.replace("(Ad)", "(Advertising)"), "marketing.news")
 
-    both = load_templates(tmp_path)
+    catalogue = load_templates(tmp_path)
 
-    assert both.get("shop.sold").texts[NotificationChannel.USER_DM]["en"].body == "{{ item }} is done"
-    assert both.get("marketing.news").texts[NotificationChannel.USER_DM]["en"].title == "(Advertising) {{ headline }}"
+    assert catalogue.get("shop.sold").texts[NotificationChannel.USER_DM]["en"].body == "{{ item }} is done"
+    assert (
+        catalogue.get("marketing.news").texts[NotificationChannel.USER_DM]["en"].title == "(Advertising) {{ headline }}"
+    )
     assert "shop.sold" not in load_templates()
 
 
@@ -170,7 +172,7 @@ def test_a_replaced_template_must_keep_its_variables(tmp_path: Path) -> None:
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="PABAL_TEMPLATES"):
-        load_templates(tmp_path / "nowhere")
+        load_templates(tmp_path / "missing")
 
 
 def test_an_unknown_template_key_is_invalid() -> None:
@@ -181,18 +183,18 @@ def test_an_unknown_template_key_is_invalid() -> None:
 # In the database
 
 
-def only(*keys: str) -> TemplateCatalogue:
-    shipped = load_templates()
-    return TemplateCatalogue({key: shipped.get(key) for key in keys})
+def catalogue_of(*keys: str) -> TemplateCatalogue:
+    builtin = load_templates()
+    return TemplateCatalogue({key: builtin.get(key) for key in keys})
 
 
-async def state(database_urls: DatabaseUrls, key: str) -> tuple[int, bool]:
-    values = await sql(
+async def version_and_retired(database_urls: DatabaseUrls, key: str) -> tuple[int, bool]:
+    columns = await sql(
         database_urls,
         "select array[version, (retired_at is not null)::int] from notification.templates where key = $1",
         key,
     )
-    return values[0], bool(values[1])
+    return columns[0], bool(columns[1])
 
 
 @pytest.mark.anyio
@@ -200,17 +202,17 @@ async def test_registering_again_writes_only_changed_templates(
     hub: Hub, database_urls: DatabaseUrls, tmp_path: Path
 ) -> None:
     await register_builtin_templates(hub)
-    first = await sql(database_urls, "select max(xmin::text) from notification.templates")
+    xmin = await sql(database_urls, "select max(xmin::text) from notification.templates")
     await register_builtin_templates(hub)
-    assert await sql(database_urls, "select max(xmin::text) from notification.templates where version = 1") == first
+    assert await sql(database_urls, "select max(xmin::text) from notification.templates where version = 1") == xmin
 
-    ours = (templates.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
-    write(tmp_path, ours.replace("(Ad)", "(Advertising)"), "marketing.news")
+    builtin = (templates.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
+    write(tmp_path, builtin.replace("(Ad)", "(Advertising)"), "marketing.news")
     async with hub.transaction() as tx:
         await register_templates(tx, load_templates(tmp_path))
 
-    assert await state(database_urls, "marketing.news") == (2, False)
-    assert await state(database_urls, "payment.failed") == (1, False)
+    assert await version_and_retired(database_urls, "marketing.news") == (2, False)
+    assert await version_and_retired(database_urls, "payment.failed") == (1, False)
     text = "select texts -> 'user_dm' -> 'en' ->> 'title' from notification.templates where key = 'marketing.news'"
     assert await sql(database_urls, text) == "(Advertising) {{ headline }}"
 
@@ -219,11 +221,11 @@ async def test_registering_again_writes_only_changed_templates(
 async def test_a_removed_template_is_retired_and_can_return(hub: Hub, database_urls: DatabaseUrls) -> None:
     await register_builtin_templates(hub)
     async with hub.transaction() as tx:
-        await register_templates(tx, only("payment.succeeded"))
-    assert await state(database_urls, "payment.failed") == (1, True)
+        await register_templates(tx, catalogue_of("payment.succeeded"))
+    assert await version_and_retired(database_urls, "payment.failed") == (1, True)
 
     await register_builtin_templates(hub)
-    assert await state(database_urls, "payment.failed") == (2, False)
+    assert await version_and_retired(database_urls, "payment.failed") == (2, False)
 
 
 @pytest.mark.anyio
@@ -246,10 +248,10 @@ async def test_unknown_templates_in_use_are_found(hub: Hub, database_urls: Datab
     )
     async with hub.autocommit() as tx:
         assert await find_unknown_keys_in_database(tx, hub.templates) == []
-        rows = await find_unknown_keys_in_database(tx, only("payment.failed"))
-    assert [mistake.why.partition(" ")[0] for mistake in rows] == ["marketing.news", "payment.succeeded"]
+        errors = await find_unknown_keys_in_database(tx, catalogue_of("payment.failed"))
+    assert [key_error.why.partition(" ")[0] for key_error in errors] == ["marketing.news", "payment.succeeded"]
 
     await sql(database_urls, "update notification.requests set state = 'suppressed', reason = 'cancelled'")
     async with hub.autocommit() as tx:
-        rows = await find_unknown_keys_in_database(tx, only("payment.failed"))
-    assert [mistake.why.partition(" ")[0] for mistake in rows] == ["marketing.news"]
+        errors = await find_unknown_keys_in_database(tx, catalogue_of("payment.failed"))
+    assert [key_error.why.partition(" ")[0] for key_error in errors] == ["marketing.news"]

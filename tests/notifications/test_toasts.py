@@ -11,7 +11,6 @@ import pytest
 
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
-from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.lane import LANE, ClaimedNotification
 from pabal.notifications.templates.render import RenderedText
@@ -34,64 +33,62 @@ pytestmark = pytest.mark.anyio
 Travel = Callable[[timedelta], Awaitable[None]]
 TOAST_PROCESS = Path(__file__).with_name("toast_process.py")
 HELLO = RenderedText("Hello", "there")
-PULSE = timedelta(seconds=20)
-[REST] = parse_queries("-- name: rest\nselect pg_sleep(:seconds)")
 
 
-# Arriving
+# Insertion
 
 
 async def test_a_toast_has_the_category_and_criticality_of_its_template(inbox: Inbox) -> None:
     await inbox.db.execute("insert into notification.people (discord_id, locale) values ($1, 'en')", MINA)
-    plain, result = await inbox.arrive(category="antinuke"), await inbox.arrive(JUN, title=None, locale="en-US")
+    mina_toast, jun_toast = await inbox.arrive(category="antinuke"), await inbox.arrive(JUN, title=None, locale="en-US")
 
     [toast] = await inbox.listed()
-    assert (toast.id, toast.category, toast.criticality, toast.locale) == (plain, "antinuke", "emergency", "en")
+    assert (toast.id, toast.category, toast.criticality, toast.locale) == (mina_toast, "antinuke", "emergency", "en")
     assert (toast.title, toast.body, toast.state) == ("Paid", "Thank you.", "unseen")
     [other] = await inbox.listed(JUN)
-    assert (other.id, other.title, other.locale) == (result, None, "en-US")
+    assert (other.id, other.title, other.locale) == (jun_toast, None, "en-US")
 
 
 async def test_a_toast_is_inserted_once(inbox: Inbox, hub: Hub) -> None:
-    held = await inbox.request()
-    came: list[bool] = []
-    for words in ("first", "second"):
+    claimed = await inbox.request()
+    inserted: list[bool] = []
+    for body in ("first", "second"):
         async with hub.transaction() as tx:
-            came.append(await add_toast(tx, held, RenderedText(None, words)))
+            inserted.append(await add_toast(tx, claimed, RenderedText(None, body)))
 
-    assert came == [True, False]
+    assert inserted == [True, False]
     assert [toast.body for toast in await inbox.listed()] == ["first"]
 
 
 async def test_only_a_dashboard_notification_becomes_a_toast(inbox: Inbox, hub: Hub) -> None:
-    held = await inbox.request()
+    claimed = await inbox.request()
     await inbox.db.execute("update notification.requests set recipient_type = 'user_dm'")
 
     async with hub.transaction() as tx:
-        assert not await add_toast(tx, held, HELLO)
+        assert not await add_toast(tx, claimed, HELLO)
 
     assert await inbox.listed() == []
 
 
 async def test_two_workers_that_deliver_one_notification_insert_one_toast(inbox: Inbox, hub: Hub) -> None:
-    """The first lost its lease and came back: what it does ends nothing twice."""
+    """The first worker settles after it lost its lease: nothing is settled twice."""
     first = await inbox.request()
     await inbox.db.execute("update notification.requests set leased_until = pabal.now()")
     async with hub.autocommit() as tx:
         [second] = await LANE.claim(tx, 1, MINUTE, "other")
 
-    assert sorted(await asyncio.gather(delivered(hub, first), delivered(hub, second))) == [False, True]
+    assert sorted(await asyncio.gather(deliver(hub, first), deliver(hub, second))) == [False, True]
 
     assert [toast.id for toast in await inbox.listed()] == [first.id]
     assert await inbox.db.fetchval("select state from notification.requests") == "sent"
 
 
-async def delivered(hub: Hub, held: ClaimedNotification) -> bool:
+async def deliver(hub: Hub, claimed: ClaimedNotification) -> bool:
     """Settle and insert the toast in one transaction, as the dispatcher does. Return False if the lease was lost."""
     async with hub.transaction() as tx:
-        if not await LANE.settle(tx, [Settlement(held, DONE)]):
+        if not await LANE.settle(tx, [Settlement(claimed, DONE)]):
             return False
-        return await add_toast(tx, held, HELLO)
+        return await add_toast(tx, claimed, HELLO)
 
 
 async def test_a_worker_killed_before_the_commit_leaves_the_toast_to_another(
@@ -102,7 +99,7 @@ async def test_a_worker_killed_before_the_commit_leaves_the_toast_to_another(
         "values (pabal.uuid7(), 'dashboard_toast', $1, 'test.payment', '{}', 'pending')",
         MINA,
     )
-    victim = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         sys.executable,
         TOAST_PROCESS,
         database_urls.main,
@@ -110,62 +107,62 @@ async def test_a_worker_killed_before_the_commit_leaves_the_toast_to_another(
         tmp_path,
         stdout=asyncio.subprocess.PIPE,
     )
-    assert victim.stdout
+    assert process.stdout
     try:
-        assert await victim.stdout.readline() == b"arrived\n"
+        assert await process.stdout.readline() == b"arrived\n"
     finally:
-        victim.kill()
-        await victim.communicate()
+        process.kill()
+        await process.communicate()
     await until(lambda: is_released(inbox))
     assert await inbox.listed() == []
 
     await inbox.db.execute("update notification.requests set leased_until = pabal.now()")
     async with hub.autocommit() as tx:
-        [again] = await LANE.claim(tx, 1, MINUTE, "survivor")
-    assert await delivered(hub, again)
+        [reclaimed] = await LANE.claim(tx, 1, MINUTE, "survivor")
+    assert await deliver(hub, reclaimed)
 
-    assert again.attempt == 2
-    assert [toast.id for toast in await inbox.listed()] == [again.id]
+    assert reclaimed.attempt == 2
+    assert [toast.id for toast in await inbox.listed()] == [reclaimed.id]
 
 
 async def is_released(inbox: Inbox) -> bool:
-    """Whether the server has noticed that the killed one is gone."""
-    here = "(select oid from pg_database where datname = current_database())"
-    query = f"select count(*) from pg_locks where locktype = 'advisory' and database = {here}"
+    """Whether the server has released the locks of the killed process."""
+    database = "(select oid from pg_database where datname = current_database())"
+    query = f"select count(*) from pg_locks where locktype = 'advisory' and database = {database}"
     return await inbox.db.fetchval(query) == 0
 
 
 async def test_two_batches_for_the_same_inboxes_do_not_deadlock(inbox: Inbox, hub: Hub) -> None:
-    people_ = [str(number) for number in range(40)]
+    people = [str(number) for number in range(40)]
     for _ in range(5):
-        held = [await inbox.request(person) for person in people_ * 2]
-        one, two = held[: len(people_)], [*reversed(held[len(people_) :])]
-        async with asyncio.timeout(5), asyncio.TaskGroup() as both:
-            for batch in (one, two):
-                both.create_task(filled(hub, batch))
+        claimed = [await inbox.request(person) for person in people * 2]
+        ascending, descending = claimed[: len(people)], [*reversed(claimed[len(people) :])]
+        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+            for batch in (ascending, descending):
+                tasks.create_task(insert_batch(hub, batch))
 
-    assert {len(await inbox.listed(person)) for person in people_} == {10}
+    assert {len(await inbox.listed(person)) for person in people} == {10}
 
 
-async def filled(hub: Hub, batch: list[ClaimedNotification]) -> None:
+async def insert_batch(hub: Hub, batch: list[ClaimedNotification]) -> None:
     async with hub.transaction() as tx:
-        assert len(await add_toasts(tx, [NewToast(item, HELLO) for item in batch])) == len(batch)
+        assert len(await add_toasts(tx, [NewToast(request, HELLO) for request in batch])) == len(batch)
 
 
-# What a person does
+# Actions
 
 
 async def test_a_toast_is_unseen_seen_read_and_archived(inbox: Inbox) -> None:
     toast, other = await inbox.arrive(), await inbox.arrive()
     assert await inbox.unread() == 2
 
-    states = [(await inbox.mark(toast, details)).state for details in (ToastAction.SEEN, ToastAction.READ)]
+    states = [(await inbox.mark(toast, action)).state for action in (ToastAction.SEEN, ToastAction.READ)]
     assert (states, await inbox.unread()) == (["seen", "read"], 1)
     assert (await inbox.mark(toast, ToastAction.SEEN)).state == "read"
 
     assert (await inbox.mark(other, ToastAction.ARCHIVE)).state == "archived"
-    assert ([item.id for item in await inbox.listed()], await inbox.unread()) == ([toast], 0)
-    assert [item.id for item in await inbox.listed(archived=True)] == [other]
+    assert ([row.id for row in await inbox.listed()], await inbox.unread()) == ([toast], 0)
+    assert [row.id for row in await inbox.listed(archived=True)] == [other]
 
 
 async def test_reading_a_toast_marks_it_as_seen(inbox: Inbox) -> None:
@@ -179,9 +176,9 @@ async def test_repeating_an_action_changes_nothing(inbox: Inbox, travel: Travel)
     before = await inbox.mark(toast, ToastAction.READ)
     await travel(MINUTE)
 
-    again = await inbox.mark(toast, ToastAction.READ)
+    repeated = await inbox.mark(toast, ToastAction.READ)
 
-    assert (again.read_at, again.seq) == (before.read_at, before.seq)
+    assert (repeated.read_at, repeated.seq) == (before.read_at, before.seq)
 
 
 async def test_all_toasts_are_marked_as_read(inbox: Inbox, hub: Hub) -> None:
@@ -198,56 +195,56 @@ async def test_a_person_cannot_mark_the_toast_of_another(inbox: Inbox) -> None:
     toast = await inbox.arrive(MINA)
     before = await inbox.listed(MINA)
 
-    for details in ToastAction:
-        for id_ in (toast, new_id()):
+    for action in ToastAction:
+        for toast_id in (toast, new_id()):
             with pytest.raises(NotFound, match="No such toast"):
-                await inbox.mark(id_, details, JUN)
+                await inbox.mark(toast_id, action, JUN)
 
-    assert [(item.state, item.seq) for item in await inbox.listed(MINA)] == [("unseen", before[0].seq)]
+    assert [(row.state, row.seq) for row in await inbox.listed(MINA)] == [("unseen", before[0].seq)]
     assert await inbox.listed(JUN) == []
 
 
 async def test_toasts_are_listed_by_arrival_not_by_request_time(inbox: Inbox, hub: Hub) -> None:
-    planned = await inbox.request()
-    second = await inbox.arrive()
+    requested_first = await inbox.request()
+    inserted_first = await inbox.arrive()
     async with hub.transaction() as tx:
-        await add_toast(tx, planned, HELLO)
+        await add_toast(tx, requested_first, HELLO)
 
-    assert [item.id for item in await inbox.listed()] == [planned.id, second]
+    assert [row.id for row in await inbox.listed()] == [requested_first.id, inserted_first]
 
 
 async def test_pages_have_no_gaps(inbox: Inbox, hub: Hub) -> None:
     ids = [await inbox.arrive() for _ in range(7)]
-    rows: list[UUID] = []
+    listed: list[UUID] = []
     before = None
     async with hub.autocommit() as tx:
         while page := await list_toasts(tx, MINA, before=before, limit=3):
-            rows += [item.id for item in page]
+            listed += [toast.id for toast in page]
             before = page[-1].created_at, page[-1].id
 
-    assert rows == ids[::-1]
+    assert listed == ids[::-1]
 
 
-# Numbers
+# Sequence numbers
 
 
 async def test_concurrent_changes_of_an_inbox_are_numbered_in_commit_order(inbox: Inbox, hub: Hub) -> None:
-    first, second, elsewhere = await inbox.request(), await inbox.request(), await inbox.request(JUN)
-    async with hub.transaction() as slow:
-        await add_toast(slow, first, HELLO)
-        behind = asyncio.create_task(arrived(hub, second))
+    first, second, other_inbox = await inbox.request(), await inbox.request(), await inbox.request(JUN)
+    async with hub.transaction() as first_tx:
+        await add_toast(first_tx, first, HELLO)
+        waiting = asyncio.create_task(insert_toast(hub, second))
         await until(lambda: is_blocked(inbox))
-        await arrived(hub, elsewhere)  # another inbox is not blocked
-        assert not behind.done()
+        await insert_toast(hub, other_inbox)  # another inbox is not blocked
+        assert not waiting.done()
         assert await inbox.changes() == []
-    await behind
+    await waiting
 
     assert [change.id for change in await inbox.changes()] == [first.id, second.id]
 
 
-async def arrived(hub: Hub, held: ClaimedNotification) -> None:
+async def insert_toast(hub: Hub, claimed: ClaimedNotification) -> None:
     async with hub.transaction() as tx:
-        await add_toast(tx, held, HELLO)
+        await add_toast(tx, claimed, HELLO)
 
 
 async def is_blocked(inbox: Inbox) -> bool:
@@ -258,12 +255,12 @@ async def test_changes_by_plain_sql_are_numbered_as_well(inbox: Inbox, database_
     toast, other = await inbox.arrive(), await inbox.arrive()
     assert database_urls.direct
     async with connected(database_urls.direct) as writer:
-        change = writer.transaction()
-        await change.start()
+        transaction = writer.transaction()
+        await transaction.start()
         await writer.execute("update notification.toasts set seen_at = pabal.now() where id = $1", toast)
-        behind = asyncio.create_task(inbox.mark(other, ToastAction.READ))
+        waiting = asyncio.create_task(inbox.mark(other, ToastAction.READ))
         await until(lambda: is_blocked(inbox))
-        await change.commit()
-        await behind
+        await transaction.commit()
+        await waiting
 
-    assert [item.id for item in await inbox.changes()] == [toast, other]
+    assert [change.id for change in await inbox.changes()] == [toast, other]

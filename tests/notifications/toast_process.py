@@ -15,15 +15,15 @@ from pabal.queue.outcome import DONE
 from pabal.settings import Settings
 
 
-async def main(work: str, direct: str, folder: str) -> None:
-    configure_logging("warning", "json")  # to standard error: that it has arrived is all it says here
+async def main(main_url: str, direct_url: str, folder: str) -> None:
+    configure_logging("warning", "json")  # to standard error; standard output has only the line below
     settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
-    async with open_hub(settings, DatabaseUrls(work, direct)) as hub:
+    async with open_hub(settings, DatabaseUrls(main_url, direct_url)) as hub:
         async with hub.autocommit() as tx:
-            [held] = await LANE.claim(tx, 1, timedelta(minutes=1), "victim")
+            [claimed] = await LANE.claim(tx, 1, timedelta(minutes=1), "victim")
         async with hub.transaction() as tx:
-            await LANE.settle(tx, [Settlement(held, DONE)])
-            assert await add_toast(tx, held, RenderedText("Hello", "there"))
+            await LANE.settle(tx, [Settlement(claimed, DONE)])
+            assert await add_toast(tx, claimed, RenderedText("Hello", "there"))
             sys.stdout.write("arrived\n")
             sys.stdout.flush()
             await asyncio.Event().wait()

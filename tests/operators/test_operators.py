@@ -25,16 +25,16 @@ from pabal.operators.sessions import authenticate_operator, create_operator_sess
 
 pytestmark = pytest.mark.anyio
 
-HORSE = "correct horse"
+PASSWORD = "correct horse"
 BY = Actor("cli:root")
-[ACTIONS] = parse_queries("""
--- name: deeds
+[AUDIT_ENTRIES] = parse_queries("""
+-- name: audit_entries
 select actor, action, subject, details::text from pabal.audit_log order by id
 """)
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class AuditRow:
     actor: str
     action: str
     subject: str
@@ -43,40 +43,40 @@ class Noted:
 
 async def add(hub: Hub, name: str, role: Role = Role.VIEWER) -> Operator:
     async with hub.transaction() as tx:
-        return await add_operator(tx, name, HORSE, role, BY)
+        return await add_operator(tx, name, PASSWORD, role, BY)
 
 
-async def enter(hub: Hub, name: str, secret: str = HORSE) -> str:
+async def sign_in(hub: Hub, name: str, secret: str = PASSWORD) -> str:
     async with hub.transaction() as tx:
-        known = await authenticate_operator(await find_operator_credentials(tx, name), secret)
-        return await create_operator_session(tx, known, Actor(f"operator:{name}"))
+        credentials = await authenticate_operator(await find_operator_credentials(tx, name), secret)
+        return await create_operator_session(tx, credentials, Actor(f"operator:{name}"))
 
 
-async def here(hub: Hub, token: str) -> OperatorSession | None:
+async def find_session(hub: Hub, token: str) -> OperatorSession | None:
     async with hub.autocommit() as tx:
         return await find_operator_session(tx, token)
 
 
-async def noted(hub: Hub) -> list[Noted]:
+async def audit_rows(hub: Hub) -> list[AuditRow]:
     async with hub.autocommit() as tx:
-        return await tx.all(Noted, ACTIONS)
+        return await tx.all(AuditRow, AUDIT_ENTRIES)
 
 
 async def test_the_first_operator_gets_the_configured_password_which_is_not_shown(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        assert await ensure_first_operator(tx, "said by settings") is None
+        assert await ensure_first_operator(tx, "configured password") is None
 
-    assert await enter(hub, "admin", "said by settings")
+    assert await sign_in(hub, "admin", "configured password")
 
 
 async def test_without_a_configured_password_one_is_generated_and_shown_once(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        made = await ensure_first_operator(tx, None)
+        password = await ensure_first_operator(tx, None)
         assert await ensure_first_operator(tx, None) is None
 
-    assert made is not None
-    assert len(made) >= 20
-    assert await enter(hub, "admin", made)
+    assert password is not None
+    assert len(password) >= 20
+    assert await sign_in(hub, "admin", password)
 
 
 async def test_names_are_unique_ignoring_case(hub: Hub) -> None:
@@ -84,7 +84,7 @@ async def test_names_are_unique_ignoring_case(hub: Hub) -> None:
 
     with pytest.raises(Conflict, match="operator mina already exists"):
         await add(hub, "mina")
-    assert await enter(hub, "MINA")
+    assert await sign_in(hub, "MINA")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a b", "<script>", "a\nb", "\x1b[31m", "a/b"])
@@ -98,9 +98,9 @@ async def test_usual_names_are_accepted(hub: Hub, name: str) -> None:
     assert (await add(hub, name)).name == name
 
 
-@pytest.mark.parametrize(("length", "fits"), [(0, False), (7, False), (8, True), (1000, True), (1001, False)])
-async def test_a_password_has_8_to_1000_characters(length: int, *, fits: bool) -> None:
-    if fits:
+@pytest.mark.parametrize(("length", "valid"), [(0, False), (7, False), (8, True), (1000, True), (1001, False)])
+async def test_a_password_has_8_to_1000_characters(length: int, *, valid: bool) -> None:
+    if valid:
         assert await verify_password("가" * length, await hash_password("가" * length))
         return
     with pytest.raises(Invalid, match="password: must have 8 to 1,000 characters"):
@@ -110,44 +110,44 @@ async def test_a_password_has_8_to_1000_characters(length: int, *, fits: bool) -
 async def test_a_new_password_ends_every_session_and_invalidates_the_old_one(hub: Hub) -> None:
     await add(hub, "Mina")
     await add(hub, "Jun")
-    tokens = [await enter(hub, "Mina"), await enter(hub, "mina"), await enter(hub, "Jun")]
+    tokens = [await sign_in(hub, "Mina"), await sign_in(hub, "mina"), await sign_in(hub, "Jun")]
 
     async with hub.transaction() as tx:
         await set_operator_password(tx, "mina", await hash_password("another one"), BY)
 
-    assert [await here(hub, token) is not None for token in tokens] == [False, False, True]
+    assert [await find_session(hub, token) is not None for token in tokens] == [False, False, True]
     with pytest.raises(Unauthenticated):
-        await enter(hub, "Mina")
-    assert await enter(hub, "Mina", "another one")
+        await sign_in(hub, "Mina")
+    assert await sign_in(hub, "Mina", "another one")
     assert ("cli:root", "operator.password_changed", "Mina", '{"sessions": 2}') in [
-        (each.actor, each.action, each.subject, each.details) for each in await noted(hub)
+        (row.actor, row.action, row.subject, row.details) for row in await audit_rows(hub)
     ]
 
 
 async def test_disabling_an_operator_ends_their_sessions_for_good(hub: Hub) -> None:
     await add(hub, "Mina")
-    token = await enter(hub, "Mina")
+    token = await sign_in(hub, "Mina")
 
     async with hub.transaction() as tx:
         await disable_operator(tx, "Mina", BY)
-    assert await here(hub, token) is None
+    assert await find_session(hub, token) is None
     with pytest.raises(Unauthenticated):
-        await enter(hub, "Mina")
+        await sign_in(hub, "Mina")
 
     async with hub.transaction() as tx:
         await enable_operator(tx, "Mina", BY)
-    assert await here(hub, token) is None
-    assert await enter(hub, "Mina")
+    assert await find_session(hub, token) is None
+    assert await sign_in(hub, "Mina")
 
 
 async def test_a_new_role_applies_to_the_next_request(hub: Hub) -> None:
     await add(hub, "Mina")
-    token = await enter(hub, "Mina")
+    token = await sign_in(hub, "Mina")
 
     async with hub.transaction() as tx:
         await set_operator_role(tx, "Mina", Role.ADMIN, BY)
 
-    session = await here(hub, token)
+    session = await find_session(hub, token)
     assert session is not None
     assert session.role == Role.ADMIN
 
@@ -159,26 +159,26 @@ async def test_the_last_enabled_admin_cannot_be_removed(hub: Hub) -> None:
     async with hub.transaction() as tx:
         await disable_operator(tx, "two", BY)
 
-    only = "one is the only enabled admin"
-    with pytest.raises(Conflict, match=only):
+    error = "one is the only enabled admin"
+    with pytest.raises(Conflict, match=error):
         async with hub.transaction() as tx:
             await disable_operator(tx, "one", BY)
-    with pytest.raises(Conflict, match=only):
+    with pytest.raises(Conflict, match=error):
         async with hub.transaction() as tx:
             await set_operator_role(tx, "one", Role.VIEWER, BY)
     async with hub.transaction() as tx:
         await disable_operator(tx, "viewer", BY)
         await disable_operator(tx, "two", BY)  # idempotent, and not audited again
 
-    actions = [each.action for each in await noted(hub)]
+    actions = [row.action for row in await audit_rows(hub)]
     assert actions == [*["operator.added"] * 3, "operator.disabled", "operator.disabled"]
 
 
 async def test_two_admins_who_disable_each_other_concurrently_leave_one(hub: Hub) -> None:
-    for n in range(4):
-        await add(hub, f"admin{n}", Role.ADMIN)
+    for number in range(4):
+        await add(hub, f"admin{number}", Role.ADMIN)
 
-    async def away(name: str) -> bool:
+    async def disable(name: str) -> bool:
         try:
             async with hub.transaction() as tx:
                 await disable_operator(tx, name, BY)
@@ -186,18 +186,18 @@ async def test_two_admins_who_disable_each_other_concurrently_leave_one(hub: Hub
             return False
         return True
 
-    done = await asyncio.gather(*(away(f"admin{n}") for n in range(4)))
+    results = await asyncio.gather(*(disable(f"admin{number}") for number in range(4)))
 
-    assert sorted(done) == [False, True, True, True]
+    assert sorted(results) == [False, True, True, True]
     async with hub.autocommit() as tx:
-        assert sum(each.disabled_at is None for each in await list_operators(tx)) == 1
+        assert sum(operator.disabled_at is None for operator in await list_operators(tx)) == 1
 
 
 async def test_an_unknown_operator_cannot_be_changed(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        for verb in (disable_operator, enable_operator):
-            with pytest.raises(NotFound, match="operator nobody does not exist"):
-                await verb(tx, "nobody", BY)
+        for operation in (disable_operator, enable_operator):
+            with pytest.raises(NotFound, match="operator nosuch does not exist"):
+                await operation(tx, "nosuch", BY)
 
 
 async def test_a_damaged_hash_matches_no_password() -> None:

@@ -47,7 +47,7 @@ async def test_a_lone_put_is_written_at_once(hub: Hub) -> None:
 
 
 async def test_sequential_puts_do_not_wait_for_further_puts(hub: Hub) -> None:
-    """A caller puts again before the writer that answered it has ended."""
+    """A caller puts again before the write task that returned its result has ended."""
     batcher = Batcher(hub.db, CountingWriter())
 
     async with asyncio.timeout(10):
@@ -69,7 +69,7 @@ async def test_many_puts_become_few_statements_and_each_gets_its_own_result(hub:
     assert len(writer.batch_sizes) <= 3
 
 
-async def test_one_bad_row_fails_alone(hub: Hub) -> None:
+async def test_one_invalid_row_fails_alone(hub: Hub) -> None:
     batcher = Batcher(hub.db, CountingWriter())
     names = [f"batched_{number}" for number in range(40)]
     names[17] = "Not A Name"
@@ -103,7 +103,7 @@ async def test_every_caller_gets_an_error_when_the_database_is_unavailable(hub: 
 
 async def test_the_item_of_a_cancelled_caller_is_written(hub: Hub) -> None:
     batcher = Batcher(hub.db, CountingWriter())
-    caller = asyncio.create_task(batcher.put("batched_anyway"))
+    caller = asyncio.create_task(batcher.put("batched_after_cancel"))
     await asyncio.sleep(0)
     caller.cancel()
     await batcher.close()

@@ -40,11 +40,11 @@ async def test_one_of_many_processes_runs_a_chore(hub: Hub) -> None:
         return 0
 
     first, *others = [ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)]) for _ in range(8)]
-    racing = [asyncio.create_task(chores.run_due()) for chores in (first, *others)]
-    await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
+    tasks = [asyncio.create_task(chores.run_due()) for chores in (first, *others)]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     gate.set()
 
-    assert [name for names in await asyncio.gather(*racing) for name in names] == ["sweep"]
+    assert [name for names in await asyncio.gather(*tasks) for name in names] == ["sweep"]
     assert runs == 1
 
 
@@ -60,23 +60,23 @@ async def test_a_run_longer_than_its_interval_does_not_overlap_with_the_next(
         await gate.wait()
         return 0
 
-    slow = asyncio.create_task(ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)]).run_due())
+    first_run = asyncio.create_task(ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)]).run_due())
     await started.wait()
     await travel(HOUR)
     await ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)]).run_due()
     gate.set()
-    await slow
+    await first_run
 
     assert runs == 1
 
 
 async def test_a_big_chore_runs_in_batches_and_its_run_is_recorded(hub: Hub, database_urls: DatabaseUrls) -> None:
-    left, batches = 12, []
+    remaining, batches = 12, []
 
     async def sweep(_tx: Tx, batch: int) -> int:
-        nonlocal left
-        rows = min(left, batch)
-        left -= rows
+        nonlocal remaining
+        rows = min(remaining, batch)
+        remaining -= rows
         batches.append(rows)
         return rows
 
@@ -94,13 +94,13 @@ async def test_a_big_chore_runs_in_batches_and_its_run_is_recorded(hub: Hub, dat
 async def test_a_failure_is_recorded_and_stops_no_other_chore(
     hub: Hub, database_urls: DatabaseUrls, error: Exception, recorded: str
 ) -> None:
-    async def fails(_tx: Tx, _batch: int) -> int:
+    async def fail(_tx: Tx, _batch: int) -> int:
         raise error
 
-    async def works(_tx: Tx, _batch: int) -> int:
+    async def succeed(_tx: Tx, _batch: int) -> int:
         return 1
 
-    chores = ChoreRunner(hub.db, [Chore("fails", HOUR, fails), Chore("works", HOUR, works)])
+    chores = ChoreRunner(hub.db, [Chore("fails", HOUR, fail), Chore("works", HOUR, succeed)])
     await chores.run_due()
 
     owner = await asyncpg.connect(database_urls.direct)
@@ -110,8 +110,8 @@ async def test_a_failure_is_recorded_and_stops_no_other_chore(
 
 
 async def test_a_chore_of_many_batches_does_not_delay_the_others(hub: Hub) -> None:
-    """An endless chore continues while the others run again and again, and stops with the runner."""
-    again, batches = asyncio.Event(), 0
+    """An endless chore continues while the others keep running, and stops with the runner."""
+    swept_again, batches = asyncio.Event(), 0
 
     async def purge(_tx: Tx, batch: int) -> int:
         nonlocal batches
@@ -120,13 +120,13 @@ async def test_a_chore_of_many_batches_does_not_delay_the_others(hub: Hub) -> No
 
     async def sweep(_tx: Tx, _batch: int) -> int:
         if batches > 1:
-            again.set()
+            swept_again.set()
         return 0
 
     chores = ChoreRunner(hub.db, [Chore("purge", HOUR, purge), Chore("sweep", timedelta(), sweep)], batch=5)
     running = asyncio.create_task(chores.run())
     async with asyncio.timeout(30):
-        await again.wait()
+        await swept_again.wait()
     running.cancel()
     await asyncio.wait([running])
 
@@ -141,13 +141,13 @@ async def test_chores_run_again_after_an_error(hub: Hub, database_urls: Database
         return 0
 
     owner = await asyncpg.connect(database_urls.direct)
-    await owner.execute("alter table pabal.chores rename to chores_away")
+    await owner.execute("alter table pabal.chores rename to chores_renamed")
     chores = ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)])
     with pytest.raises(PabalError):
         await chores.run_due()
     running = asyncio.create_task(chores.run())
     await asyncio.sleep(0)
-    await owner.execute("alter table pabal.chores_away rename to chores")
+    await owner.execute("alter table pabal.chores_renamed rename to chores")
     async with asyncio.timeout(10):
         await swept.wait()
 

@@ -21,8 +21,8 @@ from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
-LONG = timedelta(seconds=20)
-NOW = timedelta()
+LONG_TIMEOUT = timedelta(seconds=20)
+NO_TIMEOUT = timedelta()
 
 
 class CountingClaims:
@@ -47,9 +47,9 @@ class CountingClaims:
 async def relay(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Relay]:
     assert database_urls.direct
     owner = await asyncpg.connect(database_urls.direct)
-    under_test = Relay(hub, owner, travel)
-    await under_test.prepare()
-    yield under_test
+    lane = Relay(hub, owner, travel)
+    await lane.prepare()
+    yield lane
     owner.terminate()
 
 
@@ -65,7 +65,7 @@ def long_poll(hub: Hub, claims: CountingClaims) -> LongPoll[UUID, ClaimedMessage
     )
 
 
-async def accounts(relay: Relay, count: int) -> list[UUID]:
+async def add_accounts(relay: Relay, count: int) -> list[UUID]:
     rows = await relay.owner.fetch(
         "insert into public.accounts (openclaw_user_id) select 'many-' || i from generate_series(1, $1) i returning id",
         count,
@@ -81,26 +81,26 @@ async def test_due_rows_are_returned_at_once_and_a_poll_without_timeout_returns_
     relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage]
 ) -> None:
     account = relay.whom["account"]
-    assert await long_poll.poll(account, 5, NOW) == []
+    assert await long_poll.poll(account, 5, NO_TIMEOUT) == []
     ids = await relay.put(3)
 
-    assert [message.id for message in await long_poll.poll(account, 2, NOW)] == ids[:2]
-    assert [message.id for message in await long_poll.poll(account, 2, LONG)] == ids[2:]
+    assert [message.id for message in await long_poll.poll(account, 2, NO_TIMEOUT)] == ids[:2]
+    assert [message.id for message in await long_poll.poll(account, 2, LONG_TIMEOUT)] == ids[2:]
 
 
 async def test_one_claim_serves_all_waiters_and_none_holds_a_connection(
     relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage], claims: CountingClaims, hub: Hub
 ) -> None:
-    many = await accounts(relay, 500)
+    accounts = await add_accounts(relay, 500)
     await until(lambda: hub.doorbell.listening)  # which wakes all waiters once
-    polls = [asyncio.create_task(long_poll.poll(account, 10, LONG)) for account in many]
+    polls = [asyncio.create_task(long_poll.poll(account, 10, LONG_TIMEOUT)) for account in accounts]
     await until(lambda: claims.sizes.count(1) >= 500)  # each poll has made its own first claim
     await wait_for_waiters(long_poll, 500)
     await until(lambda: hub.db.connections_in_use() == 0)
     claims.sizes.clear()
 
-    [first] = await relay.put(1, account=many[7])
-    [second] = await relay.put(1, account=many[400])
+    [first] = await relay.put(1, account=accounts[7])
+    [second] = await relay.put(1, account=accounts[400])
     hub.doorbell.notify([Relay.lane.channel])
 
     assert [message.id for message in await polls[7]] == [first]
@@ -115,7 +115,7 @@ async def test_two_waiters_of_one_account_share_its_rows_without_duplicates(
     relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage], hub: Hub
 ) -> None:
     account = relay.whom["account"]
-    first, second = (asyncio.create_task(long_poll.poll(account, 2, LONG)) for _ in range(2))
+    first, second = (asyncio.create_task(long_poll.poll(account, 2, LONG_TIMEOUT)) for _ in range(2))
     await wait_for_waiters(long_poll, 2)
     await until(lambda: hub.db.connections_in_use() == 0)
 
@@ -132,7 +132,7 @@ async def test_rows_claimed_for_a_cancelled_poll_are_released(
     account = relay.whom["account"]
     claims.gate.clear()
     await relay.put(2)
-    poll_task = asyncio.create_task(long_poll.poll(account, 2, LONG))
+    poll_task = asyncio.create_task(long_poll.poll(account, 2, LONG_TIMEOUT))
     await until(lambda: len(claims.sizes) >= 1)  # claimed, but not yet returned
     poll_task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -159,12 +159,12 @@ async def test_without_a_listener_polling_is_enough(relay: Relay, hub: Hub, clai
     long_poll: LongPoll[UUID, ClaimedMessage] = LongPoll(
         hub.db, doorbell, Relay.lane.channel, claims, Relay.lane.release, poll_interval=timedelta(milliseconds=50)
     )
-    poll_task = asyncio.create_task(long_poll.poll(relay.whom["account"], 1, LONG))
+    poll_task = asyncio.create_task(long_poll.poll(relay.whom["account"], 1, LONG_TIMEOUT))
     await wait_for_waiters(long_poll, 1)
     await until(lambda: len(claims.sizes) >= 1)
 
-    [put] = await relay.put()
+    [message_id] = await relay.put()
     [message] = await poll_task
 
-    assert message.id == put
+    assert message.id == message_id
     assert await relay.settle(message, DONE)

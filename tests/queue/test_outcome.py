@@ -1,4 +1,4 @@
-"""A handler's outcome, and the one that is settled."""
+"""How a handler's outcome becomes the settled one."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,7 +88,7 @@ def test_an_outcome_fills_the_parameters_of_its_statement(
 ) -> None:
     match decide_outcome(outcome, row, lane.capabilities, jitter):
         case Done():
-            return  # has no columns but the fences
+            return  # its statement needs only ids and leases
         case Retry() as retry:
             statement, columns = lane.q.settle_retry, retry_columns([(row, retry)])
         case Dead() as dead:
@@ -101,10 +101,10 @@ def test_an_outcome_fills_the_parameters_of_its_statement(
 
 
 @given(st.text(alphabet=st.characters(), max_size=40), st.integers(0, 400))
-def test_a_text_is_truncated_at_its_end_and_stored_without_nul(text: str, times: int) -> None:
-    stored = truncate_text(text * times)
+def test_a_text_is_truncated_at_its_end_and_stored_without_nul(text: str, repeats: int) -> None:
+    truncated = truncate_text(text * repeats)
 
-    assert stored is not None
-    assert "\x00" not in stored
-    assert len(stored) == min(len(text * times), MAX_TEXT_LENGTH)
-    assert (text * times).replace("\x00", "\ufffd").startswith(stored)
+    assert truncated is not None
+    assert "\x00" not in truncated
+    assert len(truncated) == min(len(text * repeats), MAX_TEXT_LENGTH)
+    assert (text * repeats).replace("\x00", "\ufffd").startswith(truncated)

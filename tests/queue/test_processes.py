@@ -22,7 +22,7 @@ from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
-SOON = timedelta(milliseconds=10)
+SHORT_INTERVAL = timedelta(milliseconds=10)
 
 
 async def list_all(hub: Hub) -> list[ProcessInfo]:
@@ -61,7 +61,7 @@ async def test_a_process_is_listed_while_it_runs(hub: Hub) -> None:
 
 async def test_heartbeats_move_seen_at_and_not_started_at(hub: Hub) -> None:
     heartbeats = CountedHeartbeats()
-    async with registered_process(hub.db, ["events"], heartbeats.report, SOON):
+    async with registered_process(hub.db, ["events"], heartbeats.report, SHORT_INTERVAL):
         first = await wait_for_entry(hub, 1)
         later = await wait_for_entry(hub, first.details["count"] + 2)
 
@@ -79,7 +79,7 @@ async def test_a_silent_process_is_purged_and_listed_again_at_its_next_heartbeat
         await travel(timedelta(seconds=10))
         async with hub.autocommit() as tx:
             assert await purge_processes(tx, 10) == 1
-    async with registered_process(hub.db, ["events"], heartbeats.report, SOON):
+    async with registered_process(hub.db, ["events"], heartbeats.report, SHORT_INTERVAL):
         await wait_for_entry(hub, 2)
         async with hub.autocommit() as tx:
             await purge_processes(tx, 10)
@@ -87,10 +87,10 @@ async def test_a_silent_process_is_purged_and_listed_again_at_its_next_heartbeat
         assert (await wait_for_entry(hub, heartbeats.count + 1)).id == process_name()
 
 
-async def test_a_reused_process_name_starts_anew(hub: Hub, travel: Travel) -> None:
+async def test_a_reused_process_name_replaces_the_entry(hub: Hub, travel: Travel) -> None:
     async with hub.autocommit() as tx:
-        dead = {"id": process_name(), "host": "elsewhere", "pid": 7, "lanes": ["relay"], "details": {}}
-        await tx.run(processes.Q.upsert_process, **dead, first=True)
+        previous = {"id": process_name(), "host": "other-host", "pid": 7, "lanes": ["relay"], "details": {}}
+        await tx.run(processes.Q.upsert_process, **previous, first=True)
     await travel(timedelta(minutes=1))
     heartbeats = CountedHeartbeats()
     async with registered_process(hub.db, ["events"], heartbeats.report):

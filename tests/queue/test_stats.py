@@ -29,12 +29,12 @@ def set_age(hub: Hub, count: HubStats, seconds: float) -> None:
 async def test_a_count_has_waiting_rows_and_the_age_of_the_oldest(hub: Hub, events: Events) -> None:
     await events.put(3)
     await events.travel(minutes=5)
-    [held] = await events.claim(limit=1)
+    [claimed] = await events.claim(limit=1)
 
     lane = (await hub.stats.read()).lane("events")
 
     assert (lane.waiting, lane.in_flight, lane.oldest_due.total_seconds() // 60) == (2, 1, 5)
-    assert held.id
+    assert claimed.id
 
 
 async def test_a_cached_read_returns_the_last_count_while_the_next_is_taken(hub: Hub, events: Events) -> None:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 
 Counts = Counter[tuple[str, str]]
 MINUTE = timedelta(minutes=1)
-SOON = timedelta(milliseconds=10)
+SHORT_INTERVAL = timedelta(milliseconds=10)
 EVERY_OUTCOME: Sequence[Outcome] = (DONE, Retry("boom"), Dead("no"), Snooze("later", MINUTE))
 
 
@@ -62,16 +62,16 @@ async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> Async
 
 
 @pytest.fixture
-async def fake() -> AsyncGenerator[Kakao]:
+async def fake_kakao() -> AsyncGenerator[Kakao]:
     async with kakao() as server:
         yield server
 
 
 @pytest.fixture
-async def bot(hub: Hub, database_urls: DatabaseUrls, fake: Kakao) -> AsyncGenerator[Bot]:
+async def bot(hub: Hub, database_urls: DatabaseUrls, fake_kakao: Kakao) -> AsyncGenerator[Bot]:
     assert database_urls.direct
     async with connected(database_urls.direct) as owner:
-        yield await Bot.of(hub, Chat(owner), fake)
+        yield await Bot.of(hub, Chat(owner), fake_kakao)
 
 
 async def last_hour(hub: Hub, lane: str = "events") -> Sequence[ThroughputMinute]:
@@ -82,17 +82,17 @@ async def last_hour(hub: Hub, lane: str = "events") -> Sequence[ThroughputMinute
 class TestCounting:
     async def test_each_outcome_counts_as_its_kind(self, events: Events, counts: Counts) -> None:
         await events.put(4)
-        held = await events.claim()
+        claimed = await events.claim()
 
-        await events.settle_all([*zip(held, EVERY_OUTCOME, strict=True)])
+        await events.settle_all([*zip(claimed, EVERY_OUTCOME, strict=True)])
 
         assert counts == {("events", "done"): 1, ("events", "failed"): 1, ("events", "dead"): 1}
 
     async def test_a_retry_without_attempts_left_counts_as_dead(self, events: Events, counts: Counts) -> None:
         await events.put(max_retries=0)
-        [held] = await events.claim()
+        [claimed] = await events.claim()
 
-        await events.settle(held, Retry("boom"))
+        await events.settle(claimed, Retry("boom"))
 
         assert counts == {("events", "dead"): 1}
 
@@ -101,30 +101,30 @@ class TestCounting:
     ) -> None:
         await events.put(1)
         await events.put(1, max_retries=0)
-        held = await events.claim()
+        claimed = await events.claim()
         await events.travel(minutes=1)
         async with events.hub.autocommit() as tx:
             assert await events.lane.revive(tx, 10) == 2
 
-        await events.settle_all([(event, DONE) for event in held])
+        await events.settle_all([(event, DONE) for event in claimed])
 
         assert counts == {("events", "failed"): 1, ("events", "dead"): 1}
 
     async def test_a_rolled_back_outcome_is_not_counted(self, events: Events, counts: Counts) -> None:
         await events.put()
-        [held] = await events.claim()
+        [claimed] = await events.claim()
 
         with pytest.raises(ZeroDivisionError):
             async with events.hub.transaction() as tx:
-                await events.lane.settle(tx, [Settlement(held, DONE)])
+                await events.lane.settle(tx, [Settlement(claimed, DONE)])
                 raise ZeroDivisionError
         with pytest.raises(ZeroDivisionError):
             async with events.hub.autocommit() as tx, tx.atomic():
-                await events.lane.settle(tx, [Settlement(held, DONE)])
+                await events.lane.settle(tx, [Settlement(claimed, DONE)])
                 raise ZeroDivisionError
 
         assert counts == {}
-        assert await events.settle(held, DONE)
+        assert await events.settle(claimed, DONE)
         assert counts == {("events", "done"): 1}
 
     async def test_suppressed_notifications_count_as_done(
@@ -135,7 +135,7 @@ class TestCounting:
             lane: LaneUnderTest = Notifications(hub, owner, travel)
             await lane.prepare()
             await lane.put(6)
-            held = await lane.claim()
+            claimed = await lane.claim()
             outcomes: list[DispatchOutcome] = [
                 NotificationSent(),
                 Retry("boom"),
@@ -146,7 +146,7 @@ class TestCounting:
             ]
             async with hub.autocommit() as tx:
                 await NotificationDispatchLane().settle(
-                    tx, [Settlement(item, outcome) for item, outcome in zip(held, outcomes, strict=True)]
+                    tx, [Settlement(row, outcome) for row, outcome in zip(claimed, outcomes, strict=True)]
                 )
 
         assert counts == {("notifications", "done"): 3, ("notifications", "failed"): 1, ("notifications", "dead"): 1}
@@ -163,7 +163,7 @@ class TestCounting:
 
         assert counts == {("relay", "done"): 2}
 
-    async def test_a_failed_callback_and_a_late_answer_are_counted(self, bot: Bot, counts: Counts) -> None:
+    async def test_a_failed_callback_and_a_late_reply_are_counted(self, bot: Bot, counts: Counts) -> None:
         bot.there.mood = kakao_says("FAIL", "no")
         with pytest.raises(CallbackFailed):
             await bot.answers(await bot.hears("refused"), "hello")
@@ -175,7 +175,7 @@ class TestCounting:
     async def test_expired_messages_and_lost_callbacks_count_as_failed(
         self, bot: Bot, counts: Counts, travel: Travel
     ) -> None:
-        await bot.hears("unheard")
+        await bot.hears("undelivered")
         lost_message = await bot.hears("lost")
         await bot.chat.db.execute(
             """
@@ -196,19 +196,19 @@ class TestCounting:
 
 class TestMinutes:
     async def test_the_counts_of_several_processes_are_summed(self, hub: Hub) -> None:
-        one, other = ThroughputCounter(hub.db, SOON), ThroughputCounter(hub.db, SOON)
-        await one.open()
-        await other.open()
-        one.add_counts({("events", "done"): 2, ("relay", "failed"): 1})
-        other.add_counts({("events", "done"): 3, ("events", "dead"): 1})
+        first, second = ThroughputCounter(hub.db, SHORT_INTERVAL), ThroughputCounter(hub.db, SHORT_INTERVAL)
+        await first.open()
+        await second.open()
+        first.add_counts({("events", "done"): 2, ("relay", "failed"): 1})
+        second.add_counts({("events", "done"): 3, ("events", "dead"): 1})
 
         async def is_written() -> bool:
             return (await total(hub, "events"), await total(hub, "relay")) == ((5, 0, 1), (0, 1, 0))
 
         await until(is_written)
-        one.add_counts({("events", "done"): 1})
-        await one.close()
-        await other.close()
+        first.add_counts({("events", "done"): 1})
+        await first.close()
+        await second.close()
         assert await total(hub, "events") == (6, 0, 1)
 
     async def test_a_stopping_process_writes_its_remaining_counts(
@@ -219,8 +219,8 @@ class TestMinutes:
             async with open_hub(settings, database_urls) as hub:
                 events = Events(hub, owner, travel)
                 await events.put(2)
-                for held in await events.claim():
-                    await events.settle(held, DONE)
+                for claimed in await events.claim():
+                    await events.settle(claimed, DONE)
                 assert await total(hub, "events") == (0, 0, 0)
             async with open_hub(settings, database_urls) as hub:
                 assert await total(hub, "events") == (2, 0, 0)
@@ -274,9 +274,9 @@ async def set_clock(database_urls: DatabaseUrls, time: str) -> None:
     )
 
 
-async def add(hub: Hub, **done: int) -> None:
-    counter = ThroughputCounter(hub.db, SOON)
-    counter.add_counts({(lane, "done"): number for lane, number in done.items()})
+async def add(hub: Hub, **counts: int) -> None:
+    counter = ThroughputCounter(hub.db, SHORT_INTERVAL)
+    counter.add_counts({(lane, "done"): number for lane, number in counts.items()})
     await counter._flush()
 
 

@@ -17,7 +17,7 @@ from support.worker import settled, working
 
 pytestmark = pytest.mark.anyio
 
-SOON = 10.0
+TIMEOUT = 10.0
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def test_an_idle_worker_is_woken_by_the_doorbell_before_it_polls(hub: Hub,
     async with working(hub, handle, poll_interval=timedelta(hours=1)) as worker:
         await until(lambda: hub.doorbell.listening and bool(hub.doorbell._listeners[worker.lane.channel]))
         await events.put()  # plain SQL, from another connection
-        async with asyncio.timeout(SOON):
+        async with asyncio.timeout(TIMEOUT):
             await handled.wait()
 
 
@@ -138,7 +138,7 @@ async def test_the_handler_of_a_cancelled_event_is_cancelled(hub: Hub, events: E
     async with working(hub, handle, hold=timedelta(milliseconds=150)):
         await started.wait()
         await events.owner.execute("update public.event_queue set status = 'cancelled'")
-        async with asyncio.timeout(SOON):
+        async with asyncio.timeout(TIMEOUT):
             await cancelled.wait()
 
     assert await events.states() == {"cancelled": 1}
@@ -147,23 +147,23 @@ async def test_the_handler_of_a_cancelled_event_is_cancelled(hub: Hub, events: E
 async def test_stopping_finishes_what_it_can_and_releases_the_rest_without_an_attempt(hub: Hub, events: Events) -> None:
     await events.put(2)
     started: list[ClaimedEvent] = []
-    both, gate = asyncio.Event(), asyncio.Event()
+    both_started, gate = asyncio.Event(), asyncio.Event()
 
     async def handle(event: ClaimedEvent) -> Outcome:
         started.append(event)
         if len(started) == 2:
-            both.set()
+            both_started.set()
         await (gate if event is started[0] else asyncio.Event()).wait()
         return DONE
 
     async with working(hub, handle, shutdown_grace=timedelta(milliseconds=200)) as worker:
-        await both.wait()
+        await both_started.wait()
         worker.stop()
         gate.set()
 
     assert await events.states() == {"completed": 1, "pending": 1}
-    [again] = await events.claim()
-    assert again.attempt == 1
+    [reclaimed] = await events.claim()
+    assert reclaimed.attempt == 1
 
 
 async def test_an_event_is_settled_as_its_handler_returned(hub: Hub, events: Events) -> None:

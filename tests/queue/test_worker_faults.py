@@ -32,7 +32,7 @@ async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> Async
 
 
 class SlowHandler:
-    """A handler that records when it starts and ends when the test lets it."""
+    """A handler that records when it starts and ends when the test allows it."""
 
     def __init__(self) -> None:
         self.started: list[ClaimedEvent] = []
@@ -48,8 +48,8 @@ class SlowHandler:
             raise
         return DONE
 
-    async def has_started(self, times: int = 1) -> None:
-        await until(lambda: len(self.started) == times)
+    async def has_started(self, count: int = 1) -> None:
+        await until(lambda: len(self.started) == count)
 
 
 async def lock_wait_exists(events: Events) -> bool:
@@ -57,7 +57,7 @@ async def lock_wait_exists(events: Events) -> bool:
 
 
 @asynccontextmanager
-async def settling_is_stuck(events: Events, database_urls: DatabaseUrls, handle: SlowHandler) -> AsyncGenerator[None]:
+async def blocked_settle(events: Events, database_urls: DatabaseUrls, handle: SlowHandler) -> AsyncGenerator[None]:
     """Let the handler end, while its settle waits for a row lock until the block ends."""
     other = await asyncpg.connect(database_urls.direct)
     try:
@@ -72,7 +72,7 @@ async def settling_is_stuck(events: Events, database_urls: DatabaseUrls, handle:
 
 
 async def test_a_handler_that_awaits_a_cancelled_future_has_failed(hub: Hub, events: Events) -> None:
-    """The handler itself was not cancelled, only what it awaited: its row must not be held for ever."""
+    """The handler itself was not cancelled, only what it awaited: its row must not be held forever."""
     await events.put(1, max_retries=0)
 
     async def handle(_event: ClaimedEvent) -> Outcome:
@@ -103,9 +103,9 @@ async def test_stopping_waits_for_a_settle_in_progress(hub: Hub, events: Events,
 
     async with working(hub, handle) as worker:
         await handle.has_started()
-        async with settling_is_stuck(events, database_urls, handle):
+        async with blocked_settle(events, database_urls, handle):
             worker.stop()
-            for _ in range(30):  # each query lets the worker run: it does not give up
+            for _ in range(30):  # each query lets the worker run; it keeps waiting
                 assert await lock_wait_exists(events)
 
     assert await events.states() == {"completed": 1}
@@ -150,12 +150,12 @@ async def test_a_settle_whose_response_is_lost_counts_once(
     handle = SlowHandler()
 
     async with (
-        between(database_urls.main) as (proxy, through),
-        open_hub(settings, DatabaseUrls(through, database_urls.direct)) as hub,
+        between(database_urls.main) as (proxy, proxy_url),
+        open_hub(settings, DatabaseUrls(proxy_url, database_urls.direct)) as hub,
         working(hub, handle) as worker,
     ):
         await handle.has_started()
-        async with settling_is_stuck(events, database_urls, handle):
+        async with blocked_settle(events, database_urls, handle):
             proxy.swallow()
         await settled(events, completed=1)
         proxy.reset()
@@ -175,8 +175,8 @@ async def test_a_settle_that_never_arrived_is_sent_again(
     handle = SlowHandler()
 
     async with (
-        between(database_urls.main) as (proxy, through),
-        open_hub(settings, DatabaseUrls(through, database_urls.direct)) as hub,
+        between(database_urls.main) as (proxy, proxy_url),
+        open_hub(settings, DatabaseUrls(proxy_url, database_urls.direct)) as hub,
         working(hub, handle) as worker,
     ):
         await handle.has_started()
@@ -195,11 +195,11 @@ async def test_a_settle_that_never_arrived_is_sent_again(
 async def test_a_handler_that_hangs_is_cancelled_and_its_attempt_counted(hub: Hub, events: Events) -> None:
     await events.put(1, max_retries=0)
 
-    async def hangs(_event: ClaimedEvent) -> Outcome:
+    async def hang(_event: ClaimedEvent) -> Outcome:
         await asyncio.Event().wait()
         return DONE
 
-    async with working(hub, hangs, handler_timeout=timedelta(milliseconds=50)):
+    async with working(hub, hang, handler_timeout=timedelta(milliseconds=50)):
         await settled(events, failed=1)
 
     assert await events.owner.fetchval("select error_code from public.dead_letter_queue") == "timeout"
@@ -226,10 +226,10 @@ async def test_a_payload_that_is_hard_to_decode_does_not_stop_the_worker(
 async def test_a_handler_that_returns_no_outcome_fails_with_a_clear_error(hub: Hub, events: Events) -> None:
     await events.put(1, max_retries=0)
 
-    async def forgets(_event: ClaimedEvent) -> Any:
+    async def return_none(_event: ClaimedEvent) -> Any:
         return None
 
-    async with working(hub, forgets):
+    async with working(hub, return_none):
         await settled(events, failed=1)
 
     error = await events.owner.fetchval("select error_message from public.dead_letter_queue")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedEvent:
     """One received event."""
 
     id: int
@@ -28,48 +28,48 @@ class Bot:
     headers: dict[str, str]
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter
-    heard: list[Heard] = field(default_factory=list[Heard])
+    received: list[ReceivedEvent] = field(default_factory=list[ReceivedEvent])
     pings: int = 0
     raw: bytearray = field(default_factory=bytearray)
     _unread: bytes = b""
-    _coming: int | None = None
+    _chunk_size: int | None = None
     """Size of the chunk that is being read, so that a read that timed out can be continued."""
 
     @property
     def last(self) -> int:
-        return self.heard[-1].id
+        return self.received[-1].id
 
     def messages(self) -> list[str]:
         """The texts of the received messages."""
-        return [event.data["normalized"]["text"] for event in self.heard if event.name == "message"]
+        return [event.data["normalized"]["text"] for event in self.received if event.name == "message"]
 
-    async def next(self, name: str) -> Heard:
+    async def next(self, name: str) -> ReceivedEvent:
         """The next event with this name; others are recorded and skipped."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 event = await self.read()
                 assert event is not None, f"the stream ended before {name}"
                 if event.name == name:
                     return event
 
-    async def first(self) -> Heard:
+    async def first(self) -> ReceivedEvent:
         """The next event of any name."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             event = await self.read()
         assert event is not None, "the stream ended"
         return event
 
-    async def until(self, marker: str) -> list[Heard]:
+    async def until(self, marker: str) -> list[ReceivedEvent]:
         """The events before a marker, which was sent last."""
-        heard: list[Heard] = []
+        events: list[ReceivedEvent] = []
         while (event := await self.first()).data.get("conversationKey") != marker:
-            heard.append(event)
-        return heard
+            events.append(event)
+        return events
 
     async def next_message(self) -> dict[str, Any]:
         return (await self.next("message")).data
 
-    async def read(self) -> Heard | None:
+    async def read(self) -> ReceivedEvent | None:
         """One event of any name; None at the end of the stream."""
         while True:
             block = await self._block()
@@ -80,19 +80,19 @@ class Bot:
                 self.pings += 1
                 continue
             fields = dict(line.split(": ", 1) for line in block.decode().rstrip("\n").split("\n"))
-            event = Heard(int(fields["id"]), fields["event"], json.loads(fields["data"]))
-            self.heard.append(event)
+            event = ReceivedEvent(int(fields["id"]), fields["event"], json.loads(fields["data"]))
+            self.received.append(event)
             return event
 
     async def _block(self) -> bytes | None:
         while b"\n\n" not in self._unread:
             try:
-                if self._coming is None:
-                    self._coming = int(await self._reader.readuntil(b"\r\n"), 16)
-                chunk = (await self._reader.readexactly(self._coming + 2))[:-2]
+                if self._chunk_size is None:
+                    self._chunk_size = int(await self._reader.readuntil(b"\r\n"), 16)
+                chunk = (await self._reader.readexactly(self._chunk_size + 2))[:-2]
             except (asyncio.IncompleteReadError, ConnectionError):
                 return None
-            self._coming = None
+            self._chunk_size = None
             self._unread += chunk
             if not chunk:
                 return None
@@ -103,22 +103,22 @@ class Bot:
         """The JSON of an error response."""
         return json.loads(await self._reader.readexactly(int(self.headers["content-length"])))
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         self._writer.transport.abort()
 
 
 @asynccontextmanager
 async def bot(address: str, token: str, last: int | None = None, path: str = "/v1/events") -> AsyncGenerator[Bot]:
     """Open a stream."""
-    where = urlsplit(address)
-    assert where.port
-    reader, writer = await asyncio.open_connection("127.0.0.1", where.port)
+    parts = urlsplit(address)
+    assert parts.port
+    reader, writer = await asyncio.open_connection("127.0.0.1", parts.port)
     try:
         lines = [f"GET {path} HTTP/1.1", "host: hub", f"authorization: Bearer {token}"]
         if last is not None:
             lines.append(f"last-event-id: {last}")
         writer.write("\r\n".join([*lines, "", ""]).encode())
-        head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)).decode().split("\r\n")
+        head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT)).decode().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
         yield Bot(int(head[0].split()[1]), headers, reader, writer)
     finally:

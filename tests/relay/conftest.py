@@ -17,9 +17,9 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def there() -> AsyncGenerator[Kakao]:
-    async with kakao() as opened:
-        yield opened
+async def fake_kakao() -> AsyncGenerator[Kakao]:
+    async with kakao() as server:
+        yield server
 
 
 @pytest.fixture
@@ -30,5 +30,5 @@ async def chat(database_urls: DatabaseUrls) -> AsyncGenerator[Chat]:
 
 
 @pytest.fixture
-async def bot(hub: Hub, chat: Chat, there: Kakao) -> Bot:
-    return await Bot.of(hub, chat, there)
+async def bot(hub: Hub, chat: Chat, fake_kakao: Kakao) -> Bot:
+    return await Bot.of(hub, chat, fake_kakao)

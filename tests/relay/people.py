@@ -53,20 +53,20 @@ async def a_session(hub: Hub) -> NewRelaySession:
         return await create_relay_session(tx, "127.0.0.1")
 
 
-async def a_code(hub: Hub, account: UUID, **how: Any) -> str:
+async def a_code(hub: Hub, account: UUID, **options: Any) -> str:
     async with hub.transaction() as tx:
-        return (await create_pairing_code(tx, account, TESTER, **how)).code
+        return (await create_pairing_code(tx, account, TESTER, **options)).code
 
 
 async def write(hub: Hub, user: str, text: str, *, event: str | None = None, settings: Settings | None = None) -> str:
     """Send a command as a user and return the text of the response. Repeat `event` to repeat a webhook."""
     settings = settings or hub.settings
-    arrival = InboundPayload(CHANNEL, user, text, None, event or new_id().hex, "{}")
+    payload = InboundPayload(CHANNEL, user, text, None, event or new_id().hex, "{}")
     command = parse_chat_command(text, settings.command_prefix)
     assert command, f"{text} is no command"
     async with hub.transaction() as tx:
-        answer = await run_chat_command(tx, arrival, command, settings, hub.relay.metrics)
-    [output] = answer["template"]["outputs"]
+        response = await run_chat_command(tx, payload, command, settings, hub.relay.metrics)
+    [output] = response["template"]["outputs"]
     return output["simpleText"]["text"]
 
 

@@ -19,46 +19,55 @@ from support.relay_rows import skill_response
 
 SENDERS = 8
 """Reply senders of one process, each with its own batcher and its own statement in flight."""
-AFTER = timedelta(seconds=30)
+STALL_AFTER = timedelta(seconds=30)
 """Time until the stall: early enough that a slow machine finishes before the callback expires."""
 
 
 async def send_reply(replies: ReplySender, token: str, message: UUID) -> str:
-    response = skill_response("from somebody")
+    response = skill_response("from this process")
     try:
         await replies.send(BotReply(token, message, None, response, encode_skill_response(response)))
-    except RequestError as refused:
-        return refused.code
+    except RequestError as error:
+        return error.code
     return "sent"
 
 
-async def stall(hub: Hub, turns: int) -> str:
-    """Run the stall after `turns` iterations of the event loop, in the middle of the replies."""
-    for _ in range(turns):
+async def stall(hub: Hub, rounds: int) -> str:
+    """Run the stall after `rounds` iterations of the event loop, in the middle of the replies."""
+    for _ in range(rounds):
         await asyncio.sleep(0)
     async with hub.autocommit() as tx:
-        found = await claim_expiring_callbacks(tx, AFTER)
+        callbacks = await claim_expiring_callbacks(tx, STALL_AFTER)
     await asyncio.gather(
-        *(hub.relay.callbacks.send(expiring.callback, build_stall_body(expiring, KOREAN_TEXTS)) for expiring in found)
+        *(
+            hub.relay.callbacks.send(expiring.callback, build_stall_body(expiring, KOREAN_TEXTS))
+            for expiring in callbacks
+        )
     )
-    return "interrupted" if found else "nothing"
+    return "interrupted" if callbacks else "nothing"
 
 
-async def main(work: str, direct: str, folder: str, token: str, many: int, *messages: str) -> None:
+async def main(
+    main_url: str, direct_url: str, folder: str, token: str, replies_per_message: int, *messages: str
+) -> None:
     configure_logging("error", "json")
     settings = Settings(_env_file=None, data_dir=Path(folder), callback_allow=["http://127.0.0.1"])  # pyright: ignore[reportCallIssue]
-    async with open_hub(settings, DatabaseUrls(work, direct)) as hub:
+    async with open_hub(settings, DatabaseUrls(main_url, direct_url)) as hub:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.readline)
         senders = [
             ReplySender(hub.db, hub.relay.callbacks, hub.relay.stream_registry.remove_in_flight) for _ in range(SENDERS)
         ]
-        attempts = [send_reply(senders[n % SENDERS], token, UUID(message)) for n in range(many) for message in messages]
-        attempts += [stall(hub, turns) for turns in range(2, 6)]
+        attempts = [
+            send_reply(senders[number % SENDERS], token, UUID(message))
+            for number in range(replies_per_message)
+            for message in messages
+        ]
+        attempts += [stall(hub, rounds) for rounds in range(2, 6)]
         sys.stdout.write(json.dumps(Counter(await asyncio.gather(*attempts))) + "\n")
 
 
 if __name__ == "__main__":
-    work, direct, folder, token, many, *messages = sys.argv[1:]
-    asyncio.run(main(work, direct, folder, token, int(many), *messages))
+    main_url, direct_url, folder, token, replies_per_message, *messages = sys.argv[1:]
+    asyncio.run(main(main_url, direct_url, folder, token, int(replies_per_message), *messages))

@@ -5,9 +5,9 @@ from typing import Any
 
 import httpx2
 
-NUMBER = count(1)
-AGAIN = {"version": "2.0", "useCallback": True}
-"""The promise of a reply through the callback."""
+CALLBACK_NUMBERS = count(1)
+USE_CALLBACK = {"version": "2.0", "useCallback": True}
+"""The response that announces a reply through the callback."""
 
 
 def skill(text: str | None, user: str = "user", **request: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def skill(text: str | None, user: str = "user", **request: Any) -> dict[str, Any
         "userRequest": {
             "user": {"id": f"id-{user}", "type": "botUserKey", "properties": {"plusfriendUserKey": user}},
             "utterance": text,
-            "callbackUrl": f"http://127.0.0.1:9/callback/{next(NUMBER)}",
+            "callbackUrl": f"http://127.0.0.1:9/callback/{next(CALLBACK_NUMBERS)}",
             "lang": "ko",
         }
         | request,
@@ -27,9 +27,9 @@ def skill(text: str | None, user: str = "user", **request: Any) -> dict[str, Any
 
 
 async def post(web: httpx2.AsyncClient, payload: dict[str, Any], **headers: str) -> dict[str, Any]:
-    answer = await web.post("/kakao/webhook", json=payload, headers=headers)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = await web.post("/kakao/webhook", json=payload, headers=headers)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 async def write(web: httpx2.AsyncClient, text: str | None, user: str = "user", **request: Any) -> dict[str, Any]:
@@ -37,6 +37,6 @@ async def write(web: httpx2.AsyncClient, text: str | None, user: str = "user", *
     return await post(web, skill(text, user, **request))
 
 
-def text_of(answer: dict[str, Any]) -> str:
+def text_of(response: dict[str, Any]) -> str:
     """The texts of an immediate response."""
-    return "\n".join(output["simpleText"]["text"] for output in answer["template"]["outputs"])
+    return "\n".join(output["simpleText"]["text"] for output in response["template"]["outputs"])

@@ -19,47 +19,50 @@ class StatementProxy:
 
     def __init__(self, host: str, port: int) -> None:
         self._upstream = host, port
-        self._heard: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
-    def forget(self) -> None:
-        self._heard.clear()
+    def clear(self) -> None:
+        self._counts.clear()
 
-    def times(self, query: Query) -> int:
-        return self._heard[query.sql]
+    def count(self, query: Query) -> int:
+        return self._counts[query.sql]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(*self._upstream)
-        tasks = [asyncio.ensure_future(self._listen(reader, back)), asyncio.ensure_future(pump(there, writer))]
+        from_server, to_server = await asyncio.open_connection(*self._upstream)
+        tasks = [
+            asyncio.ensure_future(self._listen(reader, to_server)),
+            asyncio.ensure_future(pump(from_server, writer)),
+        ]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        back.close()
+        to_server.close()
         writer.close()
 
-    async def _listen(self, reader: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+    async def _listen(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
         prepared: dict[bytes, str] = {}
         with suppress(asyncio.IncompleteReadError, OSError):
             code = SSL_REQUEST
             while code == SSL_REQUEST:
                 start = await reader.readexactly(START.size)
                 size, code = START.unpack(start)
-                back.write(start + await reader.readexactly(size - START.size))
+                to_server.write(start + await reader.readexactly(size - START.size))
             while True:
                 head = await reader.readexactly(HEAD.size)
                 kind, size = HEAD.unpack(head)
                 body = await reader.readexactly(size - 4)
-                self._hear(kind, body, prepared)
-                back.write(head + body)
+                self._record(kind, body, prepared)
+                to_server.write(head + body)
 
-    def _hear(self, kind: bytes, body: bytes, prepared: dict[bytes, str]) -> None:
+    def _record(self, kind: bytes, body: bytes, prepared: dict[bytes, str]) -> None:
         first, _, rest = body.partition(b"\0")
         if kind == b"P":  # Parse: statement name and SQL
             prepared[first] = rest.partition(b"\0")[0].decode()
         elif kind == b"B":  # Bind, followed by Execute: portal and statement name
-            self._heard[prepared[rest.partition(b"\0")[0]]] += 1
+            self._counts[prepared[rest.partition(b"\0")[0]]] += 1
         elif kind == b"Q":
-            self._heard[first.decode()] += 1
+            self._counts[first.decode()] += 1
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,13 +74,13 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 @asynccontextmanager
 async def counting_statements(url: str) -> AsyncGenerator[tuple[StatementProxy, str]]:
     """Start a proxy for this server; yields it with the URL through it."""
-    where = urlsplit(url)
-    assert where.hostname
-    assert where.port
-    proxy = StatementProxy(where.hostname, where.port)
+    parts = urlsplit(url)
+    assert parts.hostname
+    assert parts.port
+    proxy = StatementProxy(parts.hostname, parts.port)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        yield proxy, urlunsplit(where._replace(netloc=f"{where.netloc.rpartition('@')[0]}@127.0.0.1:{port}"))
+        yield proxy, urlunsplit(parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{port}"))
     finally:
         server.close()

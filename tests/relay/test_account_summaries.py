@@ -43,12 +43,12 @@ async def test_counts_are_capped_lower_in_lists_than_for_one_account(hub: Hub, o
     await owner.execute(FILL_TABLES, bot.account, accounts.MAX_COUNT_IN_LIST + 1)
 
     async with hub.autocommit() as tx:
-        [line] = await list_account_summaries(tx)
-        alone = await find_account_summary(tx, bot.account)
+        [listed] = await list_account_summaries(tx)
+        summary = await find_account_summary(tx, bot.account)
         with pytest.raises(NotFound):
             await find_account_summary(tx, new_id())
 
-    assert (line.paired, alone.paired) == (accounts.MAX_COUNT_IN_LIST, accounts.MAX_COUNT_IN_LIST + 1)
+    assert (listed.paired, summary.paired) == (accounts.MAX_COUNT_IN_LIST, accounts.MAX_COUNT_IN_LIST + 1)
 
 
 async def test_concurrent_changes_wait_so_that_the_deletion_impact_stays_true(hub: Hub, owner: Connection) -> None:
@@ -57,13 +57,13 @@ async def test_concurrent_changes_wait_so_that_the_deletion_impact_stays_true(hu
     await a_message(owner, bot.account, "mina")
     code = await a_code(hub, bot.account)
     async with hub.transaction() as tx:
-        counted = await measure_deletion_impact(tx, bot.account)
-        coming = asyncio.create_task(pair(hub, "jun", bot.account))
+        impact = await measure_deletion_impact(tx, bot.account)
+        pairing = asyncio.create_task(pair(hub, "jun", bot.account))
         await until(lambda: is_blocked(owner))
-        assert not coming.done()
-    await coming
+        assert not pairing.done()
+    await pairing
 
-    assert counted == DeletionImpact(open_messages=1, codes=1, sessions=0, messages=1, conversations=1)
+    assert impact == DeletionImpact(open_messages=1, codes=1, sessions=0, messages=1, conversations=1)
     assert code
     assert await connection_of(owner, "jun") == ("PAIRED", bot.account)
 
@@ -78,18 +78,18 @@ async def test_failed_callbacks_are_listed_by_their_index(hub: Hub, owner: Conne
     await owner.execute("vacuum analyze public.relay_replies")
     async with hub.autocommit() as tx:
         first = await list_failed_callbacks(tx, limit=5)
-        then = await list_failed_callbacks(tx, before=(first[-1].settled_at, first[-1].id), limit=5)
-    [failures] = [
-        query
-        for query in parse_queries(Path(messages.__file__).with_suffix(".sql").read_text(), "answers")
-        if query.name == "list_failed_callbacks"
+        second = await list_failed_callbacks(tx, before=(first[-1].settled_at, first[-1].id), limit=5)
+    [query] = [
+        candidate
+        for candidate in parse_queries(Path(messages.__file__).with_suffix(".sql").read_text(), "messages")
+        if candidate.name == "list_failed_callbacks"
     ]
 
-    arguments = failures.bind({"before": None, "before_id": None, "limit": 50})
-    plan = json.loads(await owner.fetchval(f"explain (analyze, buffers, format json) {failures.sql}", *arguments))
+    arguments = query.bind({"before": None, "before_id": None, "limit": 50})
+    plan = json.loads(await owner.fetchval(f"explain (analyze, buffers, format json) {query.sql}", *arguments))
     top = plan[0]["Plan"]
 
-    times = [callback.settled_at for callback in (*first, *then)]
+    times = [callback.settled_at for callback in (*first, *second)]
     assert times == sorted(times, reverse=True)
     assert len({*times}) == 10
     assert top["Actual Rows"] == 50

@@ -84,10 +84,10 @@ async def test_an_unknown_token_is_unauthenticated(hub: Hub, owner: Connection, 
 async def test_the_placeholder_for_a_missing_token_does_not_authenticate(hub: Hub, owner: Connection) -> None:
     session = await a_session(hub)
     await write(hub, "min", f"/pair {session.code}")
-    stored = await owner.fetchval("select relay_token_hash from public.accounts")
-    assert stored.startswith("none:")
+    placeholder = await owner.fetchval("select relay_token_hash from public.accounts")
+    assert placeholder.startswith("none:")
 
-    for token in (stored, stored.removeprefix("none:")):
+    for token in (placeholder, placeholder.removeprefix("none:")):
         with pytest.raises(Unauthenticated):
             await authenticate(hub, token)
 
@@ -156,9 +156,9 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
     with pytest.raises(AccountDisabled):
         await a_code(hub, account)
     assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code
-    ended = await owner.fetchrow("select status, reason from public.inbound_messages where id = $1", message)
-    assert ended
-    assert tuple(ended) == ("CANCELLED", "disabled")
+    message_row = await owner.fetchrow("select status, reason from public.inbound_messages where id = $1", message)
+    assert message_row
+    assert tuple(message_row) == ("CANCELLED", "disabled")
     assert (await control_events(owner))[-1] == ("disabled", account, None)
     assert (await deeds(owner, account)).count("account.disabled") == 1
 
@@ -183,14 +183,14 @@ async def test_a_rotated_token_is_invalid_at_once(hub: Hub, owner: Connection) -
             assert (await authenticate(hub, session.token)).account_id == account
 
     assert (await authenticate(hub, tokens[-1])).account_id == account
-    for dead in (*tokens[:-1], session.token):
+    for invalid_token in (*tokens[:-1], session.token):
         with pytest.raises(Unauthenticated):
-            await authenticate(hub, dead)
+            await authenticate(hub, invalid_token)
     with pytest.raises(NotFound):
         async with hub.autocommit() as tx:
             await find_relay_session_status(tx, session.token)
     rows = await owner.fetch(
-        "select kind, data ? 'all' as whole from public.relay_control_events order by id offset $1", event_count
+        "select kind, data ? 'all' as includes_all from public.relay_control_events order by id offset $1", event_count
     )
     assert [tuple(row) for row in rows] == [("revoked", False), ("revoked", False), ("revoked", True)]
 
@@ -222,11 +222,11 @@ async def test_deleting_an_account_leaves_consistent_rows(hub: Hub, owner: Conne
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
-@pytest.mark.parametrize("verb", [disable_account, enable_account, delete_account, rotate_relay_token])
-async def test_an_unknown_account_is_not_found(hub: Hub, verb: Callable[..., Awaitable[object]]) -> None:
+@pytest.mark.parametrize("operation", [disable_account, enable_account, delete_account, rotate_relay_token])
+async def test_an_unknown_account_is_not_found(hub: Hub, operation: Callable[..., Awaitable[object]]) -> None:
     with pytest.raises(NotFound):
         async with hub.transaction() as tx:
-            await verb(tx, new_id(), TESTER)
+            await operation(tx, new_id(), TESTER)
 
 
 async def test_account_contents_are_counted(hub: Hub, owner: Connection) -> None:
@@ -264,9 +264,9 @@ async def test_an_account_has_at_most_five_live_codes(hub: Hub, owner: Connectio
     for _ in range(4):
         await a_code(hub, bot.account)
 
-    with pytest.raises(RateLimited) as refused:
+    with pytest.raises(RateLimited) as error:
         await a_code(hub, bot.account)
-    assert MINUTE < refused.value.retry_after <= 2 * MINUTE
+    assert MINUTE < error.value.retry_after <= 2 * MINUTE
     await a_code(hub, other.account)
 
     await write(hub, "min", f"/pair {first}")

@@ -41,7 +41,7 @@ def test_the_command_prefix_is_configurable(prefix: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "typed",
+    "text",
     [
         "ABCD-2345",
         "abcd2345",
@@ -52,27 +52,27 @@ def test_the_command_prefix_is_configurable(prefix: str, text: str) -> None:
         "A-B-C-D-2-3-4-5",
     ],
 )
-def test_a_code_is_parsed_in_any_notation(typed: str) -> None:
-    assert parse_pairing_code(typed) == "ABCD-2345"
+def test_a_code_is_parsed_in_any_notation(text: str) -> None:
+    assert parse_pairing_code(text) == "ABCD-2345"
 
 
 @pytest.mark.parametrize(
-    "typed", ["ABCD-234", "ABCD-23456", "ABCD-234O", "ABCD-2341", "ABCI-2345", "ABCD-234!", "", "-"]
+    "text", ["ABCD-234", "ABCD-23456", "ABCD-234O", "ABCD-2341", "ABCI-2345", "ABCD-234!", "", "-"]
 )
-def test_other_input_is_not_a_code(typed: str) -> None:
-    assert parse_pairing_code(typed) is None
+def test_other_input_is_not_a_code(text: str) -> None:
+    assert parse_pairing_code(text) is None
 
 
 @given(st.text())
-def test_any_input_parses_to_a_valid_code_or_none(typed: str) -> None:
-    read = parse_pairing_code(typed)
+def test_any_input_parses_to_a_valid_code_or_none(text: str) -> None:
+    code = parse_pairing_code(text)
 
-    assert read is None or (len(read) == 9 and {*read} <= {*CODE_ALPHABET, "-"})
+    assert code is None or (len(code) == 9 and {*code} <= {*CODE_ALPHABET, "-"})
 
 
 @given(st.text(CODE_ALPHABET, min_size=8, max_size=8))
-def test_every_code_parses_to_itself(letters: str) -> None:
-    assert parse_pairing_code(format_pairing_code(letters).lower()) == format_pairing_code(letters)
+def test_every_code_parses_to_itself(characters: str) -> None:
+    assert parse_pairing_code(format_pairing_code(characters).lower()) == format_pairing_code(characters)
 
 
 def test_new_codes_use_the_whole_alphabet() -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 Change = Callable[[Bot, UUID], Awaitable[None]]
 MINUTE = timedelta(minutes=1)
 
-WAITING_NOW = """
+BLOCKING_NOW = """
 create or replace function pabal.now() returns timestamptz language plpgsql volatile as $$
 begin
   perform pg_advisory_xact_lock_shared(7);
@@ -38,7 +38,7 @@ where locktype = 'advisory' and not granted
 
 SET_CLAIMED = """
 update inbound_messages
-set status = 'DELIVERED', lease = gen_random_uuid(), leased_until = now() + interval '1 min', held_by = 'poll:another',
+set status = 'DELIVERED', lease = gen_random_uuid(), leased_until = now() + interval '1 min', held_by = 'poll:other',
     delivered_at = now(), delivery_count = 1
 where id = $1
 """
@@ -48,10 +48,10 @@ where id = $1
 async def blocked_clock(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
     """Block every statement that calls `pabal.now()` until the end of the block."""
     assert database_urls.direct
-    async with connected(database_urls.direct) as keeper:
-        await keeper.execute("select pg_advisory_lock(7)")
-        await keeper.execute(WAITING_NOW)
-        yield keeper
+    async with connected(database_urls.direct) as blocker:
+        await blocker.execute("select pg_advisory_lock(7)")
+        await blocker.execute(BLOCKING_NOW)
+        yield blocker
 
 
 async def save_late_response(bot: Bot, message: UUID) -> None:
@@ -78,20 +78,20 @@ async def touch_row(bot: Bot, message: UUID) -> None:
 
 async def claim(bot: Bot) -> list[UUID]:
     async with bot.hub.autocommit() as tx:
-        return [held.id for held in await LANE.claim(tx, 10, MINUTE, "poll:tester", bot.owner.id)]
+        return [message.id for message in await LANE.claim(tx, 10, MINUTE, "poll:tester", bot.owner.id)]
 
 
-@pytest.mark.parametrize("changed", [0, 1])
+@pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("change", [save_late_response, recall_callback, touch_row])
 async def test_a_message_changed_during_a_claim_is_not_overtaken(
-    bot: Bot, database_urls: DatabaseUrls, change: Change, changed: int
+    bot: Bot, database_urls: DatabaseUrls, change: Change, index: int
 ) -> None:
     messages = [await bot.hears(name) for name in ("first", "second", "third")]
-    async with blocked_clock(database_urls) as keeper:
+    async with blocked_clock(database_urls) as blocker:
         claiming = asyncio.create_task(claim(bot))
-        await until(lambda: keeper.fetchval(IS_WAITING))
-        await change(bot, messages[changed])
-        await keeper.execute("select pg_advisory_unlock(7)")
+        await until(lambda: blocker.fetchval(IS_WAITING))
+        await change(bot, messages[index])
+        await blocker.execute("select pg_advisory_unlock(7)")
 
         assert await claiming == messages
     assert await bot.chat.db.fetchval("select sum(delivery_count) from inbound_messages") == len(messages)
@@ -111,10 +111,10 @@ async def test_later_messages_wait_for_a_locked_earlier_one(bot: Bot, database_u
 async def test_messages_left_to_a_concurrent_claim_are_claimed_again(bot: Bot, database_urls: DatabaseUrls) -> None:
     """Two concurrent claims leave messages to each other; without another attempt they would wait for the next poll."""
     first, second = await bot.hears("first"), await bot.hears("second")
-    async with blocked_clock(database_urls) as keeper:
+    async with blocked_clock(database_urls) as blocker:
         claiming = asyncio.create_task(claim(bot))
-        await until(lambda: keeper.fetchval(IS_WAITING))
+        await until(lambda: blocker.fetchval(IS_WAITING))
         await bot.chat.db.execute(SET_CLAIMED, first)
-        await keeper.execute("select pg_advisory_unlock(7)")
+        await blocker.execute("select pg_advisory_unlock(7)")
 
         assert await claiming == [second]

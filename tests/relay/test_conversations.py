@@ -38,7 +38,7 @@ from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 
-Verb = Callable[..., Awaitable[Conversation]]
+Action = Callable[..., Awaitable[Conversation]]
 
 
 @pytest.fixture
@@ -46,37 +46,37 @@ async def bot(hub: Hub) -> Owning:
     return await an_owner(hub)
 
 
-async def act(hub: Hub, action: Verb, user: str, account: UUID | None = None) -> Conversation:
+async def act(hub: Hub, action: Action, user: str, account: UUID | None = None) -> Conversation:
     async with hub.transaction() as tx:
         return await action(tx, key_of(user), TESTER, account=account)
 
 
-def approving(hub: Hub) -> Verb:
-    async def approve(tx: Tx, key: str, by: Actor, account: UUID | None = None) -> Conversation:
-        return await approve_pairing(tx, key, by, hub.relay.metrics, account)
+def approve_action(hub: Hub) -> Action:
+    async def approve(tx: Tx, key: str, actor: Actor, account: UUID | None = None) -> Conversation:
+        return await approve_pairing(tx, key, actor, hub.relay.metrics, account)
 
     return approve
 
 
-def actions(hub: Hub) -> list[Verb]:
+def actions(hub: Hub) -> list[Action]:
     return [
         unpair_conversation,
         block_conversation,
         unblock_conversation,
         deny_pairing,
-        approving(hub),
+        approve_action(hub),
     ]
 
 
-async def is_waiting(hub: Hub, user: str, account: UUID) -> None:
-    patient = hub.settings.model_copy(update={"pairing_approval": True})
-    await write(hub, user, f"/pair {await a_code(hub, account)}", settings=patient)
+async def request_pairing(hub: Hub, user: str, account: UUID) -> None:
+    with_approval = hub.settings.model_copy(update={"pairing_approval": True})
+    await write(hub, user, f"/pair {await a_code(hub, account)}", settings=with_approval)
 
 
 async def test_a_conversation_of_another_account_is_not_found(hub: Hub, owner: Connection, bot: Owning) -> None:
     other = await an_owner(hub, "other")
     await pair(hub, "min", bot.account)
-    await is_waiting(hub, "jun", bot.account)
+    await request_pairing(hub, "jun", bot.account)
     await pair(hub, "kim", bot.account)
     await act(hub, block_conversation, "kim", bot.account)
     await write(hub, "lee", "/help")
@@ -85,7 +85,7 @@ async def test_a_conversation_of_another_account_is_not_found(hub: Hub, owner: C
     events_before = await control_events(owner)
 
     for action in actions(hub):
-        for user in ("min", "jun", "kim", "lee", "nobody"):
+        for user in ("min", "jun", "kim", "lee", "unknown"):
             with pytest.raises(NotFound, match="there is no such conversation"):
                 await act(hub, action, user, other.account)
 
@@ -96,7 +96,7 @@ async def test_a_conversation_of_another_account_is_not_found(hub: Hub, owner: C
 
 async def test_a_block_is_undone_by_the_side_that_set_it(hub: Hub, owner: Connection, bot: Owning) -> None:
     await pair(hub, "min", bot.account)
-    since = (await conversation(owner, "min"))["paired_at"]
+    paired_at = (await conversation(owner, "min"))["paired_at"]
 
     await act(hub, block_conversation, "min", bot.account)
     assert await connection_of(owner, "min") == ("BLOCKED", bot.account)
@@ -105,7 +105,7 @@ async def test_a_block_is_undone_by_the_side_that_set_it(hub: Hub, owner: Connec
     await act(hub, unblock_conversation, "min", bot.account)
 
     row = await conversation(owner, "min")
-    assert (row["state"], row["account_id"], row["paired_at"]) == ("PAIRED", bot.account, since)
+    assert (row["state"], row["account_id"], row["paired_at"]) == ("PAIRED", bot.account, paired_at)
     assert [kind for kind, *_ in await control_events(owner)] == ["paired", "unpaired", "paired"]
     assert await deeds(owner, conversation_pseudonym(key_of("min"))) == [
         "pairing.verified",
@@ -136,10 +136,10 @@ async def test_an_operator_can_block_an_unpaired_conversation(hub: Hub, owner: C
 
 
 async def test_unblocking_does_not_approve_a_pending_pairing(hub: Hub, owner: Connection, bot: Owning) -> None:
-    await is_waiting(hub, "min", bot.account)
+    await request_pairing(hub, "min", bot.account)
     await act(hub, block_conversation, "min", bot.account)
 
-    for action in (approving(hub), deny_pairing):
+    for action in (approve_action(hub), deny_pairing):
         with pytest.raises(Conflict, match="does not wait for approval"):
             await act(hub, action, "min", bot.account)
     await act(hub, unblock_conversation, "min", bot.account)
@@ -153,7 +153,7 @@ async def test_repeated_actions_change_nothing(hub: Hub, owner: Connection, bot:
         await deeds(owner, conversation_pseudonym(key_of("min"))),
     )
 
-    await act(hub, approving(hub), "min", bot.account)
+    await act(hub, approve_action(hub), "min", bot.account)
     await act(hub, unblock_conversation, "min", bot.account)
     await write(hub, "jun", "/help")
     await act(hub, unpair_conversation, "jun")

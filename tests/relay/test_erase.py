@@ -38,8 +38,8 @@ REPLY = "비밀은 지킬게요"
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as opened:
-        yield opened
+    async with serving(hub) as url:
+        yield url
 
 
 @pytest.fixture
@@ -49,30 +49,30 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 @pytest.fixture
-async def person(hub: Hub, chat: Chat, there: Kakao) -> Bot:
-    return await Bot.of(hub, chat, there, USER)
+async def person(hub: Hub, chat: Chat, fake_kakao: Kakao) -> Bot:
+    return await Bot.of(hub, chat, fake_kakao, USER)
 
 
 async def send(web: httpx2.AsyncClient, text: str, user: str = USER, callback: str | None = None) -> Any:
     return await write(web, text, user, callbackUrl=callback)
 
 
-async def newest(person: Bot) -> Any:
+async def newest_message(person: Bot) -> Any:
     return await person.chat.db.fetchval("select id from inbound_messages order by seq desc limit 1")
 
 
-async def live(person: Bot, web: httpx2.AsyncClient) -> None:
+async def create_personal_data(person: Bot, web: httpx2.AsyncClient) -> None:
     """Leave rows in every table that stores something about a user."""
     db, hub = person.chat.db, person.hub
     await db.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'pull', '{relay.*}')"
     )
     await send(web, TEXT, callback=person.there.url("sent"))
-    await person.answers(await newest(person), REPLY)
+    await person.answers(await newest_message(person), REPLY)
     person.there.mood = kakao_says("FAIL", "no")
     await send(web, TEXT, callback=person.there.url("refused"))
     with pytest.raises(CallbackFailed):
-        await person.answers(await newest(person), REPLY)
+        await person.answers(await newest_message(person), REPLY)
     await person.too_late(REPLY)
     await send(web, f"{TEXT}, again", callback=person.there.url("held"))
     async with hub.autocommit() as tx:
@@ -128,25 +128,25 @@ async def count_rows_with_key(person: Bot, key: str = KEY) -> dict[str, int]:
         )
         for table in tables
     }
-    return {table: many for table, many in counts.items() if many}
+    return {table: count for table, count in counts.items() if count}
 
 
 async def test_a_dump_contains_nothing_of_an_erased_user(
     person: Bot, web: httpx2.AsyncClient, hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    await live(person, web)
+    await create_personal_data(person, web)
     secrets = [word.encode() for word in (USER, TEXT, REPLY, "secret=capability", "/chat?code=")]
     before = await dumped(database_urls)
     assert [word for word in secrets if word not in before] == []
     assert (await count_rows_with_key(person)).keys() == {*TABLES, "limits"}
-    there = await count_data(hub)
+    expected_counts = await count_data(hub)
 
     deleted = await erase(hub)
 
-    assert deleted == there
+    assert deleted == expected_counts
     assert (deleted.messages, deleted.replies, deleted.dead_letters) == (5, 3, 5)
     assert deleted.total == deleted.messages + deleted.replies + deleted.events + deleted.dead_letters + deleted.others
-    assert await count_rows_with_key(person) == {"relay_control_events": 1}, "open streams have yet to read it"
+    assert await count_rows_with_key(person) == {"relay_control_events": 1}, "open streams have not read it yet"
     await travel(timedelta(minutes=11))
     async with hub.transaction() as tx:
         await purge_control_events(tx, 100)
@@ -162,7 +162,7 @@ async def count_data(hub: Hub, key: str = KEY) -> ConversationDataCounts:
 
 
 async def test_the_erasure_is_audited_under_a_pseudonym(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
-    await live(person, web)
+    await create_personal_data(person, web)
 
     await export(hub)
     deleted = await erase(hub)
@@ -180,16 +180,16 @@ async def test_the_erasure_is_audited_under_a_pseudonym(person: Bot, web: httpx2
     assert (details["account"], details["messages"]) == (str(person.owner.id), deleted.messages)
 
 
-async def test_rows_of_other_users_are_kept(person: Bot, web: httpx2.AsyncClient, hub: Hub, there: Kakao) -> None:
-    await live(person, web)
-    neighbours = (f"{USER}2", "somebody")
-    for user in neighbours:
+async def test_rows_of_other_users_are_kept(person: Bot, web: httpx2.AsyncClient, hub: Hub, fake_kakao: Kakao) -> None:
+    await create_personal_data(person, web)
+    other_users = (f"{USER}2", "other")
+    for user in other_users:
         key = await person.chat.conversation(person.owner, user)
-        await send(web, TEXT, user, there.url(user))
+        await send(web, TEXT, user, fake_kakao.url(user))
         await send(web, "/status", user)
         async with hub.transaction() as tx:
             await send_control_event(tx, ControlEventKind.PAIRED, account=person.owner.id, conversationKey=key)
-    before = [await count_rows_with_key(person, f"channel:{user}") for user in neighbours]
+    before = [await count_rows_with_key(person, f"channel:{user}") for user in other_users]
     accounts = await person.chat.db.fetchval("select count(*) from accounts")
 
     await erase(hub)
@@ -197,12 +197,12 @@ async def test_rows_of_other_users_are_kept(person: Bot, web: httpx2.AsyncClient
     assert all(
         counts["limits"] == 1 and counts["event_queue"] >= 1 and counts["inbound_messages"] == 1 for counts in before
     )
-    assert [await count_rows_with_key(person, f"channel:{user}") for user in neighbours] == before
+    assert [await count_rows_with_key(person, f"channel:{user}") for user in other_users] == before
     assert await person.chat.db.fetchval("select count(*) from accounts") == accounts
-    used = await person.chat.db.fetchrow("select used_at, used_by from pairing_codes where code = 'AAAA-CCCC'")
-    assert used
-    assert used["used_at"] is not None
-    assert used["used_by"] is None
+    code_row = await person.chat.db.fetchrow("select used_at, used_by from pairing_codes where code = 'AAAA-CCCC'")
+    assert code_row
+    assert code_row["used_at"] is not None
+    assert code_row["used_by"] is None
 
 
 async def test_open_streams_get_an_event_and_the_session_stays(
@@ -226,30 +226,32 @@ async def test_an_erased_user_who_returns_is_new(person: Bot, web: httpx2.AsyncC
     await send(web, TEXT)
     await erase(hub)
 
-    answer = await send(web, TEXT)
+    response = await send(web, TEXT)
 
-    assert "/pair" in answer["template"]["outputs"][0]["simpleText"]["text"]
-    row = await person.chat.db.fetchrow("select state, first_seen_at = last_seen_at as anew from conversation_mappings")
+    assert "/pair" in response["template"]["outputs"][0]["simpleText"]["text"]
+    row = await person.chat.db.fetchrow(
+        "select state, first_seen_at = last_seen_at as is_new from conversation_mappings"
+    )
     assert row
-    assert (row["state"], row["anew"]) == ("UNPAIRED", True)
+    assert (row["state"], row["is_new"]) == ("UNPAIRED", True)
     assert await person.chat.db.fetchval("select count(*) from inbound_messages") == 0
 
 
 async def test_a_concurrent_webhook_waits_and_finds_no_pairing(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
     async with hub.transaction() as tx:
         await erase_conversation(tx, KEY, MINA)
-        coming = asyncio.create_task(send(web, TEXT, callback=person.there.url("first")))
+        webhook = asyncio.create_task(send(web, TEXT, callback=person.there.url("first")))
         await until(lambda: bool(hub.relay.webhook_batcher._retries))
 
-    answer = await coming
+    response = await webhook
 
-    assert "useCallback" not in answer
+    assert "useCallback" not in response
     assert await person.chat.db.fetchval("select count(*) from inbound_messages") == 0
 
 
 async def test_a_reply_in_flight_is_sent_and_leaves_no_row(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
     await send(web, TEXT, callback=person.there.url("first"))
-    message, arrive = await newest(person), asyncio.Event()
+    message, arrive = await newest_message(person), asyncio.Event()
     person.there.mood = slow(arrive, kakao_says("SUCCESS"))
     answering = asyncio.create_task(person.answers(message, REPLY))
     await until(lambda: person.there.posts == 1)
@@ -275,16 +277,16 @@ async def test_a_blocked_conversation_cannot_be_erased(person: Bot, hub: Hub) ->
 async def test_an_unknown_conversation_is_not_found(hub: Hub) -> None:
     for action in (erase, export, count_data):
         with pytest.raises(NotFound, match="there is no such conversation"):
-            await action(hub, "channel:nobody")
+            await action(hub, "channel:unknown")
 
 
 async def test_an_export_contains_all_messages_and_replies(
-    person: Bot, web: httpx2.AsyncClient, hub: Hub, chat: Chat, there: Kakao
+    person: Bot, web: httpx2.AsyncClient, hub: Hub, chat: Chat, fake_kakao: Kakao
 ) -> None:
-    await live(person, web)
+    await create_personal_data(person, web)
     other: Owner = await chat.owner()
-    await chat.conversation(other, "somebody")
-    await send(web, "not theirs", "somebody", there.url("other"))
+    await chat.conversation(other, "other")
+    await send(web, "not theirs", "other", fake_kakao.url("other"))
 
     document = json.loads(json.dumps(await export(hub)))
 
@@ -308,9 +310,9 @@ async def test_an_export_contains_all_messages_and_replies(
     assert document["wrong_codes"]["failures"] == 1
     assert (len(document["commands"]), len(document["pages"])) == (3, 1)
     assert {event["event_type"] for event in document["events"]} >= {"relay.message.received", "relay.callback.failed"}
-    written = json.dumps(document)
+    text = json.dumps(document)
     for secret in ("capability", "/chat?code=", person.owner.token, str(other.id), "not theirs", "token_hash"):
-        assert secret not in written
+        assert secret not in text
 
 
 async def test_an_export_contains_the_audit_entries(person: Bot, hub: Hub) -> None:

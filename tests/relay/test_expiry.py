@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 QUEUE_LIFE = timedelta(minutes=15)
-SORRY = chat_texts("ko").expired
+EXPIRED_TEXT = chat_texts("ko").expired
 
 
 async def expire(bot: Bot, language: ChatLanguage = "ko") -> int:
@@ -25,7 +25,7 @@ async def expire(bot: Bot, language: ChatLanguage = "ko") -> int:
         return await LANE.expire(tx, 100, language)
 
 
-async def fetch(bot: Bot) -> list[UUID]:
+async def claim(bot: Bot) -> list[UUID]:
     async with bot.hub.autocommit() as tx:
         messages = await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", bot.owner.id)
     return [message.id for message in messages]
@@ -48,7 +48,7 @@ async def test_an_undelivered_message_is_reported_once_with_the_next_reply(bot: 
     await bot.answers(second, "awake")
     await bot.answers(third, "still awake")
     assert bot.there.texts("first") == []
-    assert bot.there.texts("second") == [[SORRY, "awake"]]
+    assert bot.there.texts("second") == [[EXPIRED_TEXT, "awake"]]
     assert bot.there.texts("third") == [["still awake"]]
 
 
@@ -65,8 +65,8 @@ async def test_the_report_follows_a_stall(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(timedelta(seconds=51))
     async with bot.hub.autocommit() as tx:
-        [dying] = await claim_expiring_callbacks(tx, timedelta(seconds=50))
-    await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, chat_texts("ko")))
+        [expiring] = await claim_expiring_callbacks(tx, timedelta(seconds=50))
+    await bot.hub.relay.callbacks.send(expiring.callback, build_stall_body(expiring, chat_texts("ko")))
     await travel(QUEUE_LIFE)
 
     await expire(bot)
@@ -77,7 +77,7 @@ async def test_the_report_follows_a_stall(bot: Bot, travel: Travel) -> None:
     assert row["kept_until"] - row["answered_at"] == timedelta(minutes=30)
     await bot.answers(await bot.hears("second"), "awake")
     assert bot.there.texts("first") == [[chat_texts("ko").still_working]]
-    assert bot.there.texts("second") == [[SORRY, "awake"]]
+    assert bot.there.texts("second") == [[EXPIRED_TEXT, "awake"]]
 
 
 async def test_many_expired_messages_are_reported_once(bot: Bot, travel: Travel) -> None:
@@ -89,20 +89,20 @@ async def test_many_expired_messages_are_reported_once(bot: Bot, travel: Travel)
     assert await expire(bot) == 2
     await travel(timedelta(minutes=5))
     assert await expire(bot) == 1
-    assert await kept_texts(bot) == [SORRY]
+    assert await kept_texts(bot) == [EXPIRED_TEXT]
 
     await bot.answers(await bot.hears("four"), "awake")
     await bot.hears("five")
     await travel(QUEUE_LIFE)
     await expire(bot)
 
-    assert bot.there.texts("four") == [[SORRY, "awake"]]
-    assert await kept_texts(bot) == [SORRY, "awake", SORRY]
+    assert bot.there.texts("four") == [[EXPIRED_TEXT, "awake"]]
+    assert await kept_texts(bot) == [EXPIRED_TEXT, "awake", EXPIRED_TEXT]
 
 
 async def test_a_delivered_message_that_expires_is_not_reported(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
-    assert await fetch(bot) == [message]
+    assert await claim(bot) == [message]
     await travel(QUEUE_LIFE)
 
     assert await expire(bot) == 1
@@ -153,10 +153,10 @@ async def test_a_live_callback_is_spent_on_the_report(bot: Bot, travel: Travel) 
 
     await travel(timedelta(seconds=40))
     async with bot.hub.autocommit() as tx:
-        [dying] = await claim_expiring_callbacks(tx, timedelta(seconds=50))
-    await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, chat_texts("ko")))
+        [expiring] = await claim_expiring_callbacks(tx, timedelta(seconds=50))
+    await bot.hub.relay.callbacks.send(expiring.callback, build_stall_body(expiring, chat_texts("ko")))
 
-    assert bot.there.answered("first") == [skill_response(SORRY)]
+    assert bot.there.answered("first") == [skill_response(EXPIRED_TEXT)]
 
 
 async def test_the_chore_counts_expired_messages(bot: Bot, travel: Travel) -> None:

@@ -58,21 +58,21 @@ class IdleBot(asyncio.Protocol):
     def __init__(self, number: int, path: str) -> None:
         self.user = f"bot-{number}"
         self._request = f"GET {path} HTTP/1.1\r\nhost: hub\r\nauthorization: Bearer {token(number)}\r\n\r\n".encode()
-        self._heard = bytearray()
+        self._received = bytearray()
         self._transport: asyncio.Transport | None = None
         self.connected = asyncio.Event()
-        self.handed: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.delivered_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self._heard += data
-        if b"event: connected" in self._heard:
+        self._received += data
+        if b"event: connected" in self._received:
             self.connected.set()
-        if b'"deliveryCount"' in self._heard and not self.handed.done():
-            self.handed.set_result(time.perf_counter())
+        if b'"deliveryCount"' in self._received and not self.delivered_at.done():
+            self.delivered_at.set_result(time.perf_counter())
 
     def leave(self) -> None:
         if self._transport:
@@ -91,9 +91,9 @@ class IdleBots:
         status = Path(f"/proc/{self.hub.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
-    def handed(self) -> set[str]:
+    def bots_with_message(self) -> set[str]:
         """The bots that got a message."""
-        return {bot.user for bot in chain(self.streams, self.polls) if bot.handed.done()}
+        return {bot.user for bot in chain(self.streams, self.polls) if bot.delivered_at.done()}
 
 
 def token(number: int) -> str:
@@ -104,11 +104,11 @@ def token(number: int) -> str:
 async def connected_bots(hub: Running) -> AsyncGenerator[IdleBots]:
     streams = [IdleBot(number, "/v1/events") for number in range(1, STREAMS + 1)]
     polls = [IdleBot(number, "/v1/messages?wait=30") for number in range(STREAMS + 1, STREAMS + POLLS + 1)]
-    where, gate = urlsplit(hub.address), asyncio.Semaphore(MAX_CONCURRENT_OPENS)
+    parts, semaphore = urlsplit(hub.address), asyncio.Semaphore(MAX_CONCURRENT_OPENS)
 
     async def connect(bot: IdleBot, ready: asyncio.Event | None) -> None:
-        async with gate:
-            await asyncio.get_running_loop().create_connection(lambda: bot, where.hostname, where.port)
+        async with semaphore:
+            await asyncio.get_running_loop().create_connection(lambda: bot, parts.hostname, parts.port)
             if ready:
                 await ready.wait()
 
@@ -123,40 +123,40 @@ async def connected_bots(hub: Running) -> AsyncGenerator[IdleBots]:
 
 
 @pytest.fixture
-async def crowd(database_urls: DatabaseUrls) -> AsyncGenerator[IdleBots]:
+async def idle_bots(database_urls: DatabaseUrls) -> AsyncGenerator[IdleBots]:
     assert database_urls.direct
     async with connected(database_urls.direct) as owner:
         await owner.execute(INSERT_ACCOUNTS, [digest(token(number)) for number in range(1, STREAMS + POLLS + 1)])
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard_limit < MANY_FILES:
         pytest.skip(f"needs {MANY_FILES} open files; this account may have {hard_limit}")
-    roads_there = {"PABAL_DATABASE_URL": database_urls.main, "PABAL_DATABASE_DIRECT_URL": database_urls.direct}
+    environment = {"PABAL_DATABASE_URL": database_urls.main, "PABAL_DATABASE_DIRECT_URL": database_urls.direct}
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard_limit))  # the hub must raise its own limit
     try:
-        with fresh_folder() as folder, running(folder, "serve", PABAL_WEBHOOK_PER_CHANNEL="0", **roads_there) as hub:
+        with fresh_folder() as folder, running(folder, "serve", PABAL_WEBHOOK_PER_CHANNEL="0", **environment) as hub:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-            async with connected_bots(hub) as opened:
-                yield opened
+            async with connected_bots(hub) as bots:
+                yield bots
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
 
 
 async def test_two_thousand_streams_and_five_hundred_polls_wait_in_one_process(
-    crowd: IdleBots, database_urls: DatabaseUrls
+    idle_bots: IdleBots, database_urls: DatabaseUrls
 ) -> None:
     assert database_urls.direct
-    recipients = [*sample(crowd.streams, MESSAGES * 4 // 5), *sample(crowd.polls, MESSAGES // 5)]
-    async with connected(database_urls.direct) as owner, httpx2.AsyncClient(base_url=crowd.hub.address) as web:
+    recipients = [*sample(idle_bots.streams, MESSAGES * 4 // 5), *sample(idle_bots.polls, MESSAGES // 5)]
+    async with connected(database_urls.direct) as owner, httpx2.AsyncClient(base_url=idle_bots.hub.address) as web:
         await until(lambda: all_waiting(owner))
-        busy = [await owner.fetchval(COUNT_ACTIVE) for _ in range(100)]
-        took = [await measure_delivery(web, bot) for bot in recipients]
+        active_counts = [await owner.fetchval(COUNT_ACTIVE) for _ in range(100)]
+        latencies = [await measure_delivery(web, bot) for bot in recipients]
         health = [await measure_response(web) for _ in range(20)]
 
-    assert statistics.median(busy) == 0
-    assert crowd.memory() < MAX_MEMORY
-    assert crowd.handed() == {bot.user for bot in recipients}
-    assert statistics.median(took) < MEDIAN_LATENCY
-    assert max(took) < MAX_LATENCY
+    assert statistics.median(active_counts) == 0
+    assert idle_bots.memory() < MAX_MEMORY
+    assert idle_bots.bots_with_message() == {bot.user for bot in recipients}
+    assert statistics.median(latencies) < MEDIAN_LATENCY
+    assert max(latencies) < MAX_LATENCY
     assert statistics.median(health) < MEDIAN_LATENCY
 
 
@@ -166,19 +166,19 @@ async def all_waiting(owner: Connection) -> bool:
     return poll_count == POLLS and not any([await owner.fetchval(COUNT_ACTIVE) for _ in range(20)])
 
 
-def sample(some: list[IdleBot], count: int) -> Iterable[IdleBot]:
-    return some[:: len(some) // count]
+def sample(bots: list[IdleBot], count: int) -> Iterable[IdleBot]:
+    return bots[:: len(bots) // count]
 
 
 async def measure_delivery(web: httpx2.AsyncClient, bot: IdleBot) -> float:
     """Seconds from a user's message to its delivery."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     await write(web, "hi", bot.user)
     async with asyncio.timeout(10):
-        return await bot.handed - began
+        return await bot.delivered_at - started
 
 
 async def measure_response(web: httpx2.AsyncClient) -> float:
-    began = time.perf_counter()
+    started = time.perf_counter()
     assert (await web.get("/health")).status_code == 200
-    return time.perf_counter() - began
+    return time.perf_counter() - started

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 MESSAGES, PAGE = 10_000, 50
 KEY = "channel:user"
 MAX_PAGES = 3 * PAGE
-"""Database pages per page of ours: each row is found by an index."""
+"""Database pages per list page: each row is found by an index."""
 
 FILL_TABLES = """
 insert into inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id)
@@ -38,12 +38,12 @@ async def owner(chat: Chat) -> Owner:
     return owner
 
 
-@pytest.mark.parametrize("scope", ["conversation", "account", "everybody"])
+@pytest.mark.parametrize("scope", ["conversation", "account", "all"])
 async def test_a_long_list_is_paginated_without_gaps(hub: Hub, owner: Owner, scope: str) -> None:
     message_filter = {
         "conversation": MessageFilter(conversation_key=KEY),
         "account": MessageFilter(owner.id),
-        "everybody": MessageFilter(),
+        "all": MessageFilter(),
     }[scope]
     async with hub.autocommit() as tx:
         first = await list_messages(tx, message_filter, PAGE)
@@ -51,7 +51,7 @@ async def test_a_long_list_is_paginated_without_gaps(hub: Hub, owner: Owner, sco
 
     assert [len(first.items), len(second.items)] == [PAGE, PAGE]
     assert second.cursor
-    if scope != "everybody":  # that list is ordered by ids
+    if scope != "all":  # that list is ordered by ids
         seqs = [message.seq for message in (*first.items, *second.items)]
         assert seqs == [*range(seqs[0], seqs[0] - 2 * PAGE, -1)]
 
@@ -65,10 +65,10 @@ async def test_a_page_of_a_long_conversation_reads_only_that_page(chat: Chat, ow
         "limit": PAGE,
     }
 
-    touched, rows = await pages(chat.db, messages.Q.list_ids_in_conversation, arguments)
+    page_count, rows = await pages(chat.db, messages.Q.list_ids_in_conversation, arguments)
 
     assert rows == PAGE
-    assert touched <= MAX_PAGES
+    assert page_count <= MAX_PAGES
 
 
 async def test_a_trace_shows_the_newest_messages(hub: Hub, owner: Owner) -> None:

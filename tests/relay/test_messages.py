@@ -72,20 +72,20 @@ async def insert_message(bot: Bot, key: str | None = None) -> UUID:
 
 async def test_every_filter_lists_newest_first_in_pages(bot: Bot, hub: Hub) -> None:
     other = Bot(hub, bot.chat, bot.there, await bot.chat.owner(), "channel:other")
-    mine = [await insert_message(bot) for _ in range(5)]
-    theirs = [await insert_message(other) for _ in range(2)]
+    own = [await insert_message(bot) for _ in range(5)]
+    others = [await insert_message(other) for _ in range(2)]
     async with hub.transaction() as tx:
-        await ack_messages(tx, bot.owner.id, [mine[1], mine[3]])
-    everybodys = [*reversed(theirs), *reversed(mine)]
+        await ack_messages(tx, bot.owner.id, [own[1], own[3]])
+    all_ids = [*reversed(others), *reversed(own)]
 
     for criteria, expected in (
-        ({}, everybodys),
-        ({"account_id": bot.owner.id}, mine[::-1]),
-        ({"conversation_key": bot.key}, mine[::-1]),
+        ({}, all_ids),
+        ({"account_id": bot.owner.id}, own[::-1]),
+        ({"conversation_key": bot.key}, own[::-1]),
         ({"conversation_key": bot.key, "account_id": other.owner.id}, []),
-        ({"account_id": bot.owner.id, "status": "ACKED"}, [mine[3], mine[1]]),
-        ({"status": "QUEUED"}, [*reversed(theirs), mine[4], mine[2], mine[0]]),
-        ({"conversation_key": bot.key, "status": "ACKED"}, [mine[3], mine[1]]),
+        ({"account_id": bot.owner.id, "status": "ACKED"}, [own[3], own[1]]),
+        ({"status": "QUEUED"}, [*reversed(others), own[4], own[2], own[0]]),
+        ({"conversation_key": bot.key, "status": "ACKED"}, [own[3], own[1]]),
         ({"status": "EXPIRED"}, []),
     ):
         assert await ids(hub, **criteria) == expected, criteria
@@ -110,8 +110,8 @@ async def test_an_invalid_cursor_is_refused(hub: Hub, cursor: str) -> None:
     [{}, {"account_id": 1}, {"account_id": 1, "status": "CANCELLED"}, {"status": "CANCELLED"}, {"conversation_key": 1}],
 )
 async def test_a_page_reads_few_rows_of_a_large_table(bot: Bot, hub: Hub, criteria: dict[str, Any]) -> None:
-    for status, many in (("ACKED", 20_000), ("QUEUED", 2000), ("CANCELLED", 3)):
-        await bot.chat.db.execute(FILL_TABLES, bot.owner.id, bot.key, status, many)
+    for status, count in (("ACKED", 20_000), ("QUEUED", 2000), ("CANCELLED", 3)):
+        await bot.chat.db.execute(FILL_TABLES, bot.owner.id, bot.key, status, count)
     await bot.chat.db.execute("analyze inbound_messages")
     await bot.chat.db.execute("select pg_stat_force_next_flush()")
     criteria |= {"account_id": bot.owner.id} if "account_id" in criteria else {}
@@ -152,18 +152,18 @@ async def test_a_message_is_read_with_its_reply_and_without_its_callback_url(
 
     sent = await bot.answers(message, "hello")
 
-    whole = await read_message(hub, message, bot.owner.id)
-    assert (whole.message.text, whole.message.status, whole.message.reply) == ("안녕", "ACKED", "sent")
-    assert whole.payload["userRequest"] == {
+    details = await read_message(hub, message, bot.owner.id)
+    assert (details.message.text, details.message.status, details.message.reply) == ("안녕", "ACKED", "sent")
+    assert details.payload["userRequest"] == {
         name: value for name, value in payload["userRequest"].items() if name != "callbackUrl"
     }
-    assert whole.reply is not None
-    assert (whole.reply.id, whole.reply.spent_by, whole.reply.outcome) == (sent.reply_id, "agent", "sent")
-    assert whole.reply.response is not None
-    assert whole.reply.response["template"]["outputs"] == [{"simpleText": {"text": "hello"}}]
-    assert (whole.reply.kakao or {})["status"] == "SUCCESS"
-    assert url not in msgspec.json.encode(whole, enc_hook=str).decode()
-    assert bot.owner.token not in repr(whole)
+    assert details.reply is not None
+    assert (details.reply.id, details.reply.spent_by, details.reply.outcome) == (sent.reply_id, "agent", "sent")
+    assert details.reply.response is not None
+    assert details.reply.response["template"]["outputs"] == [{"simpleText": {"text": "hello"}}]
+    assert (details.reply.kakao or {})["status"] == "SUCCESS"
+    assert url not in msgspec.json.encode(details, enc_hook=str).decode()
+    assert bot.owner.token not in repr(details)
 
 
 async def test_a_message_of_another_account_is_not_found(bot: Bot, hub: Hub) -> None:
@@ -193,68 +193,68 @@ class Follower:
         self.hub = hub
         self.tail = MessageFollower(**criteria)
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         async with self.hub.autocommit() as tx:
             await self.tail.start(tx)
 
-    async def look(self) -> list[tuple[str, UUID, str, str | None]]:
+    async def poll(self) -> list[tuple[str, UUID, str, str | None]]:
         async with self.hub.autocommit() as tx:
-            listed_ids = await self.tail.poll(tx)
-        return [(change.kind, change.message.id, change.message.status, change.message.reply) for change in listed_ids]
+            changes = await self.tail.poll(tx)
+        return [(change.kind, change.message.id, change.message.status, change.message.reply) for change in changes]
 
 
 async def test_a_message_is_followed_from_arrival_to_reply(bot: Bot, hub: Hub, travel: Travel) -> None:
     follower = Follower(hub)
-    await follower.begin()
+    await follower.start()
     first = await bot.hears("first")
     second = await bot.hears("second")
-    assert await follower.look() == [("came", first, "QUEUED", None), ("came", second, "QUEUED", None)]
+    assert await follower.poll() == [("came", first, "QUEUED", None), ("came", second, "QUEUED", None)]
 
     async with hub.autocommit() as tx:
         await LANE.claim(tx, 1, timedelta(minutes=1), "poll:tester", bot.owner.id)
-    assert await follower.look() == [("changed", first, "DELIVERED", None)]
+    assert await follower.poll() == [("changed", first, "DELIVERED", None)]
     async with hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [first])
-    assert await follower.look() == [("changed", first, "ACKED", None)]
+    assert await follower.poll() == [("changed", first, "ACKED", None)]
     await travel(timedelta(seconds=30))
-    assert await follower.look() == []
+    assert await follower.poll() == []
     await bot.answers(first, "hello")
-    assert await follower.look() == [("changed", first, "ACKED", "sent")]
-    assert await follower.look() == []
+    assert await follower.poll() == [("changed", first, "ACKED", "sent")]
+    assert await follower.poll() == []
 
     await travel(timedelta(minutes=15))
     async with hub.transaction() as tx:
         await LANE.expire(tx, 10)
-    assert await follower.look() == [("changed", second, "EXPIRED", "late")]
+    assert await follower.poll() == [("changed", second, "EXPIRED", "late")]
     third = await bot.hears("third")
     await bot.answers(third, "awake")
-    assert await follower.look() == [("changed", second, "EXPIRED", "shown"), ("came", third, "ACKED", "sent")]
+    assert await follower.poll() == [("changed", second, "EXPIRED", "shown"), ("came", third, "ACKED", "sent")]
     await travel(timedelta(minutes=1))
-    assert await follower.look() == []
+    assert await follower.poll() == []
 
 
 async def test_an_existing_message_is_reported_when_it_changes(bot: Bot, hub: Hub) -> None:
-    before, ended = await insert_message(bot), await insert_message(bot)
+    open_message, ended_message = await insert_message(bot), await insert_message(bot)
     async with hub.transaction() as tx:
-        await ack_messages(tx, bot.owner.id, [ended])
+        await ack_messages(tx, bot.owner.id, [ended_message])
     follower = Follower(hub)
-    await follower.begin()
-    assert await follower.look() == []
+    await follower.start()
+    assert await follower.poll() == []
 
     async with hub.transaction() as tx:
-        await ack_messages(tx, bot.owner.id, [before])
+        await ack_messages(tx, bot.owner.id, [open_message])
 
-    assert await follower.look() == [("changed", before, "ACKED", None)]
+    assert await follower.poll() == [("changed", open_message, "ACKED", None)]
 
 
 async def test_a_follower_reports_only_messages_of_its_filter(bot: Bot, hub: Hub) -> None:
     other = Bot(hub, bot.chat, bot.there, await bot.chat.owner(), "channel:other")
     account, conversation = Follower(hub, account=other.owner.id), Follower(hub, conversation="channel:third")
     for follower in (account, conversation):
-        await follower.begin()
+        await follower.start()
 
     await insert_message(bot)
-    theirs, thirds = await insert_message(other), await insert_message(bot, "channel:third")
+    other_message, third_message = await insert_message(other), await insert_message(bot, "channel:third")
 
-    assert await account.look() == [("came", theirs, "QUEUED", None)]
-    assert await conversation.look() == [("came", thirds, "QUEUED", None)]
+    assert await account.poll() == [("came", other_message, "QUEUED", None)]
+    assert await conversation.poll() == [("came", third_message, "QUEUED", None)]

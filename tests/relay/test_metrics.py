@@ -23,13 +23,13 @@ async def read_metrics(web: httpx2.AsyncClient) -> dict[str, float]:
 
 
 async def send_reply(web: httpx2.AsyncClient, owner: Owner, message: str) -> None:
-    answered = await web.post(
+    response = await web.post(
         "/openclaw/reply", json={"messageId": message, "response": skill_response("hello")}, headers=owner.header
     )
-    assert answered.status_code in {200, 502}, answered.text
+    assert response.status_code in {200, 502}, response.text
 
 
-async def test_seven_of_the_eight_metrics_count_in_the_code_path(hub: Hub, chat: Chat, there: Kakao) -> None:
+async def test_seven_of_the_eight_metrics_count_in_the_code_path(hub: Hub, chat: Chat, fake_kakao: Kakao) -> None:
     """The eighth, expired messages, is counted by its chore."""
     owner = await chat.owner()
     async with (
@@ -43,10 +43,10 @@ async def test_seven_of_the_eight_metrics_count_in_the_code_path(hub: Hub, chat:
         await client.next("pairing_complete")
         assert await read_metrics(web) == {"webhook_received": 1, "pairing_created": 1, "pairing_verified": 1}
 
-        await write(web, "hi", user="mina", callbackUrl=there.url("first"))
+        await write(web, "hi", user="mina", callbackUrl=fake_kakao.url("first"))
         await send_reply(web, owner, (await client.next_message())["id"])
-        there.mood = kakao_says("FAIL", "no")
-        await write(web, "hi again", user="mina", callbackUrl=there.url("second"))
+        fake_kakao.mood = kakao_says("FAIL", "no")
+        await write(web, "hi again", user="mina", callbackUrl=fake_kakao.url("second"))
         await send_reply(web, owner, (await client.next_message())["id"])
 
         assert await read_metrics(web) == {

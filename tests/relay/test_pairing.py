@@ -99,7 +99,7 @@ async def test_later_codes_join_the_sessions_account(hub: Hub, owner: Connection
     assert await control_events(owner) == [("paired", account, session.id), ("paired", account, None)]
 
 
-@pytest.mark.parametrize("kind", ["generated", "session's"])
+@pytest.mark.parametrize("kind", ["generated", "session"])
 async def test_an_expired_code_is_wrong(hub: Hub, owner: Connection, travel: Travel, kind: str) -> None:
     bot = await an_owner(hub)
     code = await a_code(hub, bot.account) if kind == "generated" else (await a_session(hub)).code
@@ -110,8 +110,8 @@ async def test_an_expired_code_is_wrong(hub: Hub, owner: Connection, travel: Tra
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
 
-@pytest.mark.parametrize("kind", ["generated", "session's"])
-async def test_a_user_who_repeats_the_code_gets_the_same_answer(hub: Hub, owner: Connection, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["generated", "session"])
+async def test_a_user_who_repeats_the_code_gets_the_same_response(hub: Hub, owner: Connection, kind: str) -> None:
     bot = await an_owner(hub)
     code = await a_code(hub, bot.account) if kind == "generated" else (await a_session(hub)).code
     first = await write(hub, "min", f"/pair {code}")
@@ -126,9 +126,9 @@ async def test_a_user_who_repeats_the_code_gets_the_same_answer(hub: Hub, owner:
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
-async def test_a_repeated_webhook_gets_the_first_answer(hub: Hub, owner: Connection) -> None:
-    one, other = await an_owner(hub), await an_owner(hub, "other")
-    code = await a_code(hub, one.account)
+async def test_a_repeated_webhook_gets_the_first_response(hub: Hub, owner: Connection) -> None:
+    bot, other = await an_owner(hub), await an_owner(hub, "other")
+    code = await a_code(hub, bot.account)
 
     first = await write(hub, "min", f"/pair {code}", event="1")
     await pair(hub, "min", other.account)
@@ -176,8 +176,8 @@ async def test_unpairing_cancels_open_messages_and_sends_a_control_event(hub: Hu
     bot = await an_owner(hub)
     await pair(hub, "min", bot.account)
     await pair(hub, "jun", bot.account)
-    waiting, delivered, ended, others = [
-        await a_message(owner, bot.account, principal) for principal in ("min", "min", "min", "jun")
+    waiting, delivered, ended, other_users = [
+        await a_message(owner, bot.account, user) for user in ("min", "min", "min", "jun")
     ]
     await owner.execute("update public.inbound_messages set status = 'DELIVERED' where id = $1", delivered)
     await owner.execute("update public.inbound_messages set status = 'ACKED' where id = $1", ended)
@@ -189,7 +189,7 @@ async def test_unpairing_cancels_open_messages_and_sends_a_control_event(hub: Hu
         await message_state(owner, waiting) == await message_state(owner, delivered) == ("CANCELLED", "unpaired", None)
     )
     assert (await message_state(owner, ended))[0] == "ACKED"
-    assert (await message_state(owner, others))[0] == "QUEUED"
+    assert (await message_state(owner, other_users))[0] == "QUEUED"
     assert (await control_events(owner))[-1] == ("unpaired", bot.account, None)
     assert await write(hub, "min", "/unpair") == KOREAN_TEXTS.not_paired
 
@@ -237,9 +237,11 @@ async def test_five_wrong_codes_lock_a_conversation_for_half_an_hour(
 ) -> None:
     bot = await an_owner(hub)
     code = await a_code(hub, bot.account, lifetime=30 * MINUTE)
-    wrong = ["ABCD-2345", "hello", "ABCD-234O", code[:-1], "2222-2222"]
+    wrong_codes = ["ABCD-2345", "hello", "ABCD-234O", code[:-1], "2222-2222"]
 
-    assert [await write(hub, "min", f"/pair {wrong_code}") for wrong_code in wrong] == [KOREAN_TEXTS.wrong_code] * 5
+    assert [await write(hub, "min", f"/pair {wrong_code}") for wrong_code in wrong_codes] == [
+        KOREAN_TEXTS.wrong_code
+    ] * 5
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=30)
     assert await write(hub, "min", "/status") == KOREAN_TEXTS.hint.format(prefix="/")  # the lockout affects codes only
 
@@ -269,7 +271,7 @@ async def test_old_wrong_codes_do_not_count(hub: Hub, owner: Connection, travel:
 
 
 @pytest.mark.usefixtures("still")
-async def test_guessing_across_a_channel_raises_an_alarm(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_guessing_across_a_channel_raises_an_alert(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(CHANNEL_WRONG_CODE_LIMIT.count):
         await write(hub, f"user{number}", "/pair wrong")
     assert "pairing codes guessed" not in capsys.readouterr().out
@@ -307,17 +309,17 @@ async def test_an_unapproved_pairing_expires(hub: Hub, owner: Connection, travel
     bot = await an_owner(hub)
     await write(hub, "min", f"/pair {await a_code(hub, bot.account)}", settings=with_approval(hub))
 
-    async def lapse() -> int:
+    async def expire() -> int:
         async with hub.transaction() as tx:
             return await expire_pending_pairings(tx, 5000)
 
     await travel(29 * MINUTE)
-    assert await lapse() == 0
+    assert await expire() == 0
     await travel(MINUTE)
     async with hub.transaction() as tx:
         with pytest.raises(Conflict):  # before the chore has expired it
             await approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics)
-    assert await lapse() == 1
+    assert await expire() == 1
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
 
@@ -335,12 +337,12 @@ async def test_a_denied_pairing_ends(hub: Hub, owner: Connection) -> None:
 async def test_status_shows_the_connection(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     await pair(hub, "min", bot.account)
-    since = (await conversation(owner, "min"))["paired_at"]
-    on = f"{since + timedelta(hours=9):%Y-%m-%d %H:%M}"
+    paired_at = (await conversation(owner, "min"))["paired_at"]
+    paired_at_text = f"{paired_at + timedelta(hours=9):%Y-%m-%d %H:%M}"
 
-    assert await write(hub, "min", "/status") == KOREAN_TEXTS.status_paired.format(since=on)
+    assert await write(hub, "min", "/status") == KOREAN_TEXTS.status_paired.format(since=paired_at_text)
     await a_message(owner, bot.account, "min")
-    assert await write(hub, "min", "/status") == KOREAN_TEXTS.status_waiting.format(since=on, waiting=1)
+    assert await write(hub, "min", "/status") == KOREAN_TEXTS.status_waiting.format(since=paired_at_text, waiting=1)
     async with hub.transaction() as tx:
         await disable_account(tx, bot.account, TESTER)
     assert await write(hub, "min", "/status") == KOREAN_TEXTS.disabled

@@ -33,7 +33,7 @@ from pabal.settings import Settings
 from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, key_of, write
 from support.clusters import connected
 
-Got = TypeVar("Got")
+Result = TypeVar("Result")
 USERS: tuple[str, ...] = ("min", "jun", "kim")
 users = st.sampled_from(USERS)
 
@@ -45,7 +45,7 @@ BOUNDED = settings(
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-EMPTY = """
+DELETE_ALL = """
 delete from public.accounts;
 delete from public.relay_sessions;
 delete from public.conversation_mappings;
@@ -58,7 +58,7 @@ PAIRED, REPLACED, PENDING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class UserModel:
     """The expected state of a user."""
 
     state: str = "UNPAIRED"
@@ -68,19 +68,19 @@ class Person:
 
 
 @dataclass(slots=True)
-class Ticket:
+class CodeModel:
     """The expected state of a code. A session's code has no account before it is redeemed."""
 
     account: UUID | None
     used_by: str | None = None
 
 
-class Stage:
+class HubRunner:
     """One hub on one database with its own event loop, shared by all examples."""
 
-    def __init__(self, database_urls: DatabaseUrls, home: Path) -> None:
+    def __init__(self, database_urls: DatabaseUrls, data_dir: Path) -> None:
         self.database_urls = database_urls
-        self.home = home
+        self.data_dir = data_dir
         self.runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
@@ -92,9 +92,9 @@ class Stage:
         self.runner.close()
 
     async def _open(self) -> None:
-        free: dict[str, Any] = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
-        quiet = Settings(_env_file=None, data_dir=self.home, **free)  # pyright: ignore[reportCallIssue]
-        self._opened = open_hub(quiet, self.database_urls)
+        no_limits: dict[str, Any] = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
+        hub_settings = Settings(_env_file=None, data_dir=self.data_dir, **no_limits)  # pyright: ignore[reportCallIssue]
+        self._opened = open_hub(hub_settings, self.database_urls)
         self.hub = await self._opened.__aenter__()
         self.owner = await asyncpg.connect(self.database_urls.direct)
 
@@ -102,45 +102,45 @@ class Stage:
         self.owner.terminate()
         await self._opened.__aexit__(None, None, None)
 
-    def run(self, work: "Coroutine[Any, Any, Got]") -> Got:
+    def run(self, work: "Coroutine[Any, Any, Result]") -> Result:
         return self.runner.run(work)
 
 
-class PeopleMachine(RuleBasedStateMachine):
+class PairingMachine(RuleBasedStateMachine):
     """Applies the same steps to the relay and the model and compares them."""
 
-    stage: Stage
+    hub_runner: HubRunner
     codes: Bundle[str] = Bundle("codes")
 
     @initialize()
     def begin(self) -> None:
-        self.people = dict.fromkeys(USERS, Person())
-        self.tickets: dict[str, Ticket] = {}
+        self.users = dict.fromkeys(USERS, UserModel())
+        self.codes_by_text: dict[str, CodeModel] = {}
         self.disabled: dict[UUID, bool] = {}
-        self.waiting: list[tuple[str, UUID]] = []
-        self.stage.run(self.stage.owner.execute(EMPTY))
+        self.open_messages: list[tuple[str, UUID]] = []
+        self.hub_runner.run(self.hub_runner.owner.execute(DELETE_ALL))
         for user in USERS:
-            self.stage.run(write(self.stage.hub, user, "/help"))
-        self.make_account()
-        self.make_account()
+            self.hub_runner.run(write(self.hub_runner.hub, user, "/help"))
+        self.create_account()
+        self.create_account()
 
-    def some_account(self, choice: int) -> UUID | None:
+    def pick_account(self, choice: int) -> UUID | None:
         return [*self.disabled][choice % len(self.disabled)] if self.disabled else None
 
-    def leaves(self, user: str, now: Person) -> None:
+    def model_unpair(self, user: str, new_state: UserModel) -> None:
         """Unpair a user in the model; their open messages are cancelled."""
-        self.waiting = [message for message in self.waiting if message[0] != user]
-        self.people[user] = now
+        self.open_messages = [message for message in self.open_messages if message[0] != user]
+        self.users[user] = new_state
 
-    def do(self, verb: Any, *what: Any, **how: Any) -> bool:
+    def run_operation(self, operation: Any, *arguments: Any, **options: Any) -> bool:
         """Run in a transaction; returns whether it was accepted."""
 
-        async def go() -> None:
-            async with self.stage.hub.transaction() as tx:
-                await verb(tx, *what, **how)
+        async def run() -> None:
+            async with self.hub_runner.hub.transaction() as tx:
+                await operation(tx, *arguments, **options)
 
         try:
-            self.stage.run(go())
+            self.hub_runner.run(run())
         except PabalError:
             return False
         return True
@@ -148,227 +148,241 @@ class PeopleMachine(RuleBasedStateMachine):
     # Steps
 
     @rule()
-    def another_account(self) -> None:
-        self.make_account()
+    def add_account(self) -> None:
+        self.create_account()
 
-    def make_account(self) -> None:
-        made = self.stage.run(an_owner(self.stage.hub, str(new_id())))
-        self.disabled[made.account] = False
+    def create_account(self) -> None:
+        owner = self.hub_runner.run(an_owner(self.hub_runner.hub, str(new_id())))
+        self.disabled[owner.account] = False
 
     @rule(target=codes)
-    def begin_session(self) -> str:
-        code = self.stage.run(a_session(self.stage.hub)).code
-        self.tickets[code] = Ticket(None)
+    def create_session(self) -> str:
+        code = self.hub_runner.run(a_session(self.hub_runner.hub)).code
+        self.codes_by_text[code] = CodeModel(None)
         return code
 
     @rule(target=codes, choice=st.integers(0, 9))
-    def generates(self, choice: int) -> str:
+    def generate_code(self, choice: int) -> str:
         return self.generate(choice)
 
     def generate(self, choice: int) -> str:
-        account = self.some_account(choice)
-        live = sum(ticket.account == account and not ticket.used_by for ticket in self.tickets.values())
+        account = self.pick_account(choice)
+        live = sum(
+            code_model.account == account and not code_model.used_by for code_model in self.codes_by_text.values()
+        )
         if account is None or self.disabled[account] or live >= 5:
             return "ABCD-2345"  # a code that does not exist
-        code = self.stage.run(a_code(self.stage.hub, account))
-        self.tickets[code] = Ticket(account)
+        code = self.hub_runner.run(a_code(self.hub_runner.hub, account))
+        self.codes_by_text[code] = CodeModel(account)
         return code
 
     @rule(user=users, choice=st.integers(0, 9))
-    def connect_and_say(self, user: str, choice: int) -> None:
+    def pair_and_send(self, user: str, choice: int) -> None:
         """The most common step."""
         self.redeem(user, self.generate(choice), approval=False)
-        self.say(user)
+        self.send(user)
 
     @rule(user=users, code=codes, approval=st.booleans())
-    def redeems(self, user: str, code: str, approval: bool) -> None:
+    def redeem_code(self, user: str, code: str, approval: bool) -> None:
         self.redeem(user, code, approval=approval)
 
     def redeem(self, user: str, code: str, *, approval: bool) -> None:
-        patient = self.stage.hub.settings.model_copy(update={"pairing_approval": approval})
-        text = self.stage.run(write(self.stage.hub, user, f"/pair {code}", settings=patient))
-        self.stage.run(self.stage.owner.execute("delete from public.pairing_failures"))  # lockouts are tested elsewhere
-        before, ticket = self.people[user], self.tickets.get(code)
+        hub_settings = self.hub_runner.hub.settings.model_copy(update={"pairing_approval": approval})
+        text = self.hub_runner.run(write(self.hub_runner.hub, user, f"/pair {code}", settings=hub_settings))
+        # Lockouts are tested elsewhere.
+        self.hub_runner.run(self.hub_runner.owner.execute("delete from public.pairing_failures"))
+        before, code_model = self.users[user], self.codes_by_text.get(code)
         if before.state == "BLOCKED":
             assert text == KOREAN_TEXTS.blocked
             return
-        if ticket is None or ticket.used_by or (ticket.account and self.disabled[ticket.account]):
-            mine = ticket and ticket.used_by == user and ticket.account == before.account and before.account
-            again = PENDING if before.state == "PENDING" else PAIRED
-            assert text == (again if mine and not self.disabled[before.account] else KOREAN_TEXTS.wrong_code)  # pyright: ignore[reportArgumentType]
+        if code_model is None or code_model.used_by or (code_model.account and self.disabled[code_model.account]):
+            is_own = (
+                code_model and code_model.used_by == user and code_model.account == before.account and before.account
+            )
+            repeated_text = PENDING if before.state == "PENDING" else PAIRED
+            assert text == (repeated_text if is_own and not self.disabled[before.account] else KOREAN_TEXTS.wrong_code)  # pyright: ignore[reportArgumentType]
             return
-        ticket.used_by = user
-        if ticket.account is None:
-            ticket.account = self.stage.run(self.account_of(user))
-            self.disabled[ticket.account] = False
-        same = before.account == ticket.account
+        code_model.used_by = user
+        if code_model.account is None:
+            code_model.account = self.hub_runner.run(self.account_of(user))
+            self.disabled[code_model.account] = False
+        same = before.account == code_model.account
         if same and before.state == "PAIRED":
             assert text == PAIRED
             return
         if not same:
-            self.leaves(user, before)
-        self.people[user] = Person("PENDING" if approval else "PAIRED", ticket.account)
+            self.model_unpair(user, before)
+        self.users[user] = UserModel("PENDING" if approval else "PAIRED", code_model.account)
         replaced = not same and before.state == "PAIRED"
         assert text == (PENDING if approval else REPLACED if replaced else PAIRED)
 
     async def account_of(self, user: str) -> UUID:
-        return await self.stage.owner.fetchval(
+        return await self.hub_runner.owner.fetchval(
             "select account_id from public.conversation_mappings where conversation_key = $1", key_of(user)
         )
 
     @rule(user=users)
-    def says(self, user: str) -> None:
-        self.say(user)
+    def send_message(self, user: str) -> None:
+        self.send(user)
 
-    def say(self, user: str) -> None:
+    def send(self, user: str) -> None:
         arrival = InboundPayload(CHANNEL, user, "hello", None, new_id().hex, "{}")
-        self.stage.run(self.stage.hub.relay.webhook_batcher.put(InboundDraft(arrival, is_command=False)))
-        person = self.people[user]
+        self.hub_runner.run(self.hub_runner.hub.relay.webhook_batcher.put(InboundDraft(arrival, is_command=False)))
+        person = self.users[user]
         if person.state == "PAIRED" and person.account and not self.disabled[person.account]:
-            self.waiting.append((user, person.account))
+            self.open_messages.append((user, person.account))
 
     @rule(user=users)
-    def leave(self, user: str) -> None:
-        self.stage.run(write(self.stage.hub, user, "/unpair"))
-        if self.people[user].state != "BLOCKED":
-            self.leaves(user, Person())
+    def unpair(self, user: str) -> None:
+        self.hub_runner.run(write(self.hub_runner.hub, user, "/unpair"))
+        if self.users[user].state != "BLOCKED":
+            self.model_unpair(user, UserModel())
 
-    @rule(user=users, choice=st.none() | st.integers(0, 9), verb=st.sampled_from(["unpair", "approve", "deny"]))
-    def decide(self, user: str, choice: int | None, verb: str) -> None:
+    @rule(user=users, choice=st.none() | st.integers(0, 9), action=st.sampled_from(["unpair", "approve", "deny"]))
+    def decide(self, user: str, choice: int | None, action: str) -> None:
         """An operator or an owner, perhaps of another account, changes a user's conversation."""
-        account = None if choice is None else self.some_account(choice) or new_id()
-        person = self.people[user]
-        mine = account in {None, person.account}
-        match verb:
+        account = None if choice is None else self.pick_account(choice) or new_id()
+        person = self.users[user]
+        is_allowed = account in {None, person.account}
+        match action:
             case "unpair":
-                done = self.do(unpair_conversation, key_of(user), TESTER, account=account)
-                assert done == (mine and person.state != "BLOCKED")
-                after = Person()
+                accepted = self.run_operation(unpair_conversation, key_of(user), TESTER, account=account)
+                assert accepted == (is_allowed and person.state != "BLOCKED")
+                after = UserModel()
             case "approve":
-                done = self.do(approve_pairing, key_of(user), TESTER, self.stage.hub.relay.metrics, account=account)
-                assert done == (mine and person.state in {"PENDING", "PAIRED"})
+                accepted = self.run_operation(
+                    approve_pairing, key_of(user), TESTER, self.hub_runner.hub.relay.metrics, account=account
+                )
+                assert accepted == (is_allowed and person.state in {"PENDING", "PAIRED"})
                 after = replace(person, state="PAIRED")
             case _:
-                done = self.do(deny_pairing, key_of(user), TESTER, account=account)
-                assert done == (mine and person.state == "PENDING")
-                after = Person()
-        if done and after.account is None:
-            self.leaves(user, after)
-        elif done:
-            self.people[user] = after
+                accepted = self.run_operation(deny_pairing, key_of(user), TESTER, account=account)
+                assert accepted == (is_allowed and person.state == "PENDING")
+                after = UserModel()
+        if accepted and after.account is None:
+            self.model_unpair(user, after)
+        elif accepted:
+            self.users[user] = after
 
     @rule(user=users, choice=st.none() | st.integers(0, 9))
     def block(self, user: str, choice: int | None) -> None:
-        account = None if choice is None else self.some_account(choice) or new_id()
-        person = self.people[user]
+        account = None if choice is None else self.pick_account(choice) or new_id()
+        person = self.users[user]
 
-        done = self.do(block_conversation, key_of(user), TESTER, account=account)
+        accepted = self.run_operation(block_conversation, key_of(user), TESTER, account=account)
 
-        assert done == (account in {None, person.account})
-        if done:
-            by = "operator" if account is None or person.blocked_by == "operator" else "owner"
-            was = person.was_paired or person.state == "PAIRED"
-            self.leaves(user, Person("BLOCKED", person.account, by, was_paired=was))
+        assert accepted == (account in {None, person.account})
+        if accepted:
+            blocked_by = "operator" if account is None or person.blocked_by == "operator" else "owner"
+            was_paired = person.was_paired or person.state == "PAIRED"
+            self.model_unpair(user, UserModel("BLOCKED", person.account, blocked_by, was_paired=was_paired))
 
     @rule(user=users, choice=st.none() | st.integers(0, 9))
     def unblock(self, user: str, choice: int | None) -> None:
-        account = None if choice is None else self.some_account(choice) or new_id()
-        person = self.people[user]
-        mine = account in {None, person.account}
+        account = None if choice is None else self.pick_account(choice) or new_id()
+        person = self.users[user]
+        is_allowed = account in {None, person.account}
 
-        done = self.do(unblock_conversation, key_of(user), TESTER, account=account)
+        accepted = self.run_operation(unblock_conversation, key_of(user), TESTER, account=account)
 
-        assert done == (mine and not (account and person.blocked_by == "operator"))
-        if done and person.state == "BLOCKED":
-            back = person.account and person.was_paired
-            self.people[user] = Person("PAIRED", person.account) if back else Person()
+        assert accepted == (is_allowed and not (account and person.blocked_by == "operator"))
+        if accepted and person.state == "BLOCKED":
+            is_restored = person.account and person.was_paired
+            self.users[user] = UserModel("PAIRED", person.account) if is_restored else UserModel()
 
-    @rule(choice=st.integers(0, 9), off=st.booleans())
-    def switch(self, choice: int, off: bool) -> None:
-        account = self.some_account(choice)
+    @rule(choice=st.integers(0, 9), disable=st.booleans())
+    def switch(self, choice: int, disable: bool) -> None:
+        account = self.pick_account(choice)
         if account is None:
             return
-        assert self.do(disable_account if off else enable_account, account, TESTER)
-        if off and not self.disabled[account]:
-            self.waiting = [message for message in self.waiting if message[1] != account]
-            self.tickets = {
-                code: ticket for code, ticket in self.tickets.items() if ticket.used_by or ticket.account != account
+        assert self.run_operation(disable_account if disable else enable_account, account, TESTER)
+        if disable and not self.disabled[account]:
+            self.open_messages = [message for message in self.open_messages if message[1] != account]
+            self.codes_by_text = {
+                code: code_model
+                for code, code_model in self.codes_by_text.items()
+                if code_model.used_by or code_model.account != account
             }
-        self.disabled[account] = off
+        self.disabled[account] = disable
 
     @rule(choice=st.integers(0, 9))
     def delete(self, choice: int) -> None:
-        account = self.some_account(choice)
+        account = self.pick_account(choice)
         if account is None:
             return
-        assert self.do(delete_account, account, TESTER)
+        assert self.run_operation(delete_account, account, TESTER)
         del self.disabled[account]
-        self.tickets = {code: ticket for code, ticket in self.tickets.items() if ticket.account != account}
-        for user, person in self.people.items():
+        self.codes_by_text = {
+            code: code_model for code, code_model in self.codes_by_text.items() if code_model.account != account
+        }
+        for user, person in self.users.items():
             if person.account == account:
-                stays = person.blocked_by == "operator"
-                self.leaves(user, replace(person, account=None) if stays else Person())
+                stays_blocked = person.blocked_by == "operator"
+                self.model_unpair(user, replace(person, account=None) if stays_blocked else UserModel())
 
     # Invariants
 
     @invariant()
-    def everybody_is_where_they_should_be(self) -> None:
-        if not hasattr(self, "people"):
+    def conversations_match_the_model(self) -> None:
+        if not hasattr(self, "users"):
             return
-        rows = self.stage.run(
-            self.stage.owner.fetch(
+        rows = self.hub_runner.run(
+            self.hub_runner.owner.fetch(
                 "select plusfriend_user_key, state, account_id, blocked_by from public.conversation_mappings"
             )
         )
         rows_by_user = {row[0]: tuple(row)[1:] for row in rows}
         assert rows_by_user == {
-            name: (person.state, person.account, person.blocked_by) for name, person in self.people.items()
+            name: (person.state, person.account, person.blocked_by) for name, person in self.users.items()
         }
 
     @invariant()
-    def what_waits_waits_for_who_it_was_written_to(self) -> None:
-        if not hasattr(self, "people"):
+    def open_messages_match_the_model(self) -> None:
+        if not hasattr(self, "users"):
             return
-        rows = self.stage.run(
-            self.stage.owner.fetch(
+        rows = self.hub_runner.run(
+            self.hub_runner.owner.fetch(
                 "select conversation_key, account_id from public.inbound_messages where ended_at is null order by seq"
             )
         )
-        assert [tuple(row) for row in rows] == [(key_of(user), account) for user, account in self.waiting]
+        assert [tuple(row) for row in rows] == [(key_of(user), account) for user, account in self.open_messages]
 
     @invariant()
-    def every_code_is_used_by_one_user_at_most(self) -> None:
-        if not hasattr(self, "people"):
+    def codes_match_the_model(self) -> None:
+        if not hasattr(self, "users"):
             return
-        rows = self.stage.run(
-            self.stage.owner.fetch(
+        rows = self.hub_runner.run(
+            self.hub_runner.owner.fetch(
                 "select code, account_id, used_by from public.pairing_codes "
                 "union all select code, account_id, used_by from public.relay_sessions"
             )
         )
         expected = {
-            code: (ticket.account, key_of(ticket.used_by) if ticket.used_by else None)
-            for code, ticket in self.tickets.items()
+            code: (code_model.account, key_of(code_model.used_by) if code_model.used_by else None)
+            for code, code_model in self.codes_by_text.items()
         }
         assert {row[0]: tuple(row)[1:] for row in rows} == expected
 
 
 @pytest.fixture
-def stage(postgres: embedded.ServerAddress, template_database: str) -> Generator[Stage]:
-    name = "machine_people"
+def hub_runner(postgres: embedded.ServerAddress, template_database: str) -> Generator[HubRunner]:
+    name = "pairing_machine"
 
-    async def order(statement: str) -> None:
+    async def execute(statement: str) -> None:
         async with connected(postgres.owner_url) as owner:
             await owner.execute(statement)
 
-    asyncio.run(order(f"create database {name} template {template_database}"))
-    work, direct = (url.rpartition("/")[0] + f"/{name}" for url in (postgres.hub_url, postgres.owner_url))
-    with tempfile.TemporaryDirectory() as home, Stage(DatabaseUrls(work, direct), Path(home)) as opened:
-        yield opened
-    asyncio.run(order(f"drop database {name} with (force)"))
+    asyncio.run(execute(f"create database {name} template {template_database}"))
+    main_url, direct_url = (url.rpartition("/")[0] + f"/{name}" for url in (postgres.hub_url, postgres.owner_url))
+    with (
+        tempfile.TemporaryDirectory() as data_dir,
+        HubRunner(DatabaseUrls(main_url, direct_url), Path(data_dir)) as runner,
+    ):
+        yield runner
+    asyncio.run(execute(f"drop database {name} with (force)"))
 
 
 @pytest.mark.slow
-def test_the_relay_agrees_with_the_model(stage: Stage) -> None:
-    machine = type("Machine", (PeopleMachine,), {"stage": stage})
+def test_the_relay_agrees_with_the_model(hub_runner: HubRunner) -> None:
+    machine = type("Machine", (PairingMachine,), {"hub_runner": hub_runner})
     run_state_machine_as_test(machine, settings=BOUNDED)

@@ -1,4 +1,4 @@
-"""Concurrent pairing: one code has one winner, leaving leaves nothing behind, and no deadlocks."""
+"""Concurrent pairing: one code has one winner, unpairing leaves nothing behind, and no deadlocks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
@@ -44,15 +44,15 @@ async def send(hub: Hub, user: str, text: str) -> None:
     )
 
 
-async def run_all(*deeds: Awaitable[object]) -> list[object]:
+async def run_all(*operations: Awaitable[object]) -> list[object]:
     """Run all at once; only refusals are allowed to fail."""
-    done = await asyncio.gather(*deeds, return_exceptions=True)
-    broken = [result for result in done if isinstance(result, BaseException) and not isinstance(result, NotFound)]
-    assert broken == []
-    return done
+    results = await asyncio.gather(*operations, return_exceptions=True)
+    errors = [result for result in results if isinstance(result, BaseException) and not isinstance(result, NotFound)]
+    assert errors == []
+    return results
 
 
-@pytest.mark.parametrize("kind", ["generated", "session's"])
+@pytest.mark.parametrize("kind", ["generated", "session"])
 async def test_of_a_hundred_users_with_the_same_code_one_is_paired(
     hubs: list[Hub], owner: Connection, kind: str
 ) -> None:
@@ -61,23 +61,23 @@ async def test_of_a_hundred_users_with_the_same_code_one_is_paired(
     accounts_before = await owner.fetchval("select count(*) from public.accounts")
     users = [f"user{number}" for number in range(100)]
 
-    read = await run_all(*(write(hub, user, f"/pair {code}") for hub, user in zip(cycle(hubs), users, strict=False)))
+    texts = await run_all(*(write(hub, user, f"/pair {code}") for hub, user in zip(cycle(hubs), users, strict=False)))
 
-    assert sorted(read, key=str).count(PAIRED) == 1
-    assert read.count(KOREAN_TEXTS.wrong_code) == 99
+    assert sorted(texts, key=str).count(PAIRED) == 1
+    assert texts.count(KOREAN_TEXTS.wrong_code) == 99
     [winner] = await owner.fetch("select conversation_key from public.conversation_mappings where state = 'PAIRED'")
-    assert winner["conversation_key"] == key_of(users[read.index(PAIRED)])
+    assert winner["conversation_key"] == key_of(users[texts.index(PAIRED)])
     new_accounts = 0 if kind == "generated" else 1
     assert await owner.fetchval("select count(*) from public.accounts") == accounts_before + new_accounts
     assert await owner.fetchval("select count(*) from public.relay_control_events") == 1
 
 
 async def test_a_concurrently_repeated_command_runs_once(hubs: list[Hub], owner: Connection) -> None:
-    read = await run_all(
+    texts = await run_all(
         *(write(hub, "min", "/code", event="1") for hub, _ in zip(cycle(hubs), range(20), strict=False))
     )
 
-    assert len({*map(str, read)}) == 1
+    assert len({*map(str, texts)}) == 1
     assert await owner.fetchval("select count(*) from public.conversation_codes") == 1
 
 
@@ -91,8 +91,8 @@ async def test_two_users_who_swap_accounts_do_not_deadlock(hubs: list[Hub], owne
 
     for _ in range(30):
         bots.reverse()
-        typed = [f"/pair {await a_code(hubs[0], account)}" for account in bots]
-        await run_all(*(write(hub, user, text) for hub, user, text in zip(hubs, users, typed, strict=False)))
+        commands = [f"/pair {await a_code(hubs[0], account)}" for account in bots]
+        await run_all(*(write(hub, user, text) for hub, user, text in zip(hubs, users, commands, strict=False)))
 
         assert [await connection_of(owner, user) for user in users] == [("PAIRED", account) for account in bots]
 
@@ -111,15 +111,17 @@ async def test_two_last_users_who_leave_at_once_disconnect_the_session(hubs: lis
             assert (await find_relay_session_status(tx, session.token)).state == "disconnected"
 
 
-@pytest.mark.parametrize("how", ["unpair", "block", "replace", "disable", "delete"])
-async def test_unpairing_during_a_webhook_leaves_nothing_queued(hubs: list[Hub], owner: Connection, how: str) -> None:
+@pytest.mark.parametrize("action", ["unpair", "block", "replace", "disable", "delete"])
+async def test_unpairing_during_a_webhook_leaves_nothing_queued(
+    hubs: list[Hub], owner: Connection, action: str
+) -> None:
     bot, other = await an_owner(hubs[0]), await an_owner(hubs[0], "other")
     await pair(hubs[0], "min", bot.account)
     code = await a_code(hubs[0], other.account)
 
-    async def leaves() -> None:
+    async def run_action() -> None:
         async with hubs[0].transaction() as tx:
-            match how:
+            match action:
                 case "unpair":
                     await unpair_conversation(tx, key_of("min"), TESTER)
                 case "block":
@@ -129,13 +131,13 @@ async def test_unpairing_during_a_webhook_leaves_nothing_queued(hubs: list[Hub],
                 case _:
                     await delete_account(tx, bot.account, TESTER)
 
-    leaving = write(hubs[0], "min", f"/pair {code}") if how == "replace" else leaves()
-    writing = [send(hub, "min", str(number)) for hub, number in zip(cycle(hubs), range(60), strict=False)]
-    await run_all(*writing[:30], leaving, *writing[30:])
+    unpairing = write(hubs[0], "min", f"/pair {code}") if action == "replace" else run_action()
+    webhooks = [send(hub, "min", str(number)) for hub, number in zip(cycle(hubs), range(60), strict=False)]
+    await run_all(*webhooks[:30], unpairing, *webhooks[30:])
 
     open_messages = "select count(*) from public.inbound_messages where ended_at is null and account_id = $1"
     assert await owner.fetchval(open_messages, bot.account) == 0
-    if how != "replace":
+    if action != "replace":
         assert await owner.fetchval(COUNT_OPEN) == 0
 
 
@@ -149,15 +151,16 @@ async def test_an_account_deleted_during_pairing_is_gone(hubs: list[Hub], owner:
             async with hubs[1].transaction() as tx:
                 await delete_account(tx, account, TESTER)
 
-        pairing = [
-            write(hub, f"user{n}", f"/pair {codes[n]}") for hub, n in zip(cycle(hubs), range(1, 5), strict=False)
+        pairings = [
+            write(hub, f"user{index}", f"/pair {codes[index]}")
+            for hub, index in zip(cycle(hubs), range(1, 5), strict=False)
         ]
-        done = await asyncio.gather(*pairing, delete(), return_exceptions=True)
+        results = await asyncio.gather(*pairings, delete(), return_exceptions=True)
 
         assert [
-            result for result in done if isinstance(result, BaseException) and not isinstance(result, PabalError)
+            result for result in results if isinstance(result, BaseException) and not isinstance(result, PabalError)
         ] == []
-        if isinstance(done[-1], PabalError):  # a rare deadlock, which the caller retries
+        if isinstance(results[-1], PabalError):  # a rare deadlock, which the caller retries
             await delete()
         assert await owner.fetchval("select count(*) from public.conversation_mappings where state <> 'UNPAIRED'") == 0
         await owner.execute("delete from public.pairing_failures")

@@ -33,10 +33,10 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
-    """Another hub process: the streams are connected there, the changes happen here."""
-    async with open_hub(hub.settings, database_urls) as elsewhere, serving(elsewhere) as address:
-        await until(lambda: elsewhere.doorbell.listening)
+async def other_address(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
+    """The address of another hub process, to which the streams are connected."""
+    async with open_hub(hub.settings, database_urls) as other_hub, serving(other_hub) as address:
+        await until(lambda: other_hub.doorbell.listening)
         yield address
 
 
@@ -52,15 +52,15 @@ class Client:
     async def state(self) -> str:
         return (await self._web.get(f"/v1/sessions/{self.token}/status")).json()["status"]
 
-    async def ask(self, what: str, **body: Any) -> dict[str, Any]:
-        answer = await self._web.post(f"/openclaw/{what}", json=body, headers=self.header)
-        return {"status": answer.status_code} | answer.json()
+    async def post(self, path: str, **body: Any) -> dict[str, Any]:
+        response = await self._web.post(f"/openclaw/{path}", json=body, headers=self.header)
+        return {"status": response.status_code} | response.json()
 
     async def approve(self, user: str = "user") -> None:
-        assert (await self.ask("pairing/approve", conversationKey=f"channel:{user}"))["success"]
+        assert (await self.post("pairing/approve", conversationKey=f"channel:{user}"))["success"]
 
     async def deny(self, user: str = "user") -> None:
-        assert (await self.ask("pairing/deny", conversationKey=f"channel:{user}"))["success"]
+        assert (await self.post("pairing/deny", conversationKey=f"channel:{user}"))["success"]
 
 
 @pytest.fixture
@@ -68,77 +68,79 @@ async def client(web: httpx2.AsyncClient) -> Client:
     return Client(web, (await web.post("/v1/sessions/create", json={})).json())
 
 
-async def gets_pairing_expired(stream: Bot) -> None:
-    over = await stream.next("pairing_expired")
-    assert over.data["reason"]
+async def expect_pairing_expired(stream: Bot) -> None:
+    event = await stream.next("pairing_expired")
+    assert event.data["reason"]
     assert await stream.read() is None
 
 
-@pytest.mark.parametrize("when", ["before the code is used", "after"])
-async def test_denying_the_user_ends_the_wait(web: httpx2.AsyncClient, there: str, client: Client, when: str) -> None:
-    if when == "after":
+@pytest.mark.parametrize("when", ["before the code is used", "after it is used"])
+async def test_denying_the_user_ends_the_wait(
+    web: httpx2.AsyncClient, other_address: str, client: Client, when: str
+) -> None:
+    if when == "after it is used":
         await write(web, f"/pair {client.code}")
-    async with bot(there, client.token) as stream:
+    async with bot(other_address, client.token) as stream:
         assert (await stream.next("connected")).data["status"] == "pending_pairing"
-        if when != "after":
+        if when != "after it is used":
             await write(web, f"/pair {client.code}")
         assert await client.state() == "pending_pairing"
         await client.deny()
-        await gets_pairing_expired(stream)
+        await expect_pairing_expired(stream)
 
     assert await client.state() == "expired"
-    async with bot(there, client.token) as again:
-        assert again.status == 401
-    assert (await client.ask("reply", messageId="x", response=skill_response("hi")))["status"] == 401
+    async with bot(other_address, client.token) as refused:
+        assert refused.status == 401
+    assert (await client.post("reply", messageId="x", response=skill_response("hi")))["status"] == 401
 
 
 async def test_an_approval_timeout_ends_the_wait(
-    hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, travel: Travel
+    hub: Hub, web: httpx2.AsyncClient, other_address: str, client: Client, travel: Travel
 ) -> None:
     await write(web, f"/pair {client.code}")
-    async with bot(there, client.token) as stream:
+    async with bot(other_address, client.token) as stream:
         await stream.next("connected")
         await travel(conversations.APPROVAL_TIMEOUT)
         await hub.chores.run_due()
-        await gets_pairing_expired(stream)
+        await expect_pairing_expired(stream)
     assert await client.state() == "expired"
 
 
-@pytest.mark.parametrize("how", ["leaves", "is unpaired", "is blocked", "is erased", "pairs anew"])
+@pytest.mark.parametrize("how", ["unpairs", "is unpaired", "is blocked", "is erased", "pairs with another bot"])
 async def test_the_wait_ends_however_the_pending_user_leaves(
-    hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, how: str
+    hub: Hub, web: httpx2.AsyncClient, other_address: str, client: Client, how: str
 ) -> None:
     other = (await web.post("/v1/sessions/create", json={})).json()
-    async with bot(there, client.token) as stream:
+    async with bot(other_address, client.token) as stream:
         await stream.next("connected")
         await write(web, f"/pair {client.code}")
         match how:
-            case "leaves":
+            case "unpairs":
                 await write(web, "/unpair")
-            case "pairs anew":
+            case "pairs with another bot":
                 await write(web, f"/pair {other['pairingCode']}")
             case _:
-                verb = {
+                operation = {
                     "is unpaired": unpair_conversation,
                     "is blocked": block_conversation,
                     "is erased": erase_conversation,
                 }[how]
                 async with hub.transaction() as tx:
-                    await verb(tx, KEY, TESTER)
-        await gets_pairing_expired(stream)
+                    await operation(tx, KEY, TESTER)
+        await expect_pairing_expired(stream)
     assert await client.state() == "expired"
 
 
 async def test_the_wait_continues_while_another_user_is_pending(
-    web: httpx2.AsyncClient, there: str, client: Client
+    web: httpx2.AsyncClient, other_address: str, client: Client
 ) -> None:
-    async with bot(there, client.token) as stream:
+    async with bot(other_address, client.token) as stream:
         await stream.next("connected")
         await write(web, f"/pair {client.code}")
-        another = (await client.ask("pairing/generate"))["code"]
+        second_code = (await client.post("pairing/generate"))["code"]
         await client.deny()
-        assert await client.state() == "pending_pairing", "the other code is still out"
-        await write(web, f"/pair {another}", "other")
+        assert await client.state() == "pending_pairing", "the second code is still valid"
+        await write(web, f"/pair {second_code}", "other")
         await client.approve("other")
         assert (await stream.first()).name == "pairing_complete"
         await write(web, "hello", "other")
@@ -146,19 +148,21 @@ async def test_the_wait_continues_while_another_user_is_pending(
     assert await client.state() == "paired"
 
 
-async def test_an_expired_code_ends_every_stream_that_waits_for_it(there: str, client: Client, travel: Travel) -> None:
-    async with bot(there, client.token) as one, bot(there, client.token) as two:
-        for stream in (one, two):
+async def test_an_expired_code_ends_every_stream_that_waits_for_it(
+    other_address: str, client: Client, travel: Travel
+) -> None:
+    async with bot(other_address, client.token) as first, bot(other_address, client.token) as second:
+        for stream in (first, second):
             await stream.next("connected")
         await travel(SESSION_CODE_LIFETIME)
-        for stream in (one, two):
-            await gets_pairing_expired(stream)
+        for stream in (first, second):
+            await expect_pairing_expired(stream)
 
 
 async def test_disabling_the_account_ends_the_wait_with_an_error(
-    hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, chat: Chat
+    hub: Hub, web: httpx2.AsyncClient, other_address: str, client: Client, chat: Chat
 ) -> None:
-    async with bot(there, client.token) as stream:
+    async with bot(other_address, client.token) as stream:
         await stream.next("connected")
         await write(web, f"/pair {client.code}")
         async with hub.transaction() as tx:
@@ -168,51 +172,53 @@ async def test_disabling_the_account_ends_the_wait_with_an_error(
 
 
 async def test_deleting_the_account_ends_the_wait(
-    hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, chat: Chat
+    hub: Hub, web: httpx2.AsyncClient, other_address: str, client: Client, chat: Chat
 ) -> None:
-    async with bot(there, client.token) as stream:
+    async with bot(other_address, client.token) as stream:
         await stream.next("connected")
         await write(web, f"/pair {client.code}")
         async with hub.transaction() as tx:
             await delete_account(tx, await chat.db.fetchval("select id from accounts"), TESTER)
-        await gets_pairing_expired(stream)
+        await expect_pairing_expired(stream)
 
 
 async def test_a_session_whose_last_user_left_is_not_paired(
-    web: httpx2.AsyncClient, there: str, client: Client
+    web: httpx2.AsyncClient, other_address: str, client: Client
 ) -> None:
     await write(web, f"/pair {client.code}")
     await client.approve()
-    async with bot(there, client.token) as stream:
+    async with bot(other_address, client.token) as stream:
         assert (await stream.next("connected")).data["status"] == "paired"
         await write(web, "hello")
         message = await stream.next_message()
         await write(web, "/unpair")
         await stream.next("unpaired")
-        answered = await client.ask("reply", messageId=message["id"], response=skill_response("hi"))
+        response = await client.post("reply", messageId=message["id"], response=skill_response("hi"))
 
-    assert (answered["status"], answered["code"]) == (409, "SESSION_NOT_PAIRED")
+    assert (response["status"], response["code"]) == (409, "SESSION_NOT_PAIRED")
     assert await client.state() == "disconnected"
-    async with bot(there, client.token) as again:
-        connected = await again.next("connected")
+    async with bot(other_address, client.token) as reconnected:
+        connected = await reconnected.next("connected")
         assert connected.data["status"] == "pending_pairing"
         assert connected.data["accountId"]
-        await write(web, f"/pair {(await client.ask('pairing/generate'))['code']}")
+        await write(web, f"/pair {(await client.post('pairing/generate'))['code']}")
         await client.approve()
-        await again.next("pairing_complete")
+        await reconnected.next("pairing_complete")
         await write(web, "again")
-        assert (await again.next_message())["normalized"]["text"] == "again"
-    assert (await client.ask("reply", messageId=message["id"], response=skill_response("hi")))[
+        assert (await reconnected.next_message())["normalized"]["text"] == "again"
+    assert (await client.post("reply", messageId=message["id"], response=skill_response("hi")))[
         "code"
     ] == "MESSAGE_NOT_FOUND"
 
 
-async def test_a_session_with_another_user_is_still_paired(web: httpx2.AsyncClient, there: str, client: Client) -> None:
+async def test_a_session_with_another_user_is_still_paired(
+    web: httpx2.AsyncClient, other_address: str, client: Client
+) -> None:
     await write(web, f"/pair {client.code}")
     await client.approve()
-    await write(web, f"/pair {(await client.ask('pairing/generate'))['code']}", "other")
+    await write(web, f"/pair {(await client.post('pairing/generate'))['code']}", "other")
     await client.approve("other")
     await write(web, "/unpair")
 
-    async with bot(there, client.token) as stream:
+    async with bot(other_address, client.token) as stream:
         assert (await stream.next("connected")).data["status"] == "paired"

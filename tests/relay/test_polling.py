@@ -26,15 +26,15 @@ async def owner(chat: Chat) -> Owner:
 async def fetch(
     web: httpx2.AsyncClient, owner: Owner, path: str = "/openclaw/messages", **query: Any
 ) -> dict[str, Any]:
-    answer = await web.get(path, params=query, headers=owner.header, timeout=40)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = await web.get(path, params=query, headers=owner.header, timeout=40)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
-async def settle(web: httpx2.AsyncClient, owner: Owner, what: str, **body: Any) -> dict[str, Any]:
-    answer = await web.post(f"/openclaw/messages/{what}", json=body, headers=owner.header)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+async def settle(web: httpx2.AsyncClient, owner: Owner, action: str, **body: Any) -> dict[str, Any]:
+    response = await web.post(f"/openclaw/messages/{action}", json=body, headers=owner.header)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def texts(page: dict[str, Any]) -> list[str]:
@@ -74,10 +74,10 @@ async def test_a_long_poll_gets_the_first_message_at_once_and_holds_no_connectio
     await until(lambda: len(hub.relay.long_poll._waiters) == 1 and hub.db.connections_in_use() == 0)
 
     await write(web, "hello")
-    done, waiting = await asyncio.wait(polls, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    done, pending = await asyncio.wait(polls, timeout=10, return_when=asyncio.FIRST_COMPLETED)
 
     assert [texts(task.result()) for task in done] == [["hello"]]
-    for task in waiting:
+    for task in pending:
         task.cancel()
 
 
@@ -99,20 +99,20 @@ async def test_a_token_revoked_during_a_long_poll_gets_no_messages(
 async def test_a_wait_that_is_neither_seconds_nor_milliseconds_is_refused(
     web: httpx2.AsyncClient, owner: Owner, wait: Any
 ) -> None:
-    answer = await web.get("/openclaw/messages", params={"wait": wait}, headers=owner.header)
+    response = await web.get("/openclaw/messages", params={"wait": wait}, headers=owner.header)
 
-    assert answer.status_code == 400
-    assert "wait" in answer.json()["message"]
+    assert response.status_code == 400
+    assert "wait" in response.json()["message"]
 
 
 @pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 101}, {"lease": 4}, {"lease": 901}])
 async def test_numbers_out_of_range_are_refused_with_the_field(
     web: httpx2.AsyncClient, owner: Owner, query: dict[str, int]
 ) -> None:
-    answer = await web.get("/openclaw/messages", params=query, headers=owner.header)
+    response = await web.get("/openclaw/messages", params=query, headers=owner.header)
 
-    assert answer.status_code == 400
-    assert next(iter(query)) in answer.json()["message"]
+    assert response.status_code == 400
+    assert next(iter(query)) in response.json()["message"]
 
 
 async def test_an_unsettled_message_is_due_again_when_its_lease_ends(
@@ -132,18 +132,18 @@ async def test_an_unsettled_message_is_due_again_when_its_lease_ends(
 async def test_ack_ends_nack_returns_and_extend_prolongs(web: httpx2.AsyncClient, owner: Owner, travel: Any) -> None:
     for text in ("one", "two", "three"):
         await write(web, text)
-    one, two, three = (message["id"] for message in (await fetch(web, owner))["messages"])
+    first, second, third = (message["id"] for message in (await fetch(web, owner))["messages"])
 
-    assert await settle(web, owner, "ack", messageIds=[one, one.upper(), "nonsense"]) == {
+    assert await settle(web, owner, "ack", messageIds=[first, first.upper(), "nonsense"]) == {
         "acknowledged": 1,
         "requested": 3,
     }
-    assert await settle(web, owner, "nack", messageIds=[two]) == {"returned": 1, "requested": 1}
-    assert await settle(web, owner, "extend", messageIds=[three], lease=600) == {"extended": 1, "requested": 1}
+    assert await settle(web, owner, "nack", messageIds=[second]) == {"returned": 1, "requested": 1}
+    assert await settle(web, owner, "extend", messageIds=[third], lease=600) == {"extended": 1, "requested": 1}
     await travel(timedelta(minutes=5))
 
     assert texts(await fetch(web, owner)) == ["two"]
-    assert await settle(web, owner, "ack", messageIds=[one, three]) == {"acknowledged": 1, "requested": 2}
+    assert await settle(web, owner, "ack", messageIds=[first, third]) == {"acknowledged": 1, "requested": 2}
 
 
 async def test_messages_of_another_account_cannot_be_settled(web: httpx2.AsyncClient, owner: Owner, chat: Chat) -> None:
@@ -161,10 +161,10 @@ async def test_messages_of_another_account_cannot_be_settled(web: httpx2.AsyncCl
 async def test_an_accounts_polls_are_limited_by_its_own_rate(web: httpx2.AsyncClient, chat: Chat) -> None:
     owner = await chat.owner(rate_limit_per_minute=3)
 
-    answers = [await web.get("/openclaw/messages", headers=owner.header) for _ in range(5)]
+    responses = [await web.get("/openclaw/messages", headers=owner.header) for _ in range(5)]
 
-    assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
-    assert int(answers[-1].headers["retry-after"]) >= 1
+    assert [response.status_code for response in responses] == [200, 200, 200, 429, 429]
+    assert int(responses[-1].headers["retry-after"]) >= 1
 
 
 async def test_a_poll_does_not_claim_messages_of_a_streams_conversation(
@@ -174,11 +174,11 @@ async def test_a_poll_does_not_claim_messages_of_a_streams_conversation(
         await client.next("connected")
         await write(web, "to the stream")
         await client.next_message()
-        waiting = await chat.message(owner, "channel:user", None)  # without a notification
+        second = await chat.message(owner, "channel:user", None)  # without a notification
         page = await fetch(web, owner)
 
     assert page["messages"] == []
-    assert (await chat.status(waiting))[0] in {"QUEUED", "DELIVERED"}
+    assert (await chat.status(second))[0] in {"QUEUED", "DELIVERED"}
 
 
 async def test_messages_of_an_offline_bot_expire_after_their_queue_life(

@@ -46,7 +46,7 @@ async def current_stats(hub: Hub) -> HubStats:
     return await StatsReader(hub.db).read()
 
 
-async def relay(hub: Hub) -> tuple[int, int, int]:
+async def relay_stats(hub: Hub) -> tuple[int, int, int]:
     """Backlog, age of the oldest message in minutes, and messages in flight."""
     count = (await current_stats(hub)).lane("relay")
     return count.waiting, count.oldest_due // MINUTE, count.in_flight
@@ -55,24 +55,24 @@ async def relay(hub: Hub) -> tuple[int, int, int]:
 async def test_the_backlog_is_what_is_not_held_and_its_age_counts_from_arrival(
     bot: Bot, hub: Hub, travel: Travel
 ) -> None:
-    assert await relay(hub) == (0, 0, 0)
+    assert await relay_stats(hub) == (0, 0, 0)
     first = await bot.hears("first")
     await travel(2 * MINUTE)
     await bot.hears("second")
-    assert await relay(hub) == (2, 2, 0)
+    assert await relay_stats(hub) == (2, 2, 0)
 
     async with hub.autocommit() as tx:
         await LANE.claim(tx, 1, MINUTE, "poll:tester", bot.owner.id)
-    assert await relay(hub) == (1, 0, 1)
+    assert await relay_stats(hub) == (1, 0, 1)
     await travel(MINUTE)
-    assert await relay(hub) == (2, 3, 0), "its lease has ended: it waits again"
+    assert await relay_stats(hub) == (2, 3, 0), "its lease has ended, so it is due again"
     async with hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [first])
-    assert await relay(hub) == (1, 1, 0)
+    assert await relay_stats(hub) == (1, 1, 0)
     await travel(15 * MINUTE)
     async with hub.transaction() as tx:
         await LANE.expire(tx, 10)
-    assert await relay(hub) == (0, 0, 0)
+    assert await relay_stats(hub) == (0, 0, 0)
 
 
 async def test_a_disabled_account_is_not_active(bot: Bot, hub: Hub) -> None:
@@ -86,12 +86,12 @@ async def test_a_disabled_account_is_not_active(bot: Bot, hub: Hub) -> None:
 
 async def test_streams_of_dead_processes_are_purged(bot: Bot, hub: Hub, travel: Travel) -> None:
     alive, dead = new_id(), new_id()
-    for stream, life in ((alive, 5 * MINUTE), (dead, MINUTE)):
+    for stream, lifetime in ((alive, 5 * MINUTE), (dead, MINUTE)):
         await bot.chat.db.execute(
             "insert into relay_streams (id, account_id, token_id, alive_until) values ($1, $2, $2, pabal.now() + $3)",
             stream,
             bot.owner.id,
-            life,
+            lifetime,
         )
     [chore] = [
         candidate
@@ -110,7 +110,7 @@ class TestPurges:
     """Accounts that sessions created, and unpaired conversations, are purged when unused."""
 
     @staticmethod
-    async def do(hub: Hub, name: str) -> int:
+    async def run_chore(hub: Hub, name: str) -> int:
         [chore] = [
             candidate
             for candidate in build_chores(hub.settings, hub.key_ring, hub.relay.metrics)
@@ -120,7 +120,7 @@ class TestPurges:
             return await chore.run(tx, 100)
 
     @staticmethod
-    async def left(owner: Connection) -> list[str]:
+    async def remaining(owner: Connection) -> list[str]:
         return [
             row["openclaw_user_id"] for row in await owner.fetch("select openclaw_user_id from accounts order by 1")
         ]
@@ -132,26 +132,26 @@ class TestPurges:
         session = await a_session(hub)
         await write(hub, "min", f"/pair {session.code}")
         await travel(40 * DAY)
-        assert await self.do(hub, "purge accounts") == 0, "somebody is connected"
+        assert await self.run_chore(hub, "purge accounts") == 0, "a user is connected"
         await write(hub, "min", "/unpair")
         await travel(29 * DAY)
-        assert await self.do(hub, "purge accounts") == 0
+        assert await self.run_chore(hub, "purge accounts") == 0
         await travel(DAY)
-        assert await self.do(hub, "purge accounts") == 1
-        assert await self.left(owner) == ["owner"]
+        assert await self.run_chore(hub, "purge accounts") == 1
+        assert await self.remaining(owner) == ["owner"]
         assert await owner.fetchval("select count(*) from relay_sessions") == 0
         assert await owner.fetchval("select actor from pabal.audit_log where action = 'account.deleted'") == "hub"
 
-    @pytest.mark.parametrize("why", ["client", "stream", "message", "token", "code", "poll", "disabled"])
+    @pytest.mark.parametrize("use", ["client", "stream", "message", "token", "code", "poll", "disabled"])
     async def test_a_sessions_account_in_use_is_kept(
-        self, hub: Hub, owner: Connection, travel: Travel, why: str
+        self, hub: Hub, owner: Connection, travel: Travel, use: str
     ) -> None:
         session = await a_session(hub)
         await write(hub, "min", f"/pair {session.code}")
         account = await owner.fetchval("select id from accounts")
         await write(hub, "min", "/unpair")
         await travel(31 * DAY)
-        match why:
+        match use:
             case "client":
                 await owner.execute("update relay_sessions set last_seen_at = pabal.now()")
             case "stream":
@@ -173,32 +173,32 @@ class TestPurges:
             case _:
                 await owner.execute("update accounts set disabled_at = pabal.now()")
 
-        assert await self.do(hub, "purge accounts") == 0
-        assert len(await self.left(owner)) == 1
+        assert await self.run_chore(hub, "purge accounts") == 0
+        assert len(await self.remaining(owner)) == 1
 
     async def test_an_account_that_was_never_approved_is_purged_after_an_hour(self, hub: Hub, travel: Travel) -> None:
         session = await a_session(hub)
-        patient = hub.settings.model_copy(update={"pairing_approval": True})
-        await write(hub, "min", f"/pair {session.code}", settings=patient)
+        with_approval = hub.settings.model_copy(update={"pairing_approval": True})
+        await write(hub, "min", f"/pair {session.code}", settings=with_approval)
         await travel(10 * DAY)
-        assert await self.do(hub, "purge accounts") == 0, "somebody waits for approval"
-        assert await self.do(hub, "expire approvals") == 1
-        assert await self.do(hub, "purge accounts") == 0
+        assert await self.run_chore(hub, "purge accounts") == 0, "a user waits for approval"
+        assert await self.run_chore(hub, "expire approvals") == 1
+        assert await self.run_chore(hub, "purge accounts") == 0
         await travel(timedelta(hours=1))
-        assert await self.do(hub, "purge accounts") == 1
+        assert await self.run_chore(hub, "purge accounts") == 1
 
     @pytest.mark.parametrize("chore", CONCURRENT_USES)
     async def test_an_account_in_concurrent_use_is_kept(
         self, hub: Hub, owner: Connection, database_urls: DatabaseUrls, chore: str
     ) -> None:
-        table, columns, was, becomes = CONCURRENT_USES[chore]
+        table, columns, row, change = CONCURRENT_USES[chore]
         await write(hub, "min", "/help")
-        await owner.execute(f"insert into {table} ({columns}) values {was}")
+        await owner.execute(f"insert into {table} ({columns}) values {row}")
 
         async with connected(database_urls.main) as other, other.transaction():
-            await other.execute(f"update {table} set {becomes}")
+            await other.execute(f"update {table} set {change}")
             async with asyncio.timeout(15):
-                assert await self.do(hub, chore) == 0
+                assert await self.run_chore(hub, chore) == 0
 
         assert await owner.fetchval(f"select count(*) from {table}") == 1
 
@@ -206,19 +206,19 @@ class TestPurges:
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
         bot = await an_owner(hub)
-        for user in ("gone", "back", "paired", "blocked", "kept"):
+        for user in ("unused", "returned", "paired", "blocked", "kept"):
             await write(hub, user, "/help")
         await pair(hub, "paired", bot.account)
         async with hub.transaction() as tx:
             await block_conversation(tx, key_of("blocked"), TESTER)
         await a_message(owner, bot.account, "kept")
         await travel(29 * DAY)
-        assert await self.do(hub, "purge conversations") == 0
+        assert await self.run_chore(hub, "purge conversations") == 0
         await owner.execute(
             "update conversation_mappings set last_seen_at = pabal.now() where conversation_key = $1",
-            key_of("back"),
+            key_of("returned"),
         )
         await travel(DAY)
-        assert await self.do(hub, "purge conversations") == 1
-        rows = await owner.fetch("select plusfriend_user_key as who from conversation_mappings order by 1")
-        assert [row["who"] for row in rows] == ["back", "blocked", "kept", "paired"]
+        assert await self.run_chore(hub, "purge conversations") == 1
+        rows = await owner.fetch("select plusfriend_user_key as user_key from conversation_mappings order by 1")
+        assert [row["user_key"] for row in rows] == ["blocked", "kept", "paired", "returned"]

@@ -13,7 +13,7 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.webhook import handle, recall
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from relay.skills import AGAIN, text_of, write
+from relay.skills import USE_CALLBACK, text_of, write
 from support.fault_proxy import FaultProxy, between
 from support.relay_rows import Chat
 from support.server import serving
@@ -34,21 +34,21 @@ class Outage:
     proxy: FaultProxy
     monkeypatch: pytest.MonkeyPatch
 
-    def begins(self) -> None:
+    def begin(self) -> None:
         """Drop all traffic and reset open connections, with a short webhook timeout."""
         self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 0.3)
         self.proxy.swallow()
         self.proxy.reset()
 
-    def ends(self) -> None:
+    def end(self) -> None:
         self.proxy.flow()
         self.proxy.reset()
         self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", DEFAULT_TIMEOUT)
 
-    async def storm(self) -> list[str]:
+    async def send_webhooks(self) -> list[str]:
         """Many users write at once; returns the texts they get."""
-        answers = await asyncio.gather(*(write(self.web, "hello", f"user-{number}") for number in range(WEBHOOKS)))
-        return [text_of(answer) for answer in answers]
+        responses = await asyncio.gather(*(write(self.web, "hello", f"user-{number}") for number in range(WEBHOOKS)))
+        return [text_of(response) for response in responses]
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ async def outage(
     database_urls: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Outage]:
     monkeypatch.setattr(recall, "MAX_PENDING_RECALLS", MAX_RECALLS)
-    short = settings.model_copy(update={"connect_timeout": timedelta(seconds=1)})
+    short_timeout = settings.model_copy(update={"connect_timeout": timedelta(seconds=1)})
     async with AsyncExitStack() as stack:
         proxy, url = await stack.enter_async_context(between(database_urls.main))
-        hub = await stack.enter_async_context(open_hub(short, DatabaseUrls(url, None)))
+        hub = await stack.enter_async_context(open_hub(short_timeout, DatabaseUrls(url, None)))
         address = await stack.enter_async_context(serving(hub))
         web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))
         yield Outage(hub, web, proxy, monkeypatch)
@@ -69,27 +69,26 @@ async def outage(
 async def test_webhooks_during_an_outage_leave_a_bounded_number_of_recalls(outage: Outage, chat: Chat) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
-    assert await write(outage.web, "before") == AGAIN
-    outage.begins()
+    assert await write(outage.web, "before") == USE_CALLBACK
+    outage.begin()
 
-    read = [text for _ in range(3) for text in await outage.storm()]
+    texts = [text for _ in range(3) for text in await outage.send_webhooks()]
 
-    assert {*read} <= {KOREAN_TEXTS.unavailable, KOREAN_TEXTS.too_late}
-    assert (
-        len(outage.hub.relay.recalls) <= MAX_RECALLS + WEBHOOKS
-    )  # concurrent webhooks check the limit before any of them is counted
+    assert {*texts} <= {KOREAN_TEXTS.unavailable, KOREAN_TEXTS.too_late}
+    # Concurrent webhooks check the limit before any of them is counted.
+    assert len(outage.hub.relay.recalls) <= MAX_RECALLS + WEBHOOKS
     assert outage.hub.relay.recalls.is_full
     assert text_of(await write(outage.web, "one more")) == KOREAN_TEXTS.unavailable
-    outage.ends()
+    outage.end()
     await until(lambda: len(outage.hub.relay.recalls) == 0)
-    assert await write(outage.web, "after") == AGAIN
+    assert await write(outage.web, "after") == USE_CALLBACK
 
 
 async def test_expired_callbacks_are_not_recalled(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "KAKAO_CALLBACK_LIFETIME", timedelta(seconds=0.5))
     monkeypatch.setattr(recall, "RECALL_RETRY_DELAY", 0.1)
-    outage.begins()
-    await outage.storm()
+    outage.begin()
+    await outage.send_webhooks()
 
     await until(lambda: len(outage.hub.relay.recalls) == 0)
 

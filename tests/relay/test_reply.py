@@ -50,103 +50,105 @@ EXPIRED = timedelta(seconds=-1)
 SENT = KakaoAccepted(200, {"status": "SUCCESS"})
 
 
-def answer(bot: Bot, message: UUID | None, text: str = "hello", **more: Any) -> BotReply:
+def build_reply(bot: Bot, message: UUID | None, text: str = "hello", **overrides: Any) -> BotReply:
     response = skill_response(text)
-    return replace(BotReply(digest(bot.owner.token), message, None, response, encode_skill_response(response)), **more)
+    return replace(
+        BotReply(digest(bot.owner.token), message, None, response, encode_skill_response(response)), **overrides
+    )
 
 
-async def claim(bot: Bot, *answers: BotReply) -> list[ClaimedCallback | Exception]:
+async def claim(bot: Bot, *bot_replies: BotReply) -> list[ClaimedCallback | Exception]:
     async with bot.hub.autocommit() as tx:
-        return [*await claim_callbacks(tx, answers)]
+        return [*await claim_callbacks(tx, bot_replies)]
 
 
 async def replies(bot: Bot) -> set[UUID]:
     return {row["message_id"] for row in await bot.chat.db.fetch("select message_id from relay_replies")}
 
 
-async def test_each_reply_of_a_batch_gets_its_own_verdict(bot: Bot, chat: Chat, there: Kakao) -> None:
-    other = await Bot.of(bot.hub, chat, there, "another")
-    off = await Bot.of(bot.hub, chat, there, "off")
-    poor = await Bot.of(bot.hub, chat, there, "poor")
-    theirs, idle = await other.hears("theirs"), await off.hears("idle")
-    await chat.db.execute("update accounts set disabled_at = pabal.now() where id = $1", off.owner.id)
-    await chat.db.execute("update accounts set rate_limit_per_minute = 1 where id = $1", poor.owner.id)
-    good, late, cancelled = await bot.hears("good"), await bot.hears("late", EXPIRED), await bot.hears("cancelled")
+async def test_each_reply_of_a_batch_gets_its_own_result(bot: Bot, chat: Chat, fake_kakao: Kakao) -> None:
+    other = await Bot.of(bot.hub, chat, fake_kakao, "another")
+    disabled_bot = await Bot.of(bot.hub, chat, fake_kakao, "off")
+    limited_bot = await Bot.of(bot.hub, chat, fake_kakao, "poor")
+    other_message, disabled_message = await other.hears("theirs"), await disabled_bot.hears("idle")
+    await chat.db.execute("update accounts set disabled_at = pabal.now() where id = $1", disabled_bot.owner.id)
+    await chat.db.execute("update accounts set rate_limit_per_minute = 1 where id = $1", limited_bot.owner.id)
+    valid, late, cancelled = await bot.hears("good"), await bot.hears("late", EXPIRED), await bot.hears("cancelled")
     await chat.db.execute("update inbound_messages set status = 'CANCELLED' where id = $1", cancelled)
-    pending = digest(await chat.session(None))
-    one, two = await poor.hears("one"), await poor.hears("two")
-    statements: list[tuple[BotReply, type[ClaimedCallback | Exception]]] = [
-        (answer(bot, good), ClaimedCallback),
-        (answer(bot, good, "twice"), AlreadyReplied),
-        (answer(bot, late), CallbackExpired),
-        (answer(bot, theirs), MessageNotFound),
-        (answer(bot, cancelled), MessageNotFound),
-        (answer(bot, uuid4()), MessageNotFound),
-        (answer(bot, None), MessageNotFound),
-        (answer(bot, good, conversation_key="channel:another"), MessageNotFound),
-        (answer(bot, good, token_hash="0" * 64), Unauthenticated),
-        (answer(bot, good, token_hash=pending), SessionNotPaired),
-        (answer(off, idle), AccountDisabled),
-        (answer(poor, one), ClaimedCallback),
-        (answer(poor, two), RateLimited),
-        (answer(other, theirs, conversation_key="channel:another"), ClaimedCallback),
+    unpaired_session = digest(await chat.session(None))
+    within_limit, over_limit = await limited_bot.hears("one"), await limited_bot.hears("two")
+    cases: list[tuple[BotReply, type[ClaimedCallback | Exception]]] = [
+        (build_reply(bot, valid), ClaimedCallback),
+        (build_reply(bot, valid, "twice"), AlreadyReplied),
+        (build_reply(bot, late), CallbackExpired),
+        (build_reply(bot, other_message), MessageNotFound),
+        (build_reply(bot, cancelled), MessageNotFound),
+        (build_reply(bot, uuid4()), MessageNotFound),
+        (build_reply(bot, None), MessageNotFound),
+        (build_reply(bot, valid, conversation_key="channel:another"), MessageNotFound),
+        (build_reply(bot, valid, token_hash="0" * 64), Unauthenticated),
+        (build_reply(bot, valid, token_hash=unpaired_session), SessionNotPaired),
+        (build_reply(disabled_bot, disabled_message), AccountDisabled),
+        (build_reply(limited_bot, within_limit), ClaimedCallback),
+        (build_reply(limited_bot, over_limit), RateLimited),
+        (build_reply(other, other_message, conversation_key="channel:another"), ClaimedCallback),
     ]
 
-    results = await claim(bot, *(reply for reply, _ in statements))
+    results = await claim(bot, *(reply for reply, _ in cases))
 
-    assert [*map(type, results)] == [kind for _, kind in statements]
-    assert await replies(bot) == {good, late, one, theirs}
+    assert [*map(type, results)] == [kind for _, kind in cases]
+    assert await replies(bot) == {valid, late, within_limit, other_message}
     assert [result.url for result in results if isinstance(result, ClaimedCallback)] == [
-        *map(there.url, ("good", "one", "theirs"))
+        *map(fake_kakao.url, ("good", "one", "theirs"))
     ]
 
 
 async def test_a_reply_that_postgres_cannot_store_fails_alone(bot: Bot) -> None:
-    good, bad = await bot.hears("good"), await bot.hears("bad")
-    overflowing = answer(bot, bad, response_json=b'{"version": "2.0", "n": 1e999999}')
+    valid, invalid = await bot.hears("good"), await bot.hears("bad")
+    invalid_reply = build_reply(bot, invalid, response_json=b'{"version": "2.0", "n": 1e999999}')
 
     results = await asyncio.gather(
-        bot.answers(good, "hello"),
-        bot.hub.relay.replies.send(overflowing),
+        bot.answers(valid, "hello"),
+        bot.hub.relay.replies.send(invalid_reply),
         return_exceptions=True,
     )
 
     assert isinstance(results[1], Invalid)
     assert bot.there.texts("good") == [["hello"]]
-    assert await replies(bot) == {good}
+    assert await replies(bot) == {valid}
 
 
-async def test_without_the_fence_nothing_is_settled(bot: Bot, chat: Chat, there: Kakao) -> None:
+async def test_without_the_fence_nothing_is_settled(bot: Bot, chat: Chat, fake_kakao: Kakao) -> None:
     message = await bot.hears("first")
-    [mine] = await claim(bot, answer(bot, message))
-    assert isinstance(mine, ClaimedCallback)
-    stranger = await Bot.of(bot.hub, chat, there, "another")
+    [claimed] = await claim(bot, build_reply(bot, message))
+    assert isinstance(claimed, ClaimedCallback)
+    other = await Bot.of(bot.hub, chat, fake_kakao, "another")
 
     async with bot.hub.autocommit() as tx:
-        for wrong in (
-            replace(mine, fence=uuid4()),
-            replace(mine, account_id=stranger.owner.id),
-            replace(mine, id=uuid4()),
+        for other_claim in (
+            replace(claimed, fence=uuid4()),
+            replace(claimed, account_id=other.owner.id),
+            replace(claimed, id=uuid4()),
         ):
-            assert await settle_callbacks(tx, [CallbackSettlement(wrong, SENT)]) == [None]
+            assert await settle_callbacks(tx, [CallbackSettlement(other_claim, SENT)]) == [None]
         assert await chat.state(message) == "sending"
-        [at] = await settle_callbacks(tx, [CallbackSettlement(mine, SENT)])
-        again = await settle_callbacks(tx, [CallbackSettlement(mine, KakaoRefused("too late"))])
+        [settled_at] = await settle_callbacks(tx, [CallbackSettlement(claimed, SENT)])
+        repeated = await settle_callbacks(tx, [CallbackSettlement(claimed, KakaoRefused("too late"))])
 
-    assert at
-    assert again == [None]
+    assert settled_at
+    assert repeated == [None]
     assert await chat.state(message) == "sent"
 
 
 async def test_a_rescued_callback_stays_unknown(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
-    [mine] = await claim(bot, answer(bot, message))
-    assert isinstance(mine, ClaimedCallback)
+    [claimed] = await claim(bot, build_reply(bot, message))
+    assert isinstance(claimed, ClaimedCallback)
     await travel(timedelta(seconds=31))
 
     async with bot.hub.autocommit() as tx:
         assert await rescue_lost_callbacks(tx, 10) == 1
-        assert await settle_callbacks(tx, [CallbackSettlement(mine, SENT)]) == [None]
+        assert await settle_callbacks(tx, [CallbackSettlement(claimed, SENT)]) == [None]
 
     assert await bot.chat.state(message) == "unknown"
 
@@ -155,12 +157,12 @@ async def test_a_rescued_callback_stays_unknown(bot: Bot, travel: Travel) -> Non
 async def wait_for_lock(database_urls: DatabaseUrls) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
     """Wait until a backend waits for a lock."""
     assert database_urls.direct
-    async with connected(database_urls.direct) as watcher:
+    async with connected(database_urls.direct) as conn:
 
-        async def somebody_waits() -> bool:
-            return bool(await watcher.fetchval("select count(*) from pg_locks where not granted"))
+        async def is_waiting() -> bool:
+            return bool(await conn.fetchval("select count(*) from pg_locks where not granted"))
 
-        yield lambda: until(somebody_waits)
+        yield lambda: until(is_waiting)
 
 
 async def test_a_concurrent_unpairing_leaves_nothing_to_reply_to(
@@ -169,11 +171,11 @@ async def test_a_concurrent_unpairing_leaves_nothing_to_reply_to(
     message = await bot.hears("first")
     async with bot.chat.db.transaction():
         await bot.chat.db.execute("update inbound_messages set status = 'CANCELLED'")
-        answering = asyncio.create_task(bot.answers(message, "hello"))
+        replying = asyncio.create_task(bot.answers(message, "hello"))
         await wait_for_lock()
 
     with pytest.raises(MessageNotFound):
-        await answering
+        await replying
     assert (bot.there.posts, await bot.chat.reply(message)) == (0, None)
 
 
@@ -181,11 +183,11 @@ async def test_a_recalled_callback_is_not_posted_to(bot: Bot, wait_for_lock: Cal
     message = await bot.hears("first")
     async with bot.chat.db.transaction():
         await bot.chat.db.execute("update inbound_messages set callback_url = null, callback_expires_at = null")
-        answering = asyncio.create_task(bot.answers(message, "hello"))
+        replying = asyncio.create_task(bot.answers(message, "hello"))
         await wait_for_lock()
 
     with pytest.raises(CallbackExpired):
-        await answering
+        await replying
     assert (bot.there.posts, await bot.chat.state(message)) == (0, "late")
 
 
@@ -207,11 +209,11 @@ async def test_of_two_concurrent_replies_the_second_is_refused(
     message = await bot.hears("first", timedelta(seconds=4))
     async with bot.chat.db.transaction():
         await bot.chat.db.execute(INSERT_REPLY, message, bot.owner.id, bot.key, spender)
-        answering = asyncio.create_task(bot.answers(message, "second"))
+        replying = asyncio.create_task(bot.answers(message, "second"))
         await wait_for_lock()
 
     with pytest.raises(error_type):
-        await answering
+        await replying
     assert (bot.there.posts, await bot.chat.state(message)) == (0, state)
 
 
@@ -236,37 +238,37 @@ async def test_the_stall_does_not_claim_a_callback_that_is_being_claimed(
 async def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every statement of the hub's pool, as the driver reports it."""
     queries: list[str] = []
-    speak = register_json_codecs
+    original = register_json_codecs
 
-    def hear(logged: Any) -> None:
-        queries.append(logged.query)
+    def record(entry: Any) -> None:
+        queries.append(entry.query)
 
-    async def listen(connection: Any) -> None:
-        await speak(connection)
-        connection.add_query_logger(hear)
+    async def register_with_logger(connection: Any) -> None:
+        await original(connection)
+        connection.add_query_logger(record)
 
-    monkeypatch.setattr(pool, "register_json_codecs", listen)
+    monkeypatch.setattr(pool, "register_json_codecs", register_with_logger)
     return queries
 
 
 async def test_one_reply_costs_two_statements_and_many_share_them(
-    statements: list[str], settings: Settings, database_urls: DatabaseUrls, chat: Chat, there: Kakao
+    statements: list[str], settings: Settings, database_urls: DatabaseUrls, chat: Chat, fake_kakao: Kakao
 ) -> None:
     async with open_hub(settings, database_urls) as hub:
-        bot = await Bot.of(hub, chat, there)
-        warm_up, first, *others = [await bot.hears(str(n)) for n in range(42)]
+        bot = await Bot.of(hub, chat, fake_kakao)
+        warm_up, first, *others = [await bot.hears(str(number)) for number in range(42)]
         await bot.answers(warm_up, "hello")  # a new connection looks up the array types once
         statements.clear()
 
         await bot.answers(first, "hello")
-        alone = [*statements]
+        for_one = [*statements]
         await asyncio.gather(*(bot.answers(message, "hello") for message in others))
-        together = statements[len(alone) :]
+        for_many = statements[len(for_one) :]
 
-    assert ["spent" in alone[0], "settled" in alone[1]] == [True, True]
-    assert len(alone) == 2
-    assert len([statement for statement in together if "pabal.take_limit" in statement]) == 1
-    assert there.posts == 42
+    assert ["spent" in for_one[0], "settled" in for_one[1]] == [True, True]
+    assert len(for_one) == 2
+    assert len([statement for statement in for_many if "pabal.take_limit" in statement]) == 1
+    assert fake_kakao.posts == 42
 
 
 async def test_without_a_database_kakaos_result_is_still_returned(
@@ -276,28 +278,30 @@ async def test_without_a_database_kakaos_result_is_still_returned(
         return SENT
 
     monkeypatch.setattr(callback, "SETTLE_RETRY_DELAY", 0)
-    away = CallbackSender(Database(ConnectOptions(database_urls.main)), post, hub.relay.metrics)  # never opened
+    sender = CallbackSender(Database(ConnectOptions(database_urls.main)), post, hub.relay.metrics)  # never opened
 
-    posted, at = await away.send(ClaimedCallback(uuid4(), uuid4(), uuid4(), uuid4(), "https://kakao"), b"{}")
+    result, settled_at_ms = await sender.send(
+        ClaimedCallback(uuid4(), uuid4(), uuid4(), uuid4(), "https://kakao"), b"{}"
+    )
 
-    assert posted is SENT
-    assert at > 0
+    assert result is SENT
+    assert settled_at_ms > 0
 
 
 async def test_a_reply_whose_caller_disconnects_is_settled(
-    settings: Settings, database_urls: DatabaseUrls, chat: Chat, there: Kakao
+    settings: Settings, database_urls: DatabaseUrls, chat: Chat, fake_kakao: Kakao
 ) -> None:
-    kakao_thinks = asyncio.Event()
-    there.mood = slow(kakao_thinks, kakao_says("SUCCESS"))
+    respond = asyncio.Event()
+    fake_kakao.mood = slow(respond, kakao_says("SUCCESS"))
     async with open_hub(settings, database_urls) as hub:
-        bot = await Bot.of(hub, chat, there)
+        bot = await Bot.of(hub, chat, fake_kakao)
         message = await bot.hears("first")
-        answering = asyncio.create_task(bot.answers(message, "hello"))
-        await there.there.received(1)
-        answering.cancel()
+        replying = asyncio.create_task(bot.answers(message, "hello"))
+        await fake_kakao.there.received(1)
+        replying.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await answering
-        kakao_thinks.set()  # closing the hub waits for replies in flight
+            await replying
+        respond.set()  # closing the hub waits for replies in flight
 
     assert await chat.state(message) == "sent"
 
@@ -332,11 +336,11 @@ async def test_a_callback_url_outside_kakao_is_refused_with_a_reason(bot: Bot) -
 async def test_a_refusal_does_not_reveal_the_callback_url(bot: Bot) -> None:
     message = await bot.chat.message(bot.owner, bot.key, "https://evil.example.org/s3cret")
 
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         await bot.answers(message, "hello")
 
     row = await bot.chat.reply(message)
-    assert "s3cret" not in str(refused.value) + str(row) + repr(answer(bot, message))
+    assert "s3cret" not in str(error.value) + str(row) + repr(build_reply(bot, message))
 
 
 def test_the_repr_of_a_claimed_callback_hides_its_url() -> None:

@@ -18,7 +18,7 @@ from pabal.core.errors import AlreadyReplied
 from pabal.hub import DatabaseUrls
 from pabal.relay.reply import callback
 from pabal.relay.reply.callback import rescue_lost_callbacks
-from relay.racing_process import AFTER
+from relay.racing_process import STALL_AFTER
 from support.receiver import slow
 from support.relay_rows import LIFE, Bot, digest
 
@@ -31,20 +31,20 @@ PROCESSES = 4
 
 @contextmanager
 def racing_processes(
-    count: int, database_urls: DatabaseUrls, folder: Path, bot: Bot, many: int, *messages: UUID
+    count: int, database_urls: DatabaseUrls, folder: Path, bot: Bot, replies_per_message: int, *messages: UUID
 ) -> "Generator[list[subprocess.Popen[str]]]":
     """Processes that wait for a line on stdin before they start."""
-    words = [
+    arguments = [
         database_urls.main,
         str(database_urls.direct),
         str(folder),
         digest(bot.owner.token),
-        str(many),
+        str(replies_per_message),
         *map(str, messages),
     ]
-    started = [
+    processes = [
         subprocess.Popen(
-            [sys.executable, PROGRAM, *words],
+            [sys.executable, PROGRAM, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -53,9 +53,9 @@ def racing_processes(
         for _ in range(count)
     ]
     try:
-        yield started
+        yield processes
     finally:
-        for process in started:
+        for process in processes:
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
@@ -69,7 +69,7 @@ async def read_line(process: "subprocess.Popen[str]") -> str:
         return (await asyncio.to_thread(process.stdout.readline)).strip()
 
 
-def begin(process: "subprocess.Popen[str]") -> None:
+def start_racing(process: "subprocess.Popen[str]") -> None:
     assert process.stdin
     process.stdin.write("go\n")
     process.stdin.flush()
@@ -77,32 +77,32 @@ def begin(process: "subprocess.Popen[str]") -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "lives", [[LIFE], [2 * LIFE], [LIFE, 2 * LIFE] * 25], ids=["with the hub", "without the hub", "both"]
+    "lifetimes", [[LIFE], [2 * LIFE], [LIFE, 2 * LIFE] * 25], ids=["with stall", "without stall", "mixed"]
 )
 async def test_a_thousand_replies_and_the_stall_make_one_post_per_message(
-    bot: Bot, database_urls: DatabaseUrls, tmp_path: Path, travel: Travel, lives: list[timedelta]
+    bot: Bot, database_urls: DatabaseUrls, tmp_path: Path, travel: Travel, lifetimes: list[timedelta]
 ) -> None:
-    """A callback with more time left is not due for the stall yet; there only the replies race."""
-    messages = len(lives)
-    many = 1000 // PROCESSES // messages
-    ids = [await bot.hears(f"m{n}", life) for n, life in enumerate(lives)]
-    with racing_processes(PROCESSES, database_urls, tmp_path, bot, many, *ids) as started:
-        assert [await read_line(process) for process in started] == ["ready"] * PROCESSES
+    """A callback with more time left is not due for the stall yet; only the replies race for it."""
+    message_count = len(lifetimes)
+    replies_per_message = 1000 // PROCESSES // message_count
+    ids = [await bot.hears(f"m{number}", lifetime) for number, lifetime in enumerate(lifetimes)]
+    with racing_processes(PROCESSES, database_urls, tmp_path, bot, replies_per_message, *ids) as processes:
+        assert [await read_line(process) for process in processes] == ["ready"] * PROCESSES
         age = await bot.chat.db.fetchval("select pabal.now() - max(created_at) from inbound_messages")
-        await travel(max(AFTER - age, timedelta()))  # the stall is about to be due
-        for process in started:
-            begin(process)
+        await travel(max(STALL_AFTER - age, timedelta()))  # the stall is about to be due
+        for process in processes:
+            start_racing(process)
         results = Counter[str]()
-        for process in started:
+        for process in processes:
             results.update(json.loads(await read_line(process)))
 
-    posts = [len(bot.there.answered(f"m{n}")) for n in range(messages)]
-    spenders = Counter([row["spent_by"] for row in await bot.chat.db.fetch("select spent_by from relay_replies")])
-    assert posts == [1] * messages
-    assert spenders["agent"] >= lives.count(2 * LIFE)
-    assert bot.there.posts == messages == spenders["agent"] + spenders["hub"]
-    assert (results["sent"], results["callback_expired"]) == (spenders["agent"], spenders["hub"])
-    assert results["already_replied"] == PROCESSES * many * messages - messages
+    posts = [len(bot.there.answered(f"m{number}")) for number in range(message_count)]
+    senders = Counter([row["spent_by"] for row in await bot.chat.db.fetch("select spent_by from relay_replies")])
+    assert posts == [1] * message_count
+    assert senders["agent"] >= lifetimes.count(2 * LIFE)
+    assert bot.there.posts == message_count == senders["agent"] + senders["hub"]
+    assert (results["sent"], results["callback_expired"]) == (senders["agent"], senders["hub"])
+    assert results["already_replied"] == PROCESSES * replies_per_message * message_count - message_count
     outcomes = {row["outcome"] for row in await bot.chat.db.fetch("select outcome from relay_replies")}
     assert outcomes == {"sent"}
 
@@ -114,7 +114,7 @@ async def test_a_process_killed_before_settling_leaves_unknown_and_no_second_pos
     bot.there.mood = slow(asyncio.Event())
     with racing_processes(1, database_urls, tmp_path, bot, 1, message) as [process]:
         assert await read_line(process) == "ready"
-        begin(process)
+        start_racing(process)
         await bot.there.there.received(1)
         process.kill()
         process.wait()

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 MINUTE = timedelta(minutes=1)
 KEY = "channel:user"
-Printed = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 COUNT_WAITING = (
     "select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 )
@@ -44,11 +44,11 @@ async def unpair(hub: Hub) -> None:
 
 
 @asynccontextmanager
-async def listening(hub: Hub, database_urls: DatabaseUrls, owner: Owner) -> AsyncGenerator[Bot]:
+async def open_stream(hub: Hub, database_urls: DatabaseUrls, owner: Owner) -> AsyncGenerator[Bot]:
     """A stream of a hub with these database URLs."""
     async with (
-        open_hub(hub.settings, database_urls) as elsewhere,
-        serving(elsewhere) as address,
+        open_hub(hub.settings, database_urls) as other_hub,
+        serving(other_hub) as address,
         bot(address, owner.token) as client,
     ):
         await client.next("connected")
@@ -56,27 +56,27 @@ async def listening(hub: Hub, database_urls: DatabaseUrls, owner: Owner) -> Asyn
 
 
 class TestDatabaseOutage:
-    """Longer than the lookback, which is shortened here."""
+    """Outages that are longer than the lookback, which is shortened here."""
 
     @pytest.fixture(autouse=True)
-    def _a_moment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _short_lookback(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(control_events, "CONTROL_EVENT_LOOKBACK", timedelta(seconds=0.3))
 
     @staticmethod
-    async def happens_meanwhile(hub: Hub, chat: Chat) -> None:
+    async def unpair_during_outage(hub: Hub, chat: Chat) -> None:
         await unpair(hub)
-        old = "select created_at < pabal.now() - interval '0.5 s' from relay_control_events"
-        await until(lambda: chat.db.fetchval(old))
+        is_old = "select created_at < pabal.now() - interval '0.5 s' from relay_control_events"
+        await until(lambda: chat.db.fetchval(is_old))
 
     async def test_control_events_of_an_outage_are_sent_after_it(
         self, hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
         async with (
             between(database_urls.main) as (proxy, url),
-            listening(hub, DatabaseUrls(url, None), owner) as client,
+            open_stream(hub, DatabaseUrls(url, None), owner) as client,
         ):
             self.cut(proxy)
-            await self.happens_meanwhile(hub, chat)
+            await self.unpair_during_outage(hub, chat)
             proxy.flow()
             assert (await client.first()).name == "unpaired"
 
@@ -86,10 +86,10 @@ class TestDatabaseOutage:
         assert database_urls.direct
         async with (
             between(database_urls.direct) as (proxy, url),
-            listening(hub, DatabaseUrls(database_urls.main, url), owner) as client,
+            open_stream(hub, DatabaseUrls(database_urls.main, url), owner) as client,
         ):
             self.cut(proxy)
-            await self.happens_meanwhile(hub, chat)
+            await self.unpair_during_outage(hub, chat)
             assert (await client.first()).name == "unpaired"
             proxy.flow()
 
@@ -100,9 +100,9 @@ class TestDatabaseOutage:
 
 
 async def test_a_malformed_control_event_does_not_block_others(
-    hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
+    hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Capture
 ) -> None:
-    async with listening(hub, database_urls, owner) as client:
+    async with open_stream(hub, database_urls, owner) as client:
         await chat.db.execute(
             "insert into relay_control_events (kind, account_id, data) values ('unpaired', $1, '[]')", owner.id
         )
@@ -112,63 +112,63 @@ async def test_a_malformed_control_event_does_not_block_others(
 
 
 async def test_reading_control_events_recovers_after_errors(
-    hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
+    hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Capture
 ) -> None:
-    async with listening(hub, database_urls, owner) as client:
-        await chat.db.execute("alter table relay_control_events rename to elsewhere")
+    async with open_stream(hub, database_urls, owner) as client:
+        await chat.db.execute("alter table relay_control_events rename to renamed")
         await until(lambda: "control events not read" in capsys.readouterr().out)
-        await chat.db.execute("alter table elsewhere rename to relay_control_events")
+        await chat.db.execute("alter table renamed rename to relay_control_events")
         await unpair(hub)
         assert (await client.first()).name == "unpaired"
 
 
 async def test_the_stream_keepalive_recovers_after_errors(
-    hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_registry, "KEEPALIVE_INTERVAL", timedelta())
-    async with listening(hub, database_urls, owner) as client:
+    async with open_stream(hub, database_urls, owner) as client:
         await chat.message(owner, KEY, None)
         await client.next_message()
-        await chat.db.execute("alter table relay_streams rename to elsewhere")
+        await chat.db.execute("alter table relay_streams rename to renamed")
         await until(lambda: "stream keepalive failed" in capsys.readouterr().out)
-        await chat.db.execute("alter table elsewhere rename to relay_streams")
-        since = await chat.db.fetchrow("select s.alive_until, m.leased_until from relay_streams s, inbound_messages m")
-        assert since
+        await chat.db.execute("alter table renamed rename to relay_streams")
+        before = await chat.db.fetchrow("select s.alive_until, m.leased_until from relay_streams s, inbound_messages m")
+        assert before
         query = "select s.alive_until > $1 and m.leased_until > $2 from relay_streams s, inbound_messages m"
-        await until(lambda: chat.db.fetchval(query, *since))
+        await until(lambda: chat.db.fetchval(query, *before))
 
 
 async def test_a_stream_opened_while_the_hub_stops_ends(
     hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner
 ) -> None:
-    async def everything(address: str) -> list[str]:
+    async def read_all(address: str) -> list[str]:
         async with bot(address, owner.token) as client:
             while await client.read():
                 continue
-            return [event.name for event in client.heard]
+            return [event.name for event in client.received]
 
     assert database_urls.direct
     async with serving(hub) as address, connected(database_urls.direct) as blocker, asyncio.timeout(10):
-        slow = blocker.transaction()
-        await slow.start()
+        transaction = blocker.transaction()
+        await transaction.start()
         await blocker.execute("lock table accounts")  # the token lookup waits for it
-        events = asyncio.create_task(everything(address))
+        events = asyncio.create_task(read_all(address))
         await until(lambda: chat.db.fetchval(COUNT_WAITING))
         await hub.begin_shutdown()
-        await slow.rollback()
+        await transaction.rollback()
         assert await events == ["connected"]
 
 
 async def test_a_consumer_that_fails_on_delivery_does_not_block_others(
-    hub: Hub, chat: Chat, owner: Owner, capsys: Printed
+    hub: Hub, chat: Chat, owner: Owner, capsys: Capture
 ) -> None:
     def refuse(_rows: list[ClaimedMessage]) -> None:
-        raise RuntimeError("no hands free")
+        raise RuntimeError("the consumer fails")
 
     other = await chat.owner()
     long_poll, failing = hub.relay.long_poll, StreamWaiter[ClaimedMessage](1, refuse)
-    long_poll.subscribe(MessagePollRequest(owner.id, "clumsy", MINUTE), failing)
-    taking = asyncio.create_task(
+    long_poll.subscribe(MessagePollRequest(owner.id, "failing", MINUTE), failing)
+    polling = asyncio.create_task(
         long_poll.poll(MessagePollRequest(other.id, "poll:other", MINUTE), 1, timedelta(seconds=10))
     )
     await until(lambda: len(long_poll._waiters) == 2 and hub.db.connections_in_use() == 0)
@@ -176,6 +176,6 @@ async def test_a_consumer_that_fails_on_delivery_does_not_block_others(
     message = await chat.message(other, await chat.conversation(other, "other"), None)
     hub.doorbell.notify([Channel.MESSAGES])
 
-    assert [held.id for held in await taking] == [message]
-    long_poll.unsubscribe(MessagePollRequest(owner.id, "clumsy", MINUTE), failing, [])
+    assert [claimed.id for claimed in await polling] == [message]
+    long_poll.unsubscribe(MessagePollRequest(owner.id, "failing", MINUTE), failing, [])
     assert "delivery to waiter failed" in capsys.readouterr().out

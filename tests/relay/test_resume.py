@@ -22,16 +22,16 @@ async def owner(chat: Chat) -> Owner:
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as opened:
-        yield opened
+    async with serving(hub) as url:
+        yield url
 
 
 @pytest.fixture
-async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
-    """Another hub process, which has not noticed that a client is gone."""
-    async with open_hub(hub.settings, database_urls) as elsewhere, serving(elsewhere) as opened:
-        await until(lambda: elsewhere.doorbell.listening)
-        yield opened
+async def other_address(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
+    """Another hub process, which has not noticed that a client disconnected."""
+    async with open_hub(hub.settings, database_urls) as other_hub, serving(other_hub) as url:
+        await until(lambda: other_hub.doorbell.listening)
+        yield url
 
 
 @pytest.fixture
@@ -55,25 +55,25 @@ async def deliver(client: Bot, web: httpx2.AsyncClient, user: str, text: str) ->
 
 
 async def test_messages_of_another_open_stream_stay_with_it(
-    web: httpx2.AsyncClient, address: str, there: str, chat: Chat, owner: Owner
+    web: httpx2.AsyncClient, address: str, other_address: str, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
-    async with bot(there, owner.token) as other:
+    async with bot(other_address, owner.token) as other:
         await other.next("connected")
-        theirs = await deliver(other, web, "user", "to the other")
-        before = await holder(chat, theirs)
+        message = await deliver(other, web, "user", "to the other")
+        before = await holder(chat, message)
         last = await chat.db.fetchval("select nextval('inbound_messages_delivery_seq')")  # as if delivered later
         async with bot(address, owner.token, last) as second:
             await second.next("connected")
-            assert await holder(chat, theirs) == before
+            assert await holder(chat, message) == before
 
 
 @pytest.mark.parametrize("answered", [False, True])
 async def test_a_reconnecting_client_takes_over_its_stale_streams_messages(
-    web: httpx2.AsyncClient, address: str, there: str, chat: Chat, owner: Owner, *, answered: bool
+    web: httpx2.AsyncClient, address: str, other_address: str, chat: Chat, owner: Owner, *, answered: bool
 ) -> None:
     await chat.conversation(owner)
-    async with bot(there, owner.token) as first:
+    async with bot(other_address, owner.token) as first:
         await first.next("connected")
         messages = [await deliver(first, web, "user", text) for text in ("one", "two")]
         if answered:
@@ -81,8 +81,8 @@ async def test_a_reconnecting_client_takes_over_its_stale_streams_messages(
         before = await holder(chat, messages[0])
         async with bot(address, owner.token, first.last) as second:
             await second.next("connected")
-            mine = await holder(chat, messages[0])
-            assert mine != before
+            second_holder = await holder(chat, messages[0])
+            assert second_holder != before
             async with bot(address, owner.token, first.last) as third:  # the second stream delivered nothing
                 await third.next("connected")
-                assert await holder(chat, messages[0]) not in {before, mine}
+                assert await holder(chat, messages[0]) not in {before, second_holder}

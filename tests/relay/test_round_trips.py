@@ -29,8 +29,8 @@ from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
-TIMES = 20
-NUMBER = count(1)
+ROUND_TRIPS = 20
+NUMBERS = count(1)
 
 RECEIVE, CLAIM_CALLBACKS, SETTLE, CLAIM = (
     receive.Q.receive_messages,
@@ -41,31 +41,31 @@ RECEIVE, CLAIM_CALLBACKS, SETTLE, CLAIM = (
 
 
 @pytest.fixture
-async def tap(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementProxy, DatabaseUrls]]:
-    async with counting_statements(database_urls.main) as (tap, url):
-        yield tap, DatabaseUrls(url, database_urls.direct)
+async def counting_proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementProxy, DatabaseUrls]]:
+    async with counting_statements(database_urls.main) as (counting_proxy, url):
+        yield counting_proxy, DatabaseUrls(url, database_urls.direct)
 
 
 @pytest.fixture
-async def hub(tap: tuple[StatementProxy, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
-    async with open_hub(settings, tap[1]) as opened:
-        yield opened
+async def hub(counting_proxy: tuple[StatementProxy, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
+    async with open_hub(settings, counting_proxy[1]) as running_hub:
+        yield running_hub
 
 
 @pytest.fixture
-def statements(tap: tuple[StatementProxy, DatabaseUrls]) -> StatementProxy:
-    return tap[0]
+def statements(counting_proxy: tuple[StatementProxy, DatabaseUrls]) -> StatementProxy:
+    return counting_proxy[0]
 
 
-def arrival(there: Kakao, user: str) -> InboundDraft:
-    number = next(NUMBER)
+def build_draft(fake_kakao: Kakao, user: str) -> InboundDraft:
+    number = next(NUMBERS)
     return InboundDraft(
-        InboundPayload("channel", user, "hi", there.url(f"{number}"), f"event:{number}", "{}"), is_command=False
+        InboundPayload("channel", user, "hi", fake_kakao.url(f"{number}"), f"event:{number}", "{}"), is_command=False
     )
 
 
 async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_reply(
-    hub: Hub, statements: StatementProxy, chat: Chat, there: Kakao
+    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: Kakao
 ) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
@@ -75,73 +75,77 @@ async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_r
         on_a_stream(address, owner.token) as client,
     ):
         await client.next("connected")
-        await round_trip(web, client, owner, there)
-        statements.forget()
-        began = time.monotonic()
-        for _ in range(TIMES):
-            await round_trip(web, client, owner, there)
-        polls = math.ceil((time.monotonic() - began) / 0.8)  # polls without a notification
+        await round_trip(web, client, owner, fake_kakao)
+        statements.clear()
+        started = time.monotonic()
+        for _ in range(ROUND_TRIPS):
+            await round_trip(web, client, owner, fake_kakao)
+        polls = math.ceil((time.monotonic() - started) / 0.8)  # polls without a notification
 
-    assert [statements.times(query) for query in (RECEIVE, CLAIM_CALLBACKS, SETTLE)] == [TIMES, TIMES, TIMES]
-    assert TIMES <= statements.times(CLAIM) <= TIMES + polls
-    assert statements.times(doorbell.NOTIFY_QUERY) <= TIMES
+    assert [statements.count(query) for query in (RECEIVE, CLAIM_CALLBACKS, SETTLE)] == [
+        ROUND_TRIPS,
+        ROUND_TRIPS,
+        ROUND_TRIPS,
+    ]
+    assert ROUND_TRIPS <= statements.count(CLAIM) <= ROUND_TRIPS + polls
+    assert statements.count(doorbell.NOTIFY_QUERY) <= ROUND_TRIPS
 
 
-async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, there: Kakao) -> None:
+async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, fake_kakao: Kakao) -> None:
     """From the webhook to the reply at the callback."""
-    name = f"{next(NUMBER)}"
-    await write(web, name, callbackUrl=there.url(name))
+    name = f"{next(NUMBERS)}"
+    await write(web, name, callbackUrl=fake_kakao.url(name))
     message = await client.next_message()
-    answered = await web.post(
+    response = await web.post(
         "/openclaw/reply", json={"messageId": message["id"], "response": skill_response("hello")}, headers=owner.header
     )
-    assert answered.status_code == 200
-    assert there.texts(name) == [["hello"]]
+    assert response.status_code == 200
+    assert fake_kakao.texts(name) == [["hello"]]
 
 
 async def test_concurrent_webhooks_share_one_statement(
-    hub: Hub, statements: StatementProxy, chat: Chat, there: Kakao
+    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: Kakao
 ) -> None:
-    users = [f"user-{number}" for number in range(TIMES)]
+    users = [f"user-{number}" for number in range(ROUND_TRIPS)]
     owner = await chat.owner()
     for user in users:
         await chat.conversation(owner, user)
 
-    received = await asyncio.gather(*(hub.relay.webhook_batcher.put(arrival(there, user)) for user in users))
+    received = await asyncio.gather(*(hub.relay.webhook_batcher.put(build_draft(fake_kakao, user)) for user in users))
 
     assert all(result.message_id for result in received)
-    assert statements.times(RECEIVE) == 1
+    assert statements.count(RECEIVE) == 1
 
 
 async def test_one_claim_serves_all_waiting_streams(
-    hub: Hub, statements: StatementProxy, chat: Chat, there: Kakao
+    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: Kakao
 ) -> None:
-    bots = [await Bot.of(hub, chat, there, f"user-{number}") for number in range(TIMES)]
+    bots = [await Bot.of(hub, chat, fake_kakao, f"user-{number}") for number in range(ROUND_TRIPS)]
     async with serving(hub) as address, AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(on_a_stream(address, bot.owner.token)) for bot in bots]
         for client in streams:
             await client.next("connected")
-        await until(lambda: statements.times(CLAIM) > 0)
-        statements.forget()
-        began = time.monotonic()
+        await until(lambda: statements.count(CLAIM) > 0)
+        statements.clear()
+        started = time.monotonic()
         await asyncio.gather(
-            *(hub.relay.webhook_batcher.put(arrival(there, f"user-{number}")) for number in range(TIMES))
+            *(hub.relay.webhook_batcher.put(build_draft(fake_kakao, f"user-{number}")) for number in range(ROUND_TRIPS))
         )
         for client, bot in zip(streams, bots, strict=True):
             assert (await client.next_message())["conversationKey"] == bot.key
-        polls = math.ceil((time.monotonic() - began) / 0.8)
+        polls = math.ceil((time.monotonic() - started) / 0.8)
 
-    assert statements.times(CLAIM) <= 1 + polls
+    assert statements.count(CLAIM) <= 1 + polls
 
 
 async def test_concurrent_replies_claim_their_callbacks_in_one_statement(
-    hub: Hub, statements: StatementProxy, chat: Chat, there: Kakao
+    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: Kakao
 ) -> None:
-    bots = [await Bot.of(hub, chat, there, f"user-{number}") for number in range(TIMES)]
+    bots = [await Bot.of(hub, chat, fake_kakao, f"user-{number}") for number in range(ROUND_TRIPS)]
     messages = [await bot.hears(bot.key.partition(":")[2]) for bot in bots]
 
     await asyncio.gather(*(bot.answers(message, "hello") for bot, message in zip(bots, messages, strict=True)))
 
-    assert there.posts == TIMES
-    assert statements.times(CLAIM_CALLBACKS) == 1
-    assert statements.times(SETTLE) < TIMES
+    assert fake_kakao.posts == ROUND_TRIPS
+    assert statements.count(CLAIM_CALLBACKS) == 1
+    assert statements.count(SETTLE) < ROUND_TRIPS

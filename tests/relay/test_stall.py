@@ -19,46 +19,46 @@ from support.relay_rows import Bot
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-AFTER = timedelta(seconds=50)
+STALL_AFTER = timedelta(seconds=50)
 STALL_TEXT = KOREAN_TEXTS.still_working
 
 
 async def poll_once(bot: Bot, batch: int = 100) -> int:
     """One poll of one process: claim, post, settle."""
     async with bot.hub.autocommit() as tx:
-        found = await claim_expiring_callbacks(tx, AFTER, batch)
-    for callback in found:
+        callbacks = await claim_expiring_callbacks(tx, STALL_AFTER, batch)
+    for callback in callbacks:
         await bot.hub.relay.callbacks.send(callback.callback, build_stall_body(callback, KOREAN_TEXTS))
-    return len(found)
+    return len(callbacks)
 
 
 @asynccontextmanager
 async def stall_worker(hub: Hub) -> AsyncGenerator[StallWorker]:
-    found = [worker for worker in build_workers(hub) if isinstance(worker, StallWorker)]
-    running = [asyncio.create_task(worker.run()) for worker in found]
+    workers = [worker for worker in build_workers(hub) if isinstance(worker, StallWorker)]
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
     try:
-        yield found[0]
+        yield workers[0]
     finally:
-        for worker in found:
+        for worker in workers:
             worker.stop()
-        await asyncio.gather(*running)
+        await asyncio.gather(*tasks)
 
 
 async def test_a_stall_is_sent_neither_too_early_nor_too_late(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
-    await travel(AFTER - timedelta(seconds=2))
+    await travel(STALL_AFTER - timedelta(seconds=2))
     assert await poll_once(bot) == 0
 
     await travel(timedelta(seconds=2))
     assert await poll_once(bot) == 1
     assert await poll_once(bot) == 0
 
-    dead = await bot.hears("dead")
+    expired = await bot.hears("dead")
     await travel(timedelta(seconds=55))
     assert await poll_once(bot) == 0
     assert bot.there.texts("first") == [[STALL_TEXT]]
     assert bot.there.posts == 1
-    assert await bot.chat.reply(dead) is None
+    assert await bot.chat.reply(expired) is None
     row = await bot.chat.reply(message)
     assert row
     assert (row["spent_by"], row["outcome"], row["state"], row["response"]) == ("hub", "sent", "awaited", None)
@@ -67,7 +67,7 @@ async def test_a_stall_is_sent_neither_too_early_nor_too_late(bot: Bot, travel: 
 
 async def test_a_reply_after_the_stall_is_kept_and_shown_with_the_next(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
-    await travel(AFTER)
+    await travel(STALL_AFTER)
     await poll_once(bot)
 
     with pytest.raises(CallbackExpired):
@@ -88,7 +88,7 @@ async def test_a_reply_after_the_stall_is_kept_and_shown_with_the_next(bot: Bot,
 async def test_an_unanswered_message_is_stalled_in_every_status(bot: Bot, travel: Travel, status: str) -> None:
     await bot.hears("first")
     await bot.chat.db.execute("update inbound_messages set status = $1", status)
-    await travel(AFTER)
+    await travel(STALL_AFTER)
 
     assert await poll_once(bot) == 1
 
@@ -96,7 +96,7 @@ async def test_an_unanswered_message_is_stalled_in_every_status(bot: Bot, travel
 async def test_an_answered_message_is_not_stalled(bot: Bot, travel: Travel) -> None:
     await bot.answers(await bot.hears("first"), "hello")
     await bot.too_late("late")
-    await travel(AFTER)
+    await travel(STALL_AFTER)
 
     assert await poll_once(bot) == 0
     assert bot.there.posts == 1
@@ -105,7 +105,7 @@ async def test_an_answered_message_is_not_stalled(bot: Bot, travel: Travel) -> N
 async def test_late_replies_go_along_with_a_stall(bot: Bot, travel: Travel) -> None:
     await bot.hears("first")
     await bot.hears("second")
-    await travel(AFTER)
+    await travel(STALL_AFTER)
     await bot.too_late("late")
 
     assert await poll_once(bot) == 2
@@ -114,7 +114,7 @@ async def test_late_replies_go_along_with_a_stall(bot: Bot, travel: Travel) -> N
 
 async def test_late_replies_of_a_refused_stall_wait_again(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
-    await travel(AFTER)
+    await travel(STALL_AFTER)
     await bot.too_late("late")
     bot.there.mood = kakao_says("FAIL", "no")
     await poll_once(bot)
@@ -129,8 +129,8 @@ async def test_late_replies_of_a_refused_stall_wait_again(bot: Bot, travel: Trav
 
 
 async def test_an_unsent_stall_is_refused_and_not_kept(bot: Bot, travel: Travel) -> None:
-    message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:1/nobody")
-    await travel(AFTER)
+    message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:1/closed-port")
+    await travel(STALL_AFTER)
 
     assert await poll_once(bot) == 1
     row = await bot.chat.reply(message)
@@ -139,7 +139,7 @@ async def test_an_unsent_stall_is_refused_and_not_kept(bot: Bot, travel: Travel)
 
 
 @pytest.mark.parametrize(
-    ("ends", "text"),
+    ("changes", "text"),
     [
         ("status = 'EXPIRED', reason = 'queue_life', ended_at = pabal.now()", KOREAN_TEXTS.expired),
         ("status = 'CANCELLED', reason = 'unpaired', ended_at = pabal.now()", KOREAN_TEXTS.unpaired),
@@ -149,11 +149,11 @@ async def test_an_unsent_stall_is_refused_and_not_kept(bot: Bot, travel: Travel)
         ("status = 'CANCELLED', reason = 'erased', ended_at = pabal.now()", None),
     ],
 )
-async def test_the_stall_of_an_ended_message_says_so(bot: Bot, travel: Travel, ends: str, text: str | None) -> None:
-    await bot.too_late("not for them")
+async def test_the_stall_of_an_ended_message_says_so(bot: Bot, travel: Travel, changes: str, text: str | None) -> None:
+    await bot.too_late("must not be shown")
     await bot.hears("first")
-    await bot.chat.db.execute(f"update inbound_messages set {ends} where callback_expires_at > pabal.now()")
-    await travel(AFTER)
+    await bot.chat.db.execute(f"update inbound_messages set {changes} where callback_expires_at > pabal.now()")
+    await travel(STALL_AFTER)
 
     await poll_once(bot)
 
@@ -161,10 +161,10 @@ async def test_the_stall_of_an_ended_message_says_so(bot: Bot, travel: Travel, e
 
 
 async def test_several_processes_send_one_stall(bot: Bot, travel: Travel) -> None:
-    names = [str(n) for n in range(60)]
+    names = [str(number) for number in range(60)]
     for name in names:
         await bot.hears(name)
-    await travel(AFTER)
+    await travel(STALL_AFTER)
 
     counts = await asyncio.gather(*(poll_once(bot, batch=25) for _ in range(8)))
 
@@ -174,13 +174,13 @@ async def test_several_processes_send_one_stall(bot: Bot, travel: Travel) -> Non
 
 async def test_the_worker_polls_and_finishes_its_posts_on_stop(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
-    kakao_thinks = asyncio.Event()
-    bot.there.mood = slow(kakao_thinks, answers(200, b"{}"))
-    async with stall_worker(bot.hub) as running:
-        await travel(AFTER)
+    respond = asyncio.Event()
+    bot.there.mood = slow(respond, answers(200, b"{}"))
+    async with stall_worker(bot.hub) as worker:
+        await travel(STALL_AFTER)
         await bot.there.there.received(1)
-        running.stop()
-        kakao_thinks.set()
+        worker.stop()
+        respond.set()
 
     row = await bot.chat.reply(message)
     assert row
@@ -188,7 +188,7 @@ async def test_the_worker_polls_and_finishes_its_posts_on_stop(bot: Bot, travel:
 
 
 async def test_the_stall_can_be_switched_off(bot: Bot) -> None:
-    silent = replace(bot.hub, settings=bot.hub.settings.model_copy(update={"still_working_after": timedelta()}))
+    without_stall = replace(bot.hub, settings=bot.hub.settings.model_copy(update={"still_working_after": timedelta()}))
 
     assert [worker for worker in build_workers(bot.hub) if isinstance(worker, StallWorker)]
-    assert not [worker for worker in build_workers(silent) if isinstance(worker, StallWorker)]
+    assert not [worker for worker in build_workers(without_stall) if isinstance(worker, StallWorker)]

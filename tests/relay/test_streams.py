@@ -16,7 +16,7 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.delivery import stream, stream_registry
 from pabal.web.sse import format_sse_event
 from relay.bot import bot
-from relay.marker import came_before
+from relay.marker import events_before_marker
 from relay.skills import write
 from support.clusters import connected
 from support.relay_rows import Chat, Owner, skill_response
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as opened:
-        yield opened
+    async with serving(hub) as url:
+        yield url
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ async def test_a_stream_sends_connected_then_due_messages_then_new_ones(
         assert first.data == {"accountId": str(owner.id), "sessionId": str(owner.id), "status": "paired"}
         due = await client.next("message")
         await write(web, "after")
-        live = await client.next("message")
+        new = await client.next("message")
 
     assert due.data["normalized"] == {"userId": "user", "text": "before", "channelId": "channel"}
     assert due.data["conversationKey"] == key
@@ -69,8 +69,8 @@ async def test_a_stream_sends_connected_then_due_messages_then_new_ones(
     assert due.data["createdAt"].endswith("Z")
     assert due.data["kakaoPayload"]["userRequest"]["lang"] == "ko"
     assert "127.0.0.1:9/callback" not in str(due.data)
-    assert live.data["normalized"]["text"] == "after"
-    assert live.id > due.id
+    assert new.data["normalized"]["text"] == "after"
+    assert new.id > due.id
     assert client.raw.count(b"\r") == 0
 
 
@@ -82,14 +82,14 @@ async def test_a_reconnecting_client_does_not_get_messages_up_to_its_last_id(
     async with bot(address, owner.token) as client:
         await client.next("message")
         last = client.last
-    await all_closed(hub)
+    await wait_until_closed(hub)
 
     await write(web, "two")
-    async with bot(address, owner.token, last) as again:
-        await again.next("message")
-        assert again.messages() == ["two"]
-        await travel(timedelta(minutes=1))  # longer than messages are kept for a client that is gone
-        assert await came_before(hub, web, chat, owner, again) == []
+    async with bot(address, owner.token, last) as reconnected:
+        await reconnected.next("message")
+        assert reconnected.messages() == ["two"]
+        await travel(timedelta(minutes=1))  # longer than messages are kept for a disconnected client
+        assert await events_before_marker(hub, web, chat, owner, reconnected) == []
 
 
 async def test_messages_after_the_last_id_are_delivered_again_and_all_without_one(
@@ -102,20 +102,20 @@ async def test_messages_after_the_last_id_are_delivered_again_and_all_without_on
         first = await client.next("message")
         await write(web, "two")
         await client.next("message")
-    async with bot(address, owner.token, first.id) as again:
-        second = await again.next_message()
-        assert again.messages() == ["two"]
+    async with bot(address, owner.token, first.id) as with_last_id:
+        second = await with_last_id.next_message()
+        assert with_last_id.messages() == ["two"]
         assert second["deliveryCount"] == 2
-        assert await came_before(hub, web, chat, owner, again) == []
-    async with bot(address, owner.token) as forgetful:
-        await forgetful.next_message()
-        await forgetful.next_message()
-        assert forgetful.messages() == ["one", "two"]
+        assert await events_before_marker(hub, web, chat, owner, with_last_id) == []
+    async with bot(address, owner.token) as without_last_id:
+        await without_last_id.next_message()
+        await without_last_id.next_message()
+        assert without_last_id.messages() == ["one", "two"]
 
 
-@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("has_last_id", [True, False])
 async def test_a_client_that_reconnects_during_the_close_does_not_wait(
-    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, database_urls: DatabaseUrls, *, knows: bool
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, database_urls: DatabaseUrls, *, has_last_id: bool
 ) -> None:
     """Each of the two transactions begins before the other commits, so neither sees the other."""
     assert database_urls.direct
@@ -126,11 +126,11 @@ async def test_a_client_that_reconnects_during_the_close_does_not_wait(
         AsyncExitStack() as stack,
     ):
 
-        async def wait(count: int) -> None:
-            async def waits() -> bool:
+        async def wait_for_locks(count: int) -> None:
+            async def are_waiting() -> bool:
                 return await chat.db.fetchval(WAITING) == count
 
-            await until(waits)
+            await until(are_waiting)
 
         await client.next("connected")
         await write(web, "one")
@@ -139,16 +139,16 @@ async def test_a_client_that_reconnects_during_the_close_does_not_wait(
         second = await client.next_message()
         async with blocker.transaction():
             await blocker.execute("select from inbound_messages where id = $1 for update", UUID(second["id"]))
-            again = bot(address, owner.token, first.id if knows else None)
-            coming = asyncio.create_task(stack.enter_async_context(again))
-            await wait(1)
-            client.hang_up()
-            await wait(2)
-        back = await coming
-        await back.next_message()
-        if not knows:
-            await back.next_message()
-        assert back.messages() == (["two"] if knows else ["one", "two"])
+            new_stream = bot(address, owner.token, first.id if has_last_id else None)
+            opening = asyncio.create_task(stack.enter_async_context(new_stream))
+            await wait_for_locks(1)
+            client.disconnect()
+            await wait_for_locks(2)
+        reconnected = await opening
+        await reconnected.next_message()
+        if not has_last_id:
+            await reconnected.next_message()
+        assert reconnected.messages() == (["two"] if has_last_id else ["one", "two"])
 
 
 async def test_many_reconnects_replay_no_answered_message(
@@ -159,24 +159,24 @@ async def test_many_reconnects_replay_no_answered_message(
         await client.next("connected")
         await write(web, "hello")
         message = await client.next_message()
-        answer = await web.post(
+        response = await web.post(
             "/openclaw/reply",
             headers=owner.header,
             json={"messageId": message["id"], "conversationKey": key, "response": skill_response("hi")},
         )
-        assert answer.status_code == 502  # no server there; the message is answered all the same
-    let_in = 0
-    while let_in < 20:
-        async with bot(address, owner.token) as again:
-            if again.status == 429:  # five earlier streams are not closed yet
+        assert response.status_code == 502  # no server listens at the callback, but the message is answered
+    opened = 0
+    while opened < 20:
+        async with bot(address, owner.token) as stream:
+            if stream.status == 429:  # five earlier streams are not closed yet
                 continue
-            await again.next("connected")
-            let_in += 1
-            assert again.messages() == []
-    await all_closed(hub)
-    async with bot(address, owner.token) as last:
-        await last.next("connected")
-        assert await came_before(hub, web, chat, owner, last) == []
+            await stream.next("connected")
+            opened += 1
+            assert stream.messages() == []
+    await wait_until_closed(hub)
+    async with bot(address, owner.token) as last_stream:
+        await last_stream.next("connected")
+        assert await events_before_marker(hub, web, chat, owner, last_stream) == []
 
 
 async def test_two_streams_never_both_get_a_message_and_a_conversation_stays_with_its_stream(
@@ -184,23 +184,25 @@ async def test_two_streams_never_both_get_a_message_and_a_conversation_stays_wit
 ) -> None:
     for user in ("ann", "ben", "cho"):
         await chat.conversation(owner, user)
-    async with bot(address, owner.token) as one, bot(address, owner.token) as two:
-        await one.next("connected")
-        await two.next("connected")
+    async with bot(address, owner.token) as first, bot(address, owner.token) as second:
+        await first.next("connected")
+        await second.next("connected")
         for number in range(10):
             for user in ("ann", "ben", "cho"):
                 await write(web, f"{user} {number}", user)
-        await came_before(hub, web, chat, owner, one, two)
+        await events_before_marker(hub, web, chat, owner, first, second)
 
-    both = [text for client in (one, two) for text in client.messages() if text != "marker"]
-    assert sorted(both) == sorted(f"{user} {number}" for user in ("ann", "ben", "cho") for number in range(10))
-    for client in (one, two):
+    texts = [text for client in (first, second) for text in client.messages() if text != "marker"]
+    assert sorted(texts) == sorted(f"{user} {number}" for user in ("ann", "ben", "cho") for number in range(10))
+    for client in (first, second):
         users = {text.split()[0] for text in client.messages()} - {"marker"}
         for user in users:
-            assert [text for text in client.messages() if text.startswith(user)] == [f"{user} {n}" for n in range(10)]
+            assert [text for text in client.messages() if text.startswith(user)] == [
+                f"{user} {number}" for number in range(10)
+            ]
 
 
-async def all_closed(hub: Hub) -> None:
+async def wait_until_closed(hub: Hub) -> None:
     """Wait until the hub has noticed the disconnect and recorded it."""
     await until(lambda: len(hub.relay.stream_registry) == 0)
     await hub.relay.stream_registry.drain()
@@ -214,11 +216,11 @@ async def test_a_bot_that_takes_five_minutes_gets_its_message_once(
         await client.next("connected")
         await other.next("connected")
         await write(web, "think")
-        [thinks] = await came_before(hub, web, chat, owner, client, other)
-        assert thinks.data["normalized"]["text"] == "think"
+        [event] = await events_before_marker(hub, web, chat, owner, client, other)
+        assert event.data["normalized"]["text"] == "think"
         for _ in range(5):
             await travel(timedelta(minutes=1))  # longer than the lease: the message is due again before a keepalive
-            assert await came_before(hub, web, chat, owner, client, other) == []
+            assert await events_before_marker(hub, web, chat, owner, client, other) == []
 
 
 async def test_a_held_message_is_not_delivered_twice_after_its_lease_lapsed(
@@ -231,9 +233,8 @@ async def test_a_held_message_is_not_delivered_twice_after_its_lease_lapsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A due message may be claimed for another stream with free slots; the stream that holds it keeps it."""
-    monkeypatch.setattr(
-        stream_registry, "FULL_STREAM_CHECK_INTERVAL", 3600.0
-    )  # no keepalive meanwhile, as in a database outage
+    # No keepalive during the test, as in a database outage.
+    monkeypatch.setattr(stream_registry, "FULL_STREAM_CHECK_INTERVAL", 3600.0)
     monkeypatch.setattr(stream, "MAX_MESSAGES_IN_FLIGHT", 1)
     await chat.conversation(owner)
     async with bot(address, owner.token) as full:
@@ -245,22 +246,22 @@ async def test_a_held_message_is_not_delivered_twice_after_its_lease_lapsed(
             await other.next("connected")
             for _ in range(3):
                 await travel(timedelta(minutes=1))
-                assert await came_before(hub, web, chat, owner, full, other) == []
+                assert await events_before_marker(hub, web, chat, owner, full, other) == []
 
 
 async def test_a_sixth_stream_is_refused_and_the_others_stay(address: str, chat: Chat, owner: Owner, hub: Hub) -> None:
     async with AsyncExitStack() as stack:
-        five = [await stack.enter_async_context(bot(address, owner.token)) for _ in range(5)]
+        streams = [await stack.enter_async_context(bot(address, owner.token)) for _ in range(5)]
         async with bot(address, owner.token) as sixth:
             assert sixth.status == 429
             assert int(sixth.headers["retry-after"]) >= 1
             assert (await sixth.body())["code"] == "RATE_LIMITED"
-        assert [client.status for client in five] == [200] * 5
-        five[0].hang_up()
+        assert [client.status for client in streams] == [200] * 5
+        streams[0].disconnect()
         await until(lambda: len(hub.relay.stream_registry) == 4)
         await hub.relay.stream_registry.drain()
-        async with bot(address, owner.token) as next_one:
-            assert next_one.status == 200
+        async with bot(address, owner.token) as replacement:
+            assert replacement.status == 200
 
 
 async def test_a_webhook_in_another_process_reaches_the_stream_at_once(
@@ -268,12 +269,12 @@ async def test_a_webhook_in_another_process_reaches_the_stream_at_once(
 ) -> None:
     await chat.conversation(owner)
     async with (
-        open_hub(hub.settings, database_urls) as elsewhere,
-        serving(elsewhere) as there,
-        bot(there, owner.token) as client,
+        open_hub(hub.settings, database_urls) as other_hub,
+        serving(other_hub) as other_address,
+        bot(other_address, owner.token) as client,
     ):
         await client.next("connected")
-        await until(lambda: elsewhere.doorbell.listening)
+        await until(lambda: other_hub.doorbell.listening)
         async with httpx2.AsyncClient(base_url=address) as web:
             await write(web, "far")
         assert (await client.next_message())["normalized"]["text"] == "far"
@@ -311,12 +312,12 @@ async def test_a_nack_in_another_process_delivers_the_message_again(
 ) -> None:
     await chat.conversation(owner)
     async with (
-        open_hub(hub.settings, database_urls) as elsewhere,
-        serving(elsewhere) as there,
-        bot(there, owner.token) as client,
+        open_hub(hub.settings, database_urls) as other_hub,
+        serving(other_hub) as other_address,
+        bot(other_address, owner.token) as client,
     ):
         await client.next("connected")
-        await until(lambda: elsewhere.doorbell.listening)
+        await until(lambda: other_hub.doorbell.listening)
         await write(web, "hello")
         message = await client.next_message()
         await web.post("/v1/messages/nack", headers=owner.header, json={"messageIds": [message["id"]]})
@@ -338,8 +339,8 @@ async def test_a_head_request_claims_nothing(web: httpx2.AsyncClient, chat: Chat
 async def test_an_invalid_last_event_id_is_ignored(address: str, chat: Chat, owner: Owner, last_event_id: str) -> None:
     async with httpx2.AsyncClient(base_url=address) as web:
         headers = {b"authorization": f"Bearer {owner.token}".encode(), b"last-event-id": last_event_id.encode()}
-        async with web.stream("GET", "/v1/events", headers=headers) as answer:
-            assert answer.status_code == 200
+        async with web.stream("GET", "/v1/events", headers=headers) as response:
+            assert response.status_code == 200
 
 
 async def test_a_last_event_id_from_before_a_restore_is_ignored(
@@ -350,7 +351,7 @@ async def test_a_last_event_id_from_before_a_restore_is_ignored(
         await client.next("connected")
         await write(web, "hello")
         await client.next_message()
-    await all_closed(hub)
+    await wait_until_closed(hub)
 
-    async with bot(address, owner.token, 1_000_000) as again:
-        assert (await again.next_message())["deliveryCount"] == 2
+    async with bot(address, owner.token, 1_000_000) as reconnected:
+        assert (await reconnected.next_message())["deliveryCount"] == 2

@@ -34,11 +34,11 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 async def trace_of(bot: Bot, name: object, account: UUID | None = None) -> MessageTrace:
     async with bot.hub.autocommit() as tx:
-        [one] = (await find_message_matches(tx, str(name), account)).values()
-        return await trace_message(tx, one, account)
+        [message] = (await find_message_matches(tx, str(name), account)).values()
+        return await trace_message(tx, message, account)
 
 
-async def fetch(bot: Bot, holder: str = "poll:tester") -> None:
+async def claim(bot: Bot, holder: str = "poll:tester") -> None:
     async with bot.hub.autocommit() as tx:
         assert await LANE.claim(tx, 10, MINUTE, holder, bot.owner.id)
 
@@ -49,18 +49,18 @@ async def expire(bot: Bot) -> None:
 
 
 def kinds(trace: MessageTrace) -> list[str]:
-    return [moment.kind for moment in trace.entries]
+    return [entry.kind for entry in trace.entries]
 
 
-def says(trace: MessageTrace, kind: str) -> str:
-    [moment] = [entry for entry in trace.entries if entry.kind == kind]
-    return moment.says
+def text_of(trace: MessageTrace, kind: str) -> str:
+    [text] = [entry.says for entry in trace.entries if entry.kind == kind]
+    return text
 
 
 async def test_a_trace_goes_from_the_webhook_to_kakaos_response(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(20 * SECOND)
-    await fetch(bot)
+    await claim(bot)
     await travel(10 * SECOND)
     reply = (await bot.answers(message, "hello")).reply_id
 
@@ -112,11 +112,11 @@ async def test_a_refusal_is_shown_in_kakaos_words(bot: Bot) -> None:
     with pytest.raises(CallbackFailed):
         await bot.answers(message, "hello")
 
-    refused = (await trace_of(bot, message)).entries[-1]
+    last_entry = (await trace_of(bot, message)).entries[-1]
 
-    assert refused.kind == "refused"
-    assert refused.says.startswith("Kakao rejected the reply: ")
-    assert "callback url is used" in refused.says
+    assert last_entry.kind == "refused"
+    assert last_entry.says.startswith("Kakao rejected the reply: ")
+    assert "callback url is used" in last_entry.says
 
 
 async def test_an_unknown_outcome_is_shown_as_unknown(bot: Bot) -> None:
@@ -132,42 +132,42 @@ async def test_an_unknown_outcome_is_shown_as_unknown(bot: Bot) -> None:
 
 
 async def test_an_unsent_reply_in_time_is_not_called_late(bot: Bot) -> None:
-    message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:9/nobody-listens")
+    message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:9/closed-port")
     with pytest.raises(CallbackFailed):
         await bot.answers(message, "hello")
 
     trace = await trace_of(bot, message)
 
     assert kinds(trace)[-1] == "late"
-    assert says(trace, "late").startswith("replied, but Kakao could not be reached (")
+    assert text_of(trace, "late").startswith("replied, but Kakao could not be reached (")
 
 
 async def test_a_trace_shows_the_stall_the_late_reply_and_the_message_it_was_shown_with(
     bot: Bot, travel: Travel
 ) -> None:
     message = await bot.hears("first")
-    await fetch(bot, f"stream:{bot.owner.id}:s1")
+    await claim(bot, f"stream:{bot.owner.id}:s1")
     await travel(51 * SECOND)
     async with bot.hub.autocommit() as tx:
-        [dying] = await claim_expiring_callbacks(tx, 50 * SECOND)
-    await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, chat_texts("ko")))
+        [expiring] = await claim_expiring_callbacks(tx, 50 * SECOND)
+    await bot.hub.relay.callbacks.send(expiring.callback, build_stall_body(expiring, chat_texts("ko")))
     await travel(20 * SECOND)
     with pytest.raises(CallbackExpired):
         await bot.answers(message, "late")
-    waiting = await trace_of(bot, message)
+    before_second = await trace_of(bot, message)
     second = await bot.hears("second")
     await bot.answers(second, "now")
 
     first, later = await trace_of(bot, message), await trace_of(bot, second)
 
-    assert kinds(waiting) == ["accepted", "handed", "stalled", "sent", "late"]
-    assert kinds(first) == [*kinds(waiting), "shown"]
-    assert says(first, "stalled") == "no reply yet: the hub uses the callback for a waiting message"
-    assert says(first, "sent").startswith("Kakao accepted the hub's waiting message: 200 SUCCESS")
-    assert says(first, "late").startswith("replied too late for the callback; stored as reply ")
-    assert says(first, "shown") == f"shown before the reply to {second}"
+    assert kinds(before_second) == ["accepted", "handed", "stalled", "sent", "late"]
+    assert kinds(first) == [*kinds(before_second), "shown"]
+    assert text_of(first, "stalled") == "no reply yet: the hub uses the callback for a waiting message"
+    assert text_of(first, "sent").startswith("Kakao accepted the hub's waiting message: 200 SUCCESS")
+    assert text_of(first, "late").startswith("replied too late for the callback; stored as reply ")
+    assert text_of(first, "shown") == f"shown before the reply to {second}"
     assert message_status_text(first.messages[0], first.now) == "ACKED, reply shown"
-    assert says(later, "carried") == f"the late reply to {message} is shown before the reply"
+    assert text_of(later, "carried") == f"the late reply to {message} is shown before the reply"
 
 
 async def test_an_expired_late_reply_is_shown_as_never_shown(bot: Bot, travel: Travel) -> None:
@@ -176,55 +176,55 @@ async def test_an_expired_late_reply_is_shown_as_never_shown(bot: Bot, travel: T
     assert kinds(await trace_of(bot, message))[-1] == "late"
     await travel(MINUTE)
 
-    unseen = (await trace_of(bot, message)).entries[-1]
+    last_entry = (await trace_of(bot, message)).entries[-1]
 
-    assert (unseen.kind, unseen.says) == ("unseen", "discarded: the user did not write again in time")
+    assert (last_entry.kind, last_entry.says) == ("unseen", "discarded: the user did not write again in time")
 
 
 async def test_an_expired_message_says_whether_it_was_delivered(bot: Bot, travel: Travel) -> None:
-    fetched = await bot.hears("first")
-    await fetch(bot, f"stream:{bot.owner.id}:s1")
-    slept = await bot.hears("second")
+    claimed_id = await bot.hears("first")
+    await claim(bot, f"stream:{bot.owner.id}:s1")
+    unclaimed_id = await bot.hears("second")
     await travel(15 * MINUTE)
     await expire(bot)
 
-    delivered, undelivered = await trace_of(bot, fetched), await trace_of(bot, slept)
+    delivered, undelivered = await trace_of(bot, claimed_id), await trace_of(bot, unclaimed_id)
 
     assert kinds(delivered) == ["accepted", "handed", "expired"]
-    assert says(delivered, "expired") == "expired: delivered but never answered"
-    assert says(delivered, "handed") == f"delivered to stream s1 of {bot.owner.id}"
+    assert text_of(delivered, "expired") == "expired: delivered but never answered"
+    assert text_of(delivered, "handed") == f"delivered to stream s1 of {bot.owner.id}"
     assert kinds(undelivered) == ["accepted", "expired", "late"]
-    assert says(undelivered, "expired") == "expired before it was delivered"
-    assert says(undelivered, "late") == "the user will be told before the next reply"
+    assert text_of(undelivered, "expired") == "expired before it was delivered"
+    assert text_of(undelivered, "late") == "the user will be told before the next reply"
     assert message_status_text(undelivered.messages[0], undelivered.now) == "EXPIRED, queue_life"
 
 
 async def test_a_trace_shows_deliveries_and_the_last_holder(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     for holder in ("poll:one", "poll:two", f"stream:{bot.owner.id}:s3"):
-        await fetch(bot, holder)
+        await claim(bot, holder)
         await travel(MINUTE)
 
     trace = await trace_of(bot, message)
 
-    assert says(trace, "handed") == f"delivered 3 times, last to stream s3 of {bot.owner.id}"
-    [held] = trace.messages
-    assert message_status_text(held, held.expires_at - MINUTE) == (
+    assert text_of(trace, "handed") == f"delivered 3 times, last to stream s3 of {bot.owner.id}"
+    [traced] = trace.messages
+    assert message_status_text(traced, traced.expires_at - MINUTE) == (
         f"DELIVERED to stream s3 of {bot.owner.id}, lease ended; expires in 1 min 0 s"
     )
 
 
 async def test_an_acknowledgement_before_the_reply_is_a_step_of_its_own(bot: Bot, travel: Travel) -> None:
-    message, silent = await bot.hears("first"), await bot.hears("second")
+    message, unanswered = await bot.hears("first"), await bot.hears("second")
     async with bot.hub.transaction() as tx:
-        await ack_messages(tx, bot.owner.id, [message, silent])
+        await ack_messages(tx, bot.owner.id, [message, unanswered])
     await travel(SECOND)
     await bot.answers(message, "hello")
 
     assert kinds(await trace_of(bot, message)) == ["accepted", "acked", "answered", "sent"]
-    only = await trace_of(bot, silent)
-    assert kinds(only) == ["accepted", "acked"]
-    assert message_status_text(only.messages[0], only.now) == "ACKED, no reply"
+    trace = await trace_of(bot, unanswered)
+    assert kinds(trace) == ["accepted", "acked"]
+    assert message_status_text(trace.messages[0], trace.now) == "ACKED, no reply"
 
 
 async def test_a_cancelled_message_shows_the_reason(bot: Bot) -> None:
@@ -235,18 +235,18 @@ async def test_a_cancelled_message_shows_the_reason(bot: Bot) -> None:
     trace = await trace_of(bot, message)
 
     assert kinds(trace) == ["accepted", "cancelled"]
-    assert says(trace, "cancelled") == "cancelled: the conversation was paired with another account"
+    assert text_of(trace, "cancelled") == "cancelled: the conversation was paired with another account"
 
 
 async def test_a_message_without_a_callback_is_marked(bot: Bot) -> None:
     message = await bot.chat.message(bot.owner, bot.key, None)
 
-    assert says(await trace_of(bot, message), "accepted") == f"accepted from {bot.key}, without a callback"
+    assert text_of(await trace_of(bot, message), "accepted") == f"accepted from {bot.key}, without a callback"
 
 
 async def test_a_conversation_trace_shows_its_newest_messages(bot: Bot) -> None:
     async with bot.hub.autocommit() as tx:
-        assert await trace_conversation(tx, "channel:nobody") is None
+        assert await trace_conversation(tx, "channel:unknown") is None
         empty = await trace_conversation(tx, bot.key)
     messages = [await bot.hears(str(number)) for number in range(25)]
 
@@ -283,18 +283,20 @@ QUEUED = InboundMessage(
 
 
 def test_the_status_of_a_message_is_described() -> None:
-    held = replace(QUEUED, status="DELIVERED", held_by="poll:t", leased_until=AT + MINUTE)
+    delivered = replace(QUEUED, status="DELIVERED", held_by="poll:t", leased_until=AT + MINUTE)
 
     assert message_status_text(QUEUED, AT) == "QUEUED, expires in 15 min 0 s"
     assert message_status_text(QUEUED, AT + 15 * MINUTE) == "QUEUED, expired"
-    assert message_status_text(held, AT) == "DELIVERED, held by a poller of t; the lease ends in 1 min 0 s"
-    assert message_status_text(held, AT + MINUTE) == "DELIVERED to a poller of t, lease ended; expires in 14 min 0 s"
-    assert message_status_text(held, AT + 15 * MINUTE) == "DELIVERED to a poller of t, lease ended; expired"
+    assert message_status_text(delivered, AT) == "DELIVERED, held by a poller of t; the lease ends in 1 min 0 s"
+    assert (
+        message_status_text(delivered, AT + MINUTE) == "DELIVERED to a poller of t, lease ended; expires in 14 min 0 s"
+    )
+    assert message_status_text(delivered, AT + 15 * MINUTE) == "DELIVERED to a poller of t, lease ended; expired"
     assert message_status_text(replace(QUEUED, status="CANCELLED", reason="blocked"), AT) == "CANCELLED, blocked"
 
 
 @pytest.mark.parametrize(
-    ("held_by", "words"),
+    ("held_by", "text"),
     [
         ("stream:t:s", "stream s of t"),
         ("closed:t:s", "stream s of t, closed since"),
@@ -303,5 +305,5 @@ def test_the_status_of_a_message_is_described() -> None:
         (None, "the account"),
     ],
 )
-def test_a_holder_is_described(held_by: str | None, words: str) -> None:
-    assert holder_text(held_by) == words
+def test_a_holder_is_described(held_by: str | None, text: str) -> None:
+    assert holder_text(held_by) == text

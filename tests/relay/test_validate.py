@@ -13,8 +13,8 @@ from pabal.relay.reply.validate import MAX_REPORTED_ERRORS, OUTPUT_CHECKS, list_
 Object = dict[str, Any]
 
 
-def response_of(*outputs: Any, **more: Any) -> Object:
-    return {"version": "2.0", "template": {"outputs": [*outputs], **more}}
+def response_of(*outputs: Any, **template_fields: Any) -> Object:
+    return {"version": "2.0", "template": {"outputs": [*outputs], **template_fields}}
 
 
 def text(length: int) -> Object:
@@ -22,9 +22,9 @@ def text(length: int) -> Object:
 
 
 def errors_of(response: object) -> dict[str, str]:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as error:
         validate_skill_response(response)
-    return {mistake.field: mistake.why for mistake in refused.value.errors}
+    return {field_error.field: field_error.why for field_error in error.value.errors}
 
 
 IMAGE = {"imageUrl": "https://example.org/a.png"}
@@ -32,7 +32,7 @@ ITEM = {"title": "one"}
 BUTTON = {"label": "열기", "action": "webLink", "webLinkUrl": "https://example.org"}
 CARD = {"title": "a title", "description": "a description", "buttons": [BUTTON]}
 
-GOOD: dict[str, Object] = {
+VALID_OUTPUTS: dict[str, Object] = {
     "simpleText": {"text": "hello"},
     "simpleImage": IMAGE | {"altText": "a picture"},
     "textCard": CARD,
@@ -46,7 +46,7 @@ GOOD: dict[str, Object] = {
 
 @pytest.mark.parametrize("kind", sorted(OUTPUT_CHECKS))
 def test_every_output_kind_passes_unchanged(kind: str) -> None:
-    response = response_of({kind: GOOD[kind]})
+    response = response_of({kind: VALID_OUTPUTS[kind]})
 
     assert validate_skill_response(deepcopy(response)) == response
 
@@ -74,16 +74,16 @@ LIMITS: dict[str, tuple[Object, str]] = {
     "long text": (response_of(text(1001)), f"{FIRST_OUTPUT}.simpleText.text"),
     "empty text": (response_of({"simpleText": {"text": " \n"}}), f"{FIRST_OUTPUT}.simpleText.text"),
     "no text": (response_of({"simpleText": {}}), f"{FIRST_OUTPUT}.simpleText.text"),
-    "text that is none": (response_of({"simpleText": {"text": 5}}), f"{FIRST_OUTPUT}.simpleText.text"),
-    "text in the kind's place": (response_of({"simpleText": "hello"}), f"{FIRST_OUTPUT}.simpleText"),
+    "text of another type": (response_of({"simpleText": {"text": 5}}), f"{FIRST_OUTPUT}.simpleText.text"),
+    "a string instead of an object": (response_of({"simpleText": "hello"}), f"{FIRST_OUTPUT}.simpleText"),
     "four outputs": (response_of(*[text(1)] * 4), "response.template.outputs"),
     "no outputs": (response_of(), "response.template.outputs"),
     "outputs missing": ({"version": "2.0", "template": {}}, "response.template.outputs"),
-    "outputs that are none": ({"version": "2.0", "template": {"outputs": {}}}, "response.template.outputs"),
-    "an output that is none": (response_of("hello"), FIRST_OUTPUT),
+    "outputs of another type": ({"version": "2.0", "template": {"outputs": {}}}, "response.template.outputs"),
+    "an output of another type": (response_of("hello"), FIRST_OUTPUT),
     "an output without kind": (response_of({}), FIRST_OUTPUT),
-    "an output of nothing": (response_of({"simpleText": None}), FIRST_OUTPUT),
-    "two kinds in one": (response_of({**text(1), "simpleImage": IMAGE}), FIRST_OUTPUT),
+    "a null output": (response_of({"simpleText": None}), FIRST_OUTPUT),
+    "two kinds in one output": (response_of({**text(1), "simpleImage": IMAGE}), FIRST_OUTPUT),
     "unknown kind": (response_of({"video": {"url": "https://example.org"}}), FIRST_OUTPUT),
     "second output": (response_of(text(1), text(1001)), "response.template.outputs[1].simpleText.text"),
     "no image": (response_of({"simpleImage": {"altText": "x"}}), f"{FIRST_OUTPUT}.simpleImage.imageUrl"),
@@ -106,7 +106,7 @@ LIMITS: dict[str, tuple[Object, str]] = {
     ),
     "empty text card": (response_of({"textCard": {"buttons": [BUTTON]}}), f"{FIRST_OUTPUT}.textCard"),
     "four buttons": (response_of({"basicCard": CARD | {"buttons": [BUTTON] * 4}}), f"{FIRST_OUTPUT}.basicCard.buttons"),
-    "three abreast": (
+    "three horizontal buttons": (
         response_of({"textCard": CARD | {"buttons": [BUTTON] * 3, "buttonLayout": "horizontal"}}),
         f"{FIRST_OUTPUT}.textCard.buttons",
     ),
@@ -135,7 +135,7 @@ LIMITS: dict[str, tuple[Object, str]] = {
         response_of({"carousel": {"type": "simpleText", "items": []}}),
         f"{FIRST_OUTPUT}.carousel.type",
     ),
-    "carousel of odd type": (
+    "carousel type that is a list": (
         response_of({"carousel": {"type": ["basicCard"], "items": []}}),
         f"{FIRST_OUTPUT}.carousel.type",
     ),
@@ -154,9 +154,9 @@ LIMITS: dict[str, tuple[Object, str]] = {
     "another version": (response_of(text(1)) | {"version": "1.0"}, "response.version"),
     "version that is a number": (response_of(text(1)) | {"version": 2.0}, "response.version"),
     "template missing": ({"version": "2.0", "useCallback": True}, "response.template"),
-    "template that is none": ({"version": "2.0", "template": []}, "response.template"),
-    "context that is none": (response_of(text(1)) | {"context": "x"}, "response.context"),
-    "data that is none": (response_of(text(1)) | {"data": [1]}, "response.data"),
+    "template of another type": ({"version": "2.0", "template": []}, "response.template"),
+    "context of another type": (response_of(text(1)) | {"context": "x"}, "response.context"),
+    "data of another type": (response_of(text(1)) | {"data": [1]}, "response.data"),
 }
 
 
@@ -180,17 +180,17 @@ def test_other_json_is_refused_as_a_whole(garbage: object) -> None:
 
 
 def test_errors_are_reported_together_up_to_a_limit() -> None:
-    many = response_of(text(1), quickReplies=[{"label": "x" * 15}] * 10) | {"version": "1.0"}
+    response = response_of(text(1), quickReplies=[{"label": "x" * 15}] * 10) | {"version": "1.0"}
 
-    assert len(errors_of(many)) == MAX_REPORTED_ERRORS
-
-
-at_the_edge = st.sampled_from([1, 2, 13, 14, 15, 49, 50, 51, 128, 129, 229, 230, 231, 399, 400, 401, 999, 1000, 1001])
+    assert len(errors_of(response)) == MAX_REPORTED_ERRORS
 
 
-@given(length=at_the_edge, emoji=st.sampled_from(["a", "가", "😀"]))
-def test_text_length_is_counted_in_characters(length: int, emoji: str) -> None:
-    response = response_of({"simpleText": {"text": emoji * length}})
+edge_lengths = st.sampled_from([1, 2, 13, 14, 15, 49, 50, 51, 128, 129, 229, 230, 231, 399, 400, 401, 999, 1000, 1001])
+
+
+@given(length=edge_lengths, character=st.sampled_from(["a", "가", "😀"]))
+def test_text_length_is_counted_in_characters(length: int, character: str) -> None:
+    response = response_of({"simpleText": {"text": character * length}})
 
     if length <= 1000:
         assert validate_skill_response(response) is response
@@ -198,12 +198,14 @@ def test_text_length_is_counted_in_characters(length: int, emoji: str) -> None:
         assert errors_of(response)
 
 
-@given(title=at_the_edge, description=at_the_edge, carried=st.booleans())
-def test_a_text_card_counts_title_and_description(title: int, description: int, carried: bool) -> None:
+@given(title=edge_lengths, description=edge_lengths, in_carousel=st.booleans())
+def test_a_text_card_counts_title_and_description(title: int, description: int, in_carousel: bool) -> None:
     card = {"title": "t" * title, "description": "d" * description}
-    response = response_of({"carousel": {"type": "textCard", "items": [card] * 2}} if carried else {"textCard": card})
+    response = response_of(
+        {"carousel": {"type": "textCard", "items": [card] * 2}} if in_carousel else {"textCard": card}
+    )
 
-    fits = title <= 50 and title + description <= (128 if carried else 400)
+    fits = title <= 50 and title + description <= (128 if in_carousel else 400)
     if fits:
         assert validate_skill_response(response) is response
     else:
@@ -214,11 +216,11 @@ def validate(response: Any) -> tuple[list[Object], list[str]]:
     """The outputs of a response, or the fields it is refused for."""
     try:
         return list_skill_outputs(validate_skill_response(response)), []
-    except Invalid as refused:
-        return [], [mistake.field for mistake in refused.errors]
+    except Invalid as error:
+        return [], [field_error.field for field_error in error.errors]
 
 
-words = st.sampled_from(
+key_names = st.sampled_from(
     [
         *OUTPUT_CHECKS,
         "version",
@@ -233,19 +235,19 @@ words = st.sampled_from(
         "text",
     ]
 )
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | words,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(words, inner, max_size=4),
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | key_names,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(key_names, inner, max_size=4),
     max_leaves=20,
 )
 
 
-@given(anything)
-def test_validation_never_crashes_and_never_changes_the_response(garbage: Any) -> None:
-    before = deepcopy(garbage)
-    for response in (garbage, {"version": "2.0", "template": garbage}, response_of(garbage)):
-        outputs, wrong = validate(response)
-        assert (1 <= len(outputs) <= 3) != bool(wrong)
-        assert all(field.startswith("response") for field in wrong)
+@given(any_json)
+def test_validation_never_crashes_and_never_changes_the_response(value: Any) -> None:
+    before = deepcopy(value)
+    for response in (value, {"version": "2.0", "template": value}, response_of(value)):
+        outputs, fields = validate(response)
+        assert (1 <= len(outputs) <= 3) != bool(fields)
+        assert all(field.startswith("response") for field in fields)
 
-    assert garbage == before
+    assert value == before

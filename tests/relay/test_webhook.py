@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
-from relay.skills import AGAIN, post, skill, text_of, write
+from relay.skills import USE_CALLBACK, post, skill, text_of, write
 from support.clusters import Connection
 from support.relay_rows import Chat, Owner
 
@@ -21,7 +21,7 @@ async def owner(chat: Chat) -> Owner:
     return await chat.owner()
 
 
-async def stored(db: Connection) -> list[dict[str, Any]]:
+async def stored_messages(db: Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in await db.fetch("select * from inbound_messages order by seq")]
 
 
@@ -29,9 +29,9 @@ async def test_a_paired_users_message_is_stored_unchanged(web: httpx2.AsyncClien
     key = await chat.conversation(owner)
     payload = skill("  Hello 세상 ")
 
-    assert await post(web, payload) == AGAIN
+    assert await post(web, payload) == USE_CALLBACK
 
-    [message] = await stored(chat.db)
+    [message] = await stored_messages(chat.db)
     assert json.loads(message["kakao_payload"]) == payload
     assert json.loads(message["normalized"]) == {"userId": "user", "text": "  Hello 세상 ", "channelId": "channel"}
     assert (message["status"], message["account_id"], message["conversation_key"]) == ("QUEUED", owner.id, key)
@@ -42,33 +42,33 @@ async def test_a_paired_users_message_is_stored_unchanged(web: httpx2.AsyncClien
 
 @pytest.mark.parametrize("path", ["/kakao/webhook", "/kakao-talkchannel/webhook", "//kakao/webhook"])
 async def test_every_path_of_the_webhook_works(web: httpx2.AsyncClient, path: str) -> None:
-    answer = await web.post(str(web.base_url).rstrip("/") + path, json=skill("hello"))
+    response = await web.post(str(web.base_url).rstrip("/") + path, json=skill("hello"))
 
-    assert answer.status_code == 200
-    assert text_of(answer.json()) == KOREAN_TEXTS.hint.format(prefix="/")
+    assert response.status_code == 200
+    assert text_of(response.json()) == KOREAN_TEXTS.hint.format(prefix="/")
 
 
 async def test_an_image_and_odd_values_pass_through(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
     await chat.conversation(owner)
 
-    assert await write(web, None, params={"media": {"type": "image"}, "n": 3, "x": None}) == AGAIN
+    assert await write(web, None, params={"media": {"type": "image"}, "n": 3, "x": None}) == USE_CALLBACK
 
-    [message] = await stored(chat.db)
+    [message] = await stored_messages(chat.db)
     assert json.loads(message["normalized"])["text"] == ""
-    passed_on = json.loads(message["kakao_payload"])["userRequest"]["params"]
-    assert passed_on == {"media": {"type": "image"}, "n": 3, "x": None}
+    params = json.loads(message["kakao_payload"])["userRequest"]["params"]
+    assert params == {"media": {"type": "image"}, "n": 3, "x": None}
 
 
 async def test_a_duplicate_is_one_message_and_gets_the_first_response(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
-    same = skill("네")
+    payload = skill("네")
 
-    answers = await asyncio.gather(*(post(web, same) for _ in range(20)))
+    responses = await asyncio.gather(*(post(web, payload) for _ in range(20)))
 
-    assert answers == [AGAIN] * 20
-    assert len(await stored(chat.db)) == 1
+    assert responses == [USE_CALLBACK] * 20
+    assert len(await stored_messages(chat.db)) == 1
 
 
 async def test_the_same_text_with_another_callback_is_another_message(
@@ -77,9 +77,9 @@ async def test_the_same_text_with_another_callback_is_another_message(
     await chat.conversation(owner)
 
     for _ in range(3):
-        assert await write(web, "네") == AGAIN
+        assert await write(web, "네") == USE_CALLBACK
 
-    assert len(await stored(chat.db)) == 3
+    assert len(await stored_messages(chat.db)) == 3
 
 
 async def test_kakaos_event_id_identifies_duplicates_per_channel(
@@ -99,21 +99,21 @@ async def test_kakaos_event_id_identifies_duplicates_per_channel(
     await write(web, "two", eventId="e1")
     await post(web, skill("three", eventId="e1") | {"bot": {"id": "other"}})
 
-    assert [json.loads(row["normalized"])["text"] for row in await stored(chat.db)] == ["one", "three"]
+    assert [json.loads(row["normalized"])["text"] for row in await stored_messages(chat.db)] == ["one", "three"]
 
 
 async def test_a_message_without_a_callback_is_stored_and_the_user_gets_a_text(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
-    same = skill("hello", callbackUrl=None)
+    payload = skill("hello", callbackUrl=None)
 
-    first = await post(web, same)
-    again = await post(web, same)
+    first = await post(web, payload)
+    repeated = await post(web, payload)
 
     assert text_of(first) == KOREAN_TEXTS.no_callback
-    assert again == first
-    [message] = await stored(chat.db)
+    assert repeated == first
+    [message] = await stored_messages(chat.db)
     assert message["callback_url"] is None
     assert message["callback_expires_at"] is None
 
@@ -123,7 +123,7 @@ async def test_a_late_reply_is_shown_without_a_callback_and_again_only_to_the_du
 ) -> None:
     key = await chat.conversation(owner)
     earlier = await chat.message(owner, key, None)
-    answer = await web.post(
+    response = await web.post(
         "/v1/reply",
         headers=owner.header,
         json={
@@ -131,11 +131,11 @@ async def test_a_late_reply_is_shown_without_a_callback_and_again_only_to_the_du
             "response": {"version": "2.0", "template": {"outputs": [{"simpleText": {"text": "late"}}]}},
         },
     )
-    assert answer.json()["code"] == "CALLBACK_EXPIRED"
-    same = skill("hello", callbackUrl=None)
+    assert response.json()["code"] == "CALLBACK_EXPIRED"
+    payload = skill("hello", callbackUrl=None)
 
-    assert text_of(await post(web, same)) == f"late\n{KOREAN_TEXTS.no_callback}"
-    assert text_of(await post(web, same)) == f"late\n{KOREAN_TEXTS.no_callback}"
+    assert text_of(await post(web, payload)) == f"late\n{KOREAN_TEXTS.no_callback}"
+    assert text_of(await post(web, payload)) == f"late\n{KOREAN_TEXTS.no_callback}"
     assert text_of(await write(web, "more", callbackUrl=None)) == KOREAN_TEXTS.no_callback
 
 
@@ -154,7 +154,7 @@ async def test_an_unpaired_user_gets_a_text_and_nothing_is_queued(
     await chat.db.execute("update conversation_mappings set state = $1", state)
 
     assert text_of(await write(web, "hello")) == text
-    assert await stored(chat.db) == []
+    assert await stored_messages(chat.db) == []
 
 
 async def test_a_blocked_user_cannot_unblock_by_pairing(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
@@ -172,27 +172,27 @@ async def test_users_of_a_disabled_account_get_a_text_and_nothing_is_queued(
     await chat.db.execute("update accounts set disabled_at = pabal.now()")
 
     assert text_of(await write(web, "hello")) == KOREAN_TEXTS.disabled
-    assert await stored(chat.db) == []
+    assert await stored_messages(chat.db) == []
 
 
 async def test_every_webhook_updates_its_conversation(web: httpx2.AsyncClient, chat: Chat, travel: Any) -> None:
     payload = skill("hello")
     await post(web, payload)
     await travel(timedelta(minutes=3))
-    later = skill("again")
-    await post(web, later)
+    second_payload = skill("again")
+    await post(web, second_payload)
 
     row = await chat.db.fetchrow("select * from conversation_mappings")
     assert row
     assert row["conversation_key"] == "channel:user"
     assert row["last_seen_at"] - row["first_seen_at"] >= timedelta(minutes=3)
-    assert row["last_callback_url"] == later["userRequest"]["callbackUrl"]
+    assert row["last_callback_url"] == second_payload["userRequest"]["callbackUrl"]
     assert row["last_callback_url_expires_at"] - row["last_seen_at"] == timedelta(seconds=55)
 
 
 MALFORMED: dict[str, Any] = {
-    "nothing": b"",
-    "no JSON": b"{",
+    "an empty body": b"",
+    "invalid JSON": b"{",
     "a list": b"[]",
     "an empty object": b"{}",
     "no user": b'{"userRequest": {"utterance": "x"}}',
@@ -200,28 +200,28 @@ MALFORMED: dict[str, Any] = {
     "a number for a text": b'{"userRequest": {"user": {"id": "u"}, "utterance": 3}}',
     "a colon in the channel": b'{"bot": {"id": "a:b"}, "userRequest": {"user": {"id": "u"}, "utterance": "x"}}',
     "NUL": b'{"userRequest": {"user": {"id": "u"}, "utterance": "a\\u0000b"}}',
-    "half a character": b'{"userRequest": {"user": {"id": "u"}, "utterance": "\\ud800"}}',
+    "a lone surrogate": b'{"userRequest": {"user": {"id": "u"}, "utterance": "\\ud800"}}',
     "not UTF-8": b'{"userRequest": {"user": {"id": "u"}, "utterance": "\xff"}}',
     "nested too deeply": b'{"userRequest": {"user": {"id": "u"}, "params": ' + b"[" * 5000 + b"]" * 5000 + b"}}",
-    "a number beyond numbers": b'{"userRequest": {"user": {"id": "u"}, "params": 1e999999}}',
+    "a number out of range": b'{"userRequest": {"user": {"id": "u"}, "params": 1e999999}}',
     "a key too long": json.dumps({"userRequest": {"user": {"id": "u" * 600}, "utterance": "x"}}).encode(),
 }
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
 async def test_a_malformed_webhook_is_refused_and_not_stored(web: httpx2.AsyncClient, chat: Chat, body: bytes) -> None:
-    answer = await web.post("/kakao/webhook", content=body, headers={"content-type": "application/json"})
+    response = await web.post("/kakao/webhook", content=body, headers={"content-type": "application/json"})
 
-    assert answer.status_code == 400, answer.text
-    assert answer.json()["code"] == "INVALID_REQUEST"
-    assert answer.json()["error"] == answer.json()["message"]
+    assert response.status_code == 400, response.text
+    assert response.json()["code"] == "INVALID_REQUEST"
+    assert response.json()["error"] == response.json()["message"]
     assert await chat.db.fetchval("select count(*) from conversation_mappings") == 0
 
 
 async def test_more_than_a_megabyte_is_too_large(web: httpx2.AsyncClient) -> None:
-    answer = await web.post("/kakao/webhook", json=skill("x" * 1_048_576))
+    response = await web.post("/kakao/webhook", json=skill("x" * 1_048_576))
 
-    assert answer.status_code == 413
+    assert response.status_code == 413
 
 
 async def test_a_user_key_with_colons_belongs_to_the_channel_before_the_first(
@@ -245,19 +245,21 @@ async def test_concurrent_webhooks_each_get_their_own_response(
         await chat.conversation(owner, f"u{number}")
     await chat.db.execute("update conversation_mappings set state = 'BLOCKED' where plusfriend_user_key like '%3'")
 
-    answers = await asyncio.gather(*(write(web, f"from {n}", f"u{n}") for n in range(30)))
+    responses = await asyncio.gather(
+        *(write(web, f"from {user_number}", f"u{user_number}") for user_number in range(30))
+    )
 
-    for number, answer in enumerate(answers):
-        assert answer == AGAIN if number % 10 != 3 else text_of(answer) == KOREAN_TEXTS.blocked
-    texts = {json.loads(row["normalized"])["text"] for row in await stored(chat.db)}
-    assert texts == {f"from {n}" for n in range(30) if n % 10 != 3}
+    for number, response in enumerate(responses):
+        assert response == USE_CALLBACK if number % 10 != 3 else text_of(response) == KOREAN_TEXTS.blocked
+    texts = {json.loads(row["normalized"])["text"] for row in await stored_messages(chat.db)}
+    assert texts == {f"from {user_number}" for user_number in range(30) if user_number % 10 != 3}
 
 
 async def test_an_event_is_published_for_a_message_if_a_service_subscribes(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     key = await chat.conversation(owner)
-    await write(web, "unheard")
+    await write(web, "before the subscription")
     await chat.db.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{relay.*}')"
     )
@@ -266,21 +268,21 @@ async def test_an_event_is_published_for_a_message_if_a_service_subscribes(
     rows = await chat.db.fetch(
         "select payload from event_queue where event_type = 'relay.message.received' and is_broadcast"
     )
-    [text] = [json.loads(row["payload"]) for row in rows]
-    assert text["conversation_key"] == key
-    assert text["account_id"] == str(owner.id)
-    assert "secret" not in str(text)
-    assert "http" not in str(text)
+    [event] = [json.loads(row["payload"]) for row in rows]
+    assert event["conversation_key"] == key
+    assert event["account_id"] == str(owner.id)
+    assert "secret" not in str(event)
+    assert "http" not in str(event)
 
 
 async def test_a_message_sent_during_pairing_is_not_lost(web: httpx2.AsyncClient, chat: Chat) -> None:
     for number in range(10):
         user = f"eager-{number}"
         code = (await web.post("/v1/sessions/create", json={})).json()["pairingCode"]
-        answers = await asyncio.gather(
-            write(web, f"/pair {code}", user), *(write(web, f"hello {n}", user) for n in range(4))
+        responses = await asyncio.gather(
+            write(web, f"/pair {code}", user), *(write(web, f"hello {text_number}", user) for text_number in range(4))
         )
-        queued = sum(answer == AGAIN for answer in answers)
+        queued = sum(response == USE_CALLBACK for response in responses)
         assert (
             await chat.db.fetchval("select count(*) from inbound_messages where normalized ->> 'userId' = $1", user)
             == queued

@@ -20,7 +20,7 @@ from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.receive import InboundDraft, ReceiveResult
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from relay.skills import AGAIN, skill, text_of, write
+from relay.skills import USE_CALLBACK, skill, text_of, write
 from support.fault_proxy import between
 from support.relay_rows import Chat, Owner
 from support.server import serving
@@ -28,13 +28,13 @@ from support.server import serving
 pytestmark = pytest.mark.anyio
 
 
-FAILS_ONCE = """
+FAIL_ONCE = """
 create sequence public.tries;
 grant usage on sequence public.tries to public;
 create function public.fail_once() returns trigger language plpgsql as $$
 begin
   if new.normalized ->> 'text' = 'fails once' and nextval('public.tries') = 1 then
-    raise exception 'somebody else was first' using errcode = 'deadlock_detected';
+    raise exception 'a simulated deadlock' using errcode = 'deadlock_detected';
   end if;
   return new;
 end
@@ -43,7 +43,7 @@ create trigger fail_once before insert on public.inbound_messages for each row e
 """
 
 
-def arrival(text: str, payload: str = "{}") -> InboundDraft:
+def build_draft(text: str, payload: str = "{}") -> InboundDraft:
     return InboundDraft(InboundPayload("channel", "user", text, None, text, payload), is_command=False)
 
 
@@ -54,11 +54,11 @@ async def owner(chat: Chat) -> Owner:
 
 @asynccontextmanager
 async def hub_with(
-    database_urls: DatabaseUrls, settings: Settings, **changed: object
+    database_urls: DatabaseUrls, settings: Settings, **changes: object
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     """A hub with changed settings, and a client."""
     async with (
-        open_hub(settings.model_copy(update=changed), database_urls) as hub,
+        open_hub(settings.model_copy(update=changes), database_urls) as hub,
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address) as client,
     ):
@@ -69,7 +69,7 @@ class TestAuthenticity:
     SECRETS = ("new secret", "old secret")
 
     @pytest.fixture
-    async def guarded(self, database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
+    async def guarded_web(self, database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
         new, old = map(SecretStr, self.SECRETS)
         async with hub_with(
             database_urls, settings, webhook_secret=new, webhook_secret_previous=old, webhook_header="X-Our-Secret"
@@ -77,21 +77,21 @@ class TestAuthenticity:
             yield client
 
     @staticmethod
-    def signed(secret: str, body: bytes) -> str:
+    def sign(secret: str, body: bytes) -> str:
         return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
-    async def test_either_secret_is_accepted_as_signature_or_header(self, guarded: httpx2.AsyncClient) -> None:
+    async def test_either_secret_is_accepted_as_signature_or_header(self, guarded_web: httpx2.AsyncClient) -> None:
         body = json.dumps(skill("hello")).encode()
         for secret in self.SECRETS:
-            signature = self.signed(secret, body)
+            signature = self.sign(secret, body)
             for header in (
                 {"x-kakao-signature": signature},
                 {"x-kakao-signature": f"sha256={signature.upper()}"},
                 {"x-our-secret": secret},
             ):
-                assert (await guarded.post("/kakao/webhook", content=body, headers=header)).status_code == 200
+                assert (await guarded_web.post("/kakao/webhook", content=body, headers=header)).status_code == 200
 
-    async def test_other_requests_are_refused_and_not_stored(self, guarded: httpx2.AsyncClient, chat: Chat) -> None:
+    async def test_other_requests_are_refused_and_not_stored(self, guarded_web: httpx2.AsyncClient, chat: Chat) -> None:
         body = json.dumps(skill("hello")).encode()
         for header in (
             {},
@@ -99,12 +99,12 @@ class TestAuthenticity:
             {"x-our-secret": ""},
             {"x-our-secret": "wrong"},
             {"x-pabal-secret": "new secret"},
-            {"x-kakao-signature": self.signed("wrong", body)},
-            {"x-kakao-signature": self.signed("new secret", body + b" ")},
+            {"x-kakao-signature": self.sign("wrong", body)},
+            {"x-kakao-signature": self.sign("new secret", body + b" ")},
         ):
-            answer = await guarded.post("/kakao/webhook", content=body, headers=header)
-            assert answer.status_code == 401
-            assert answer.json()["code"] == "UNAUTHORIZED"
+            response = await guarded_web.post("/kakao/webhook", content=body, headers=header)
+            assert response.status_code == 401
+            assert response.json()["code"] == "UNAUTHORIZED"
         assert await chat.db.fetchval("select count(*) from conversation_mappings") == 0
 
 
@@ -113,13 +113,13 @@ class TestLimits:
         self, database_urls: DatabaseUrls, settings: Settings
     ) -> None:
         async with hub_with(database_urls, settings, webhook_per_conversation=5, webhook_per_channel=0) as web:
-            flood = [await web.post("/kakao/webhook", json=skill(f"{n}", "loud")) for n in range(8)]
-            calm = await web.post("/kakao/webhook", json=skill("hello", "calm"))
+            flooding = [await web.post("/kakao/webhook", json=skill(f"{number}", "loud")) for number in range(8)]
+            other = await web.post("/kakao/webhook", json=skill("hello", "calm"))
 
-        assert [answer.status_code for answer in flood] == [200] * 5 + [429] * 3
-        assert int(flood[-1].headers["retry-after"]) >= 1
-        assert flood[-1].json()["code"] == "RATE_LIMITED"
-        assert calm.status_code == 200
+        assert [response.status_code for response in flooding] == [200] * 5 + [429] * 3
+        assert int(flooding[-1].headers["retry-after"]) >= 1
+        assert flooding[-1].json()["code"] == "RATE_LIMITED"
+        assert other.status_code == 200
 
     @pytest.mark.usefixtures("still")
     async def test_a_channels_limit_counts_all_users_in_all_processes(
@@ -127,30 +127,34 @@ class TestLimits:
     ) -> None:
         changed = {"webhook_per_conversation": 0, "webhook_per_channel": 20}
         async with (
-            hub_with(database_urls, settings, **changed) as one,
-            hub_with(database_urls, settings, **changed) as two,
+            hub_with(database_urls, settings, **changed) as first_web,
+            hub_with(database_urls, settings, **changed) as second_web,
         ):
-            answers = await asyncio.gather(
-                *(web.post("/kakao/webhook", json=skill("x", f"u{n}")) for n in range(20) for web in (one, two))
+            responses = await asyncio.gather(
+                *(
+                    web.post("/kakao/webhook", json=skill("x", f"u{number}"))
+                    for number in range(20)
+                    for web in (first_web, second_web)
+                )
             )
 
-        assert sorted(answer.status_code for answer in answers) == [200] * 20 + [429] * 20
+        assert sorted(response.status_code for response in responses) == [200] * 20 + [429] * 20
 
     async def test_a_retried_batch_counts_once(
         self, database_urls: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
     ) -> None:
         await chat.conversation(owner)
-        await chat.db.execute(FAILS_ONCE)
+        await chat.db.execute(FAIL_ONCE)
         changed = {"webhook_per_conversation": 3, "webhook_per_channel": 3}
         async with open_hub(settings.model_copy(update=changed), database_urls) as hub:
-            put = [hub.relay.webhook_batcher.put(arrival(text)) for text in ("first", "fails once")]
-            both = await asyncio.gather(*put)
-            third = await hub.relay.webhook_batcher.put(arrival("third"))
+            puts = [hub.relay.webhook_batcher.put(build_draft(text)) for text in ("first", "fails once")]
+            results = await asyncio.gather(*puts)
+            third = await hub.relay.webhook_batcher.put(build_draft("third"))
             with pytest.raises(RateLimited):
-                await hub.relay.webhook_batcher.put(arrival("fourth"))
+                await hub.relay.webhook_batcher.put(build_draft("fourth"))
 
         assert await chat.db.fetchval("select last_value from public.tries") == 2
-        assert all(result.message_id and result.duplicate_of is None for result in (*both, third))
+        assert all(result.message_id and result.duplicate_of is None for result in (*results, third))
 
     async def test_a_webhook_that_postgres_cannot_store_fails_alone(
         self, database_urls: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
@@ -158,13 +162,13 @@ class TestLimits:
         await chat.conversation(owner)
         changed = {"webhook_per_conversation": 3, "webhook_per_channel": 3}
         async with open_hub(settings.model_copy(update=changed), database_urls) as hub:
-            drafts = (arrival("first"), arrival("bad", payload="no JSON"), arrival("third"))
-            put = [hub.relay.webhook_batcher.put(draft) for draft in drafts]
-            first, bad, third = await asyncio.gather(*put, return_exceptions=True)
-            assert isinstance(bad, CheckViolation)
-            await hub.relay.webhook_batcher.put(arrival("fourth"))
+            drafts = (build_draft("first"), build_draft("bad", payload="no JSON"), build_draft("third"))
+            puts = [hub.relay.webhook_batcher.put(draft) for draft in drafts]
+            first, error, third = await asyncio.gather(*puts, return_exceptions=True)
+            assert isinstance(error, CheckViolation)
+            await hub.relay.webhook_batcher.put(build_draft("fourth"))
             with pytest.raises(RateLimited):
-                await hub.relay.webhook_batcher.put(arrival("fifth"))
+                await hub.relay.webhook_batcher.put(build_draft("fifth"))
 
         rows = await chat.db.fetch("select id, source_event_id as text from inbound_messages order by seq")
         assert [row["text"] for row in rows] == ["first", "third", "fourth"]
@@ -185,7 +189,7 @@ class TestSlowDatabase:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         await chat.conversation(owner)
-        assert await write(web, "first") == AGAIN
+        assert await write(web, "first") == USE_CALLBACK
         monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 0.3)
         assert database_urls.direct
         blocker = await asyncpg.connect(database_urls.direct)
@@ -193,12 +197,12 @@ class TestSlowDatabase:
             transaction = blocker.transaction()
             await transaction.start()
             await blocker.execute("select from conversation_mappings for update")
-            answer = await write(web, "second")
+            response = await write(web, "second")
             await transaction.rollback()
         finally:
             blocker.terminate()
 
-        assert text_of(answer) == KOREAN_TEXTS.too_late
+        assert text_of(response) == KOREAN_TEXTS.too_late
         await hub.relay.recalls.drain()
         rows = await chat.db.fetch(
             "select callback_url, callback_expires_at, status from inbound_messages order by seq"
@@ -217,13 +221,13 @@ class TestSlowDatabase:
             hub = await stack.enter_async_context(open_hub(settings, DatabaseUrls(url, None)))
             address = await stack.enter_async_context(serving(hub))
             web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))
-            assert await write(web, "first") == AGAIN
+            assert await write(web, "first") == USE_CALLBACK
 
             await proxy_stack.aclose()
             proxy.reset()
-            answer = await write(web, "second")
+            response = await write(web, "second")
 
-        assert text_of(answer) == KOREAN_TEXTS.unavailable
+        assert text_of(response) == KOREAN_TEXTS.unavailable
         assert await chat.db.fetchval("select count(*) from inbound_messages") == 1
 
     def test_the_timeout_leaves_a_second_for_the_network(self) -> None:
@@ -243,14 +247,14 @@ class TestLockedConversation:
             await lock.start()
             await blocker.execute("select from conversation_mappings where plusfriend_user_key = 'held' for update")
             waiting = asyncio.create_task(write(web, "hello", "held"))
-            others = [await write(web, f"hello {number}", "free") for number in range(5)]
+            responses = [await write(web, f"hello {number}", "free") for number in range(5)]
             assert not waiting.done()
             await lock.rollback()
         finally:
             blocker.terminate()
 
-        assert others == [AGAIN] * 5
-        assert await waiting == AGAIN
+        assert responses == [USE_CALLBACK] * 5
+        assert await waiting == USE_CALLBACK
 
 
 async def test_the_same_event_id_of_another_user_is_another_message(
@@ -260,6 +264,6 @@ async def test_the_same_event_id_of_another_user_is_another_message(
         await chat.conversation(owner, user)
 
     for user in ("ann", "ben"):
-        assert await write(web, f"from {user}", user, eventId="same") == AGAIN
+        assert await write(web, f"from {user}", user, eventId="same") == USE_CALLBACK
 
     assert await chat.db.fetchval("select count(*) from inbound_messages") == 2

@@ -84,8 +84,8 @@ async def look_up(hub: Hub, token: str | None) -> TokenState | None:
 
 async def is_good(hub: Hub, token: str | None) -> bool:
     """Whether the token is valid according to the table."""
-    found = await look_up(hub, token)
-    return found is not None and found.is_valid
+    state = await look_up(hub, token)
+    return state is not None and state.is_valid
 
 
 async def comes_in(hub: Hub, token: str) -> bool:
@@ -98,10 +98,10 @@ async def comes_in(hub: Hub, token: str) -> bool:
 
 
 async def end_access(hub: Hub, token: str) -> bool:
-    found = await look_up(hub, token)
-    assert found is not None
+    state = await look_up(hub, token)
+    assert state is not None
     async with hub.transaction() as tx:
-        return await revoke_access_token(tx, found.id, BY)
+        return await revoke_access_token(tx, state.id, BY)
 
 
 async def end_family(hub: Hub, family: UUID) -> bool:
@@ -118,9 +118,9 @@ async def switch(hub: Hub, *, active: bool, name: str = SHOP) -> None:
 async def two_hubs(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[tuple[Hub, Hub]]:
     """Two hubs on one database, each with its own connections, like two processes."""
     async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(open_hub(settings, database_urls))
-        there = await stack.enter_async_context(open_hub(settings, database_urls))
-        yield here, there
+        first = await stack.enter_async_context(open_hub(settings, database_urls))
+        second = await stack.enter_async_context(open_hub(settings, database_urls))
+        yield first, second
 
 
 @asynccontextmanager
@@ -129,16 +129,16 @@ async def owner(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
         yield connection
 
 
-async def row(database_urls: DatabaseUrls, statement: str, *given: object) -> dict[str, Any]:
+async def row(database_urls: DatabaseUrls, statement: str, *arguments: object) -> dict[str, Any]:
     async with owner(database_urls) as connection:
-        found = await connection.fetchrow(statement, *given)
-    assert found is not None
-    return dict(found)
+        record = await connection.fetchrow(statement, *arguments)
+    assert record is not None
+    return dict(record)
 
 
-async def count(database_urls: DatabaseUrls, statement: str, *given: object) -> int:
+async def count(database_urls: DatabaseUrls, statement: str, *arguments: object) -> int:
     async with owner(database_urls) as connection:
-        return await connection.fetchval(statement, *given)
+        return await connection.fetchval(statement, *arguments)
 
 
 LIVE = """
@@ -161,7 +161,7 @@ async def wait_for_a_lock(database_urls: DatabaseUrls, callers: int = 1) -> None
     """Wait until this many sessions wait for a lock."""
     async with owner(database_urls) as connection:
 
-        async def they_wait() -> bool:
+        async def are_waiting() -> bool:
             return await connection.fetchval(WAITING) == callers
 
-        await until(they_wait)
+        await until(are_waiting)

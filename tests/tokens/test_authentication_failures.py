@@ -22,38 +22,38 @@ pytestmark = pytest.mark.anyio
 MINUTE = timedelta(minutes=1)
 Travel = Callable[[timedelta], Awaitable[None]]
 
-CLEAN = "198.51.100.1"
+OTHER_ADDRESS = "198.51.100.1"
 
 
-async def fail(hub: Hub, times: int, name: str = SHOP, address: str | None = "203.0.113.1") -> None:
-    for _ in range(times):
+async def fail(hub: Hub, count: int, name: str = SHOP, address: str | None = "203.0.113.1") -> None:
+    for _ in range(count):
         with pytest.raises(InvalidClient):
             await guess(hub, name, address=address)
 
 
-async def notes(database_urls: DatabaseUrls) -> list[tuple[str, str]]:
+async def audited_failures(database_urls: DatabaseUrls) -> list[tuple[str, str]]:
     """The audit entries of failures: subject and address."""
     async with owner(database_urls) as connection:
         rows = await connection.fetch(
             "select subject, host(client_ip) as address from pabal.audit_log where action = 'authentication.failed' "
             "order by id"
         )
-    return [(each["subject"], each["address"]) for each in rows]
+    return [(row["subject"], row["address"]) for row in rows]
 
 
 async def test_twenty_failures_block_an_address_in_every_process(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with two_hubs(settings, database_urls) as (here, there):
-        secret = await added(here)
-        await fail(here, 10)
-        await fail(there, 10, name="nobody")
+    async with two_hubs(settings, database_urls) as (first, second):
+        secret = await added(first)
+        await fail(first, 10)
+        await fail(second, 10, name="nosuch")
 
-        for hub in (here, there):
+        for hub in (first, second):
             with pytest.raises(RateLimited, match="from this address") as refusal:
                 await guess(hub, secret=secret)
             assert timedelta() < refusal.value.retry_after <= FAILURES_PER_ADDRESS.window / FAILURES_PER_ADDRESS.count
-        assert (await guess(there, secret=secret, address=CLEAN)).service == SHOP
+        assert (await guess(second, secret=secret, address=OTHER_ADDRESS)).service == SHOP
 
 
 async def test_a_blocked_address_is_allowed_again_later(hub: Hub, travel: Travel) -> None:
@@ -74,20 +74,20 @@ async def test_a_blocked_address_is_allowed_again_later(hub: Hub, travel: Travel
 
 @pytest.mark.usefixtures("still")
 async def test_failures_in_a_services_name_do_not_lock_it_out(settings: Settings, database_urls: DatabaseUrls) -> None:
-    async with two_hubs(settings, database_urls) as (here, there):
-        secret = await added(here)
-        crowd = [f"203.0.113.{number}" for number in range(FAILURES_PER_SERVICE.count // 10)]
-        for address in crowd:
-            await fail(here, 10, address=address)
+    async with two_hubs(settings, database_urls) as (first, second):
+        secret = await added(first)
+        addresses = [f"203.0.113.{number}" for number in range(FAILURES_PER_SERVICE.count // 10)]
+        for address in addresses:
+            await fail(first, 10, address=address)
 
-        for address in crowd[:3]:
+        for address in addresses[:3]:
             with pytest.raises(RateLimited, match="of this service"):
-                await guess(there, secret=secret, address=address)
+                await guess(second, secret=secret, address=address)
         with pytest.raises(RateLimited, match="of this service"):
-            await guess(there, address=CLEAN)
-        other = await added(here, "other")
-        assert (await guess(there, "other", other, crowd[0])).service == "other"
-        for hub in (here, there):
+            await guess(second, address=OTHER_ADDRESS)
+        other_secret = await added(first, "other")
+        assert (await guess(second, "other", other_secret, addresses[0])).service == "other"
+        for hub in (first, second):
             assert (await guess(hub, secret=secret, address="198.51.100.2")).service == SHOP
 
 
@@ -105,32 +105,43 @@ async def test_failures_are_audited_once_per_service_address_and_minute(
         await added(hubs[0])
         await added(hubs[0], "other")
 
-        await asyncio.gather(*(failed(hubs[n % 2]) for n in range(8)))
+        await asyncio.gather(*(fail_once(hubs[n % 2]) for n in range(8)))
         await fail(hubs[1], 2, "other")
-        await fail(hubs[0], 2, address=CLEAN)
+        await fail(hubs[0], 2, address=OTHER_ADDRESS)
 
-        expected = [(SHOP, "203.0.113.1"), ("other", "203.0.113.1"), (SHOP, CLEAN)]
-        assert await notes(database_urls) == expected
+        expected = [(SHOP, "203.0.113.1"), ("other", "203.0.113.1"), (SHOP, OTHER_ADDRESS)]
+        assert await audited_failures(database_urls) == expected
         await travel(MINUTE)
         await fail(hubs[0], 2)
-        assert await notes(database_urls) == [*expected, (SHOP, "203.0.113.1")]
+        assert await audited_failures(database_urls) == [*expected, (SHOP, "203.0.113.1")]
 
 
-async def failed(hub: Hub) -> None:
+async def fail_once(hub: Hub) -> None:
     with suppress(InvalidClient):
         await guess(hub)
 
 
 async def test_unknown_names_share_an_audit_entry_and_are_not_quoted(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret = await added(hub)
-    strange = ["nobody", "no_one", "", "?", "Shop", "x" * 5000, "'; drop table services; --", secret, "가게", "a\nb"]
-    for name in strange:
+    unknown_names = [
+        "nosuch",
+        "no_one",
+        "",
+        "?",
+        "Shop",
+        "x" * 5000,
+        "'; drop table services; --",
+        secret,
+        "가게",
+        "a\nb",
+    ]
+    for name in unknown_names:
         await fail(hub, 1, name)
 
-    assert await notes(database_urls) == [("unknown", "203.0.113.1")]
+    assert await audited_failures(database_urls) == [("unknown", "203.0.113.1")]
     async with owner(database_urls) as connection:
-        kept = [key for (key,) in await connection.fetch("select key from pabal.limits")]
-    assert not [key for key in kept if secret in key or len(key) > 200]
+        limit_keys = [key for (key,) in await connection.fetch("select key from pabal.limits")]
+    assert not [key for key in limit_keys if secret in key or len(key) > 200]
 
 
 async def test_callers_without_an_address_are_limited(hub: Hub) -> None:
@@ -147,24 +158,24 @@ async def test_unknown_wrong_and_disabled_credentials_look_the_same(hub: Hub, da
     await switch(hub, active=False, name="disabled")
     cases = {
         "first": ("any", "any"),
-        "unknown": ("nobody", "wrong"),
+        "unknown": ("nosuch", "wrong"),
         "wrong": (SHOP, "wrong"),
         "disabled": ("disabled", disabled),
     }
-    said: dict[str, list[tuple[str, str]]] = {}  # the first run is a warm-up for the driver's own queries
-    done: dict[str, list[str]] = {}
+    errors: dict[str, list[tuple[str, str]]] = {}  # the first run is a warm-up for the driver's own queries
+    queries: dict[str, list[str]] = {}
     async with asyncpg.create_pool(database_urls.main, min_size=1, max_size=1, init=register_json_codecs) as pool:
         for case, (name, secret) in cases.items():
-            by = replace(BY, client_ip=f"203.0.113.{len(done) + 1}")
-            said[case], done[case] = [], []
+            actor = replace(BY, client_ip=f"203.0.113.{len(queries) + 1}")
+            errors[case], queries[case] = [], []
             async with pool.acquire() as connection:
-                with connection.query_logger(lambda logged, to=done[case]: to.append(logged.query)):
+                with connection.query_logger(lambda record, log=queries[case]: log.append(record.query)):
                     for _ in range(3):
                         with pytest.raises(InvalidClient) as refusal:
-                            await authenticate_client(Tx(connection), name, secret, by)
-                        said[case].append((type(refusal.value).__name__, str(refusal.value)))
+                            await authenticate_client(Tx(connection), name, secret, actor)
+                        errors[case].append((type(refusal.value).__name__, str(refusal.value)))
 
-    assert said["unknown"] == said["wrong"] == said["disabled"]
-    assert len({*done["unknown"]}) >= 4
-    assert done["unknown"] == done["wrong"] == done["disabled"]
-    assert not any("nobody" in text or SHOP in text for each in said.values() for _, text in each)
+    assert errors["unknown"] == errors["wrong"] == errors["disabled"]
+    assert len({*queries["unknown"]}) >= 4
+    assert queries["unknown"] == queries["wrong"] == queries["disabled"]
+    assert not any("nosuch" in text or SHOP in text for case_errors in errors.values() for _, text in case_errors)

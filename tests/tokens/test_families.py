@@ -17,7 +17,7 @@ from tokens.asking import BY, added, end_family, joined, refreshed, signed_in
 
 pytestmark = pytest.mark.anyio
 
-NOTHING_MORE = dict[str, object](actor=None, action=None, since=None)
+NO_FILTER = dict[str, object](actor=None, action=None, since=None)
 Travel = Callable[[timedelta], Awaitable[None]]
 
 
@@ -27,14 +27,14 @@ async def test_only_live_families_are_listed_with_their_last_refresh(hub: Hub, t
     short = await signed_in(hub, secret, refreshable=False)
     await end_family(hub, ended.family_id)
     await travel(timedelta(minutes=30))
-    again = await refreshed(hub, kept.refresh_token)
+    refreshed_pair = await refreshed(hub, kept.refresh_token)
 
     async with hub.autocommit() as tx:
         first, second = await list_live_families(tx, "shop")
-        [one] = await list_live_families(tx, "shop", limit=1)
-        [other] = await list_live_families(tx, "shop", after=(one.expires_at, one.id))
-    assert (first.id, second.id) == (kept.family_id, short.family_id) == (one.id, other.id)
-    assert first.id == again.family_id
+        [page_one] = await list_live_families(tx, "shop", limit=1)
+        [page_two] = await list_live_families(tx, "shop", after=(page_one.expires_at, page_one.id))
+    assert (first.id, second.id) == (kept.family_id, short.family_id) == (page_one.id, page_two.id)
+    assert first.id == refreshed_pair.family_id
     assert first.refreshed_at is not None
     assert timedelta(minutes=30) <= first.refreshed_at - first.created_at < timedelta(minutes=31)
     assert (first.refresh_count, second.refresh_count, second.refreshed_at) == (1, 0, None)
@@ -42,7 +42,7 @@ async def test_only_live_families_are_listed_with_their_last_refresh(hub: Hub, t
 
     await travel(timedelta(minutes=30))
     async with hub.autocommit() as tx:
-        assert [each.id for each in await list_live_families(tx, "shop")] == [kept.family_id]
+        assert [family.id for family in await list_live_families(tx, "shop")] == [kept.family_id]
 
 
 async def test_a_family_can_be_revoked_by_its_own_service_only_and_once(hub: Hub) -> None:
@@ -61,12 +61,12 @@ async def test_exactly_the_given_families_are_revoked(hub: Hub) -> None:
     secret = await added(hub)
     await signed_in(hub, secret)
     async with hub.transaction() as tx:
-        named = await list_live_family_ids(tx, "shop")
-    late = await signed_in(hub, secret)
+        listed = await list_live_family_ids(tx, "shop")
+    newer = await signed_in(hub, secret)
 
     async with hub.transaction() as tx:
-        assert await revoke_families(tx, named, BY) == 1
-        assert await list_live_family_ids(tx, "shop") == [late.family_id]
+        assert await revoke_families(tx, listed, BY) == 1
+        assert await list_live_family_ids(tx, "shop") == [newer.family_id]
 
 
 async def test_counting_and_listing_do_not_read_ended_families(hub: Hub, database_urls: DatabaseUrls) -> None:
@@ -84,15 +84,15 @@ async def test_counting_and_listing_do_not_read_ended_families(hub: Hub, databas
             " select 'mail', 'token.issued', 'mail' from generate_series(1, 50000)"
         )
         await conn.execute("analyze public.token_families, pabal.audit_log")
-        for query, given in (
+        for query, arguments in (
             (services.Q.list_service_summaries, dict[str, object](after="", max_families=1000, limit=50)),
             (
                 log.Q.scan_subject_entries,
-                dict[str, object](subject="shop", before=1 << 62, lowest_id=0, limit=50) | NOTHING_MORE,
+                dict[str, object](subject="shop", before=1 << 62, lowest_id=0, limit=50) | NO_FILTER,
             ),
             (inspect.Q.list_live_families, dict[str, object](service="shop", after=None, after_id=None, limit=20)),
         ):
-            plan = await conn.fetchval(f"explain (analyze, buffers, format json) {query.sql}", *query.bind(given))
+            plan = await conn.fetchval(f"explain (analyze, buffers, format json) {query.sql}", *query.bind(arguments))
             assert buffers(plan) < 200
 
 

@@ -39,9 +39,9 @@ ACCESS_ROW = "select * from public.service_tokens where id = $1"
 
 
 async def id_of(hub: Hub, token: str | None) -> UUID:
-    found = await look_up(hub, token)
-    assert found is not None
-    return found.id
+    state = await look_up(hub, token)
+    assert state is not None
+    return state.id
 
 
 async def test_an_access_token_lives_an_hour(hub: Hub, travel: Travel) -> None:
@@ -73,47 +73,49 @@ async def test_a_refresh_token_lives_a_week(hub: Hub, travel: Travel) -> None:
 
 async def test_a_refresh_does_not_extend_the_family(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
     pair = await joined(hub)
-    family = "select expires_at, created_at from public.token_families where id = $1"
-    before = await row(database_urls, family, pair.family_id)
+    family_query = "select expires_at, created_at from public.token_families where id = $1"
+    before = await row(database_urls, family_query, pair.family_id)
     for _ in range(4):
         await travel(6 * DAY)
         pair = await refreshed(hub, pair.refresh_token)
     await travel(6 * DAY - HOUR / 2)
     pair = await refreshed(hub, pair.refresh_token)
 
-    family_ends = before["expires_at"]
-    assert await row(database_urls, family, pair.family_id) == before
-    assert abs(family_ends - before["created_at"] - 30 * DAY) < SECOND
-    for token, kept in ((pair.access_token, ACCESS_ROW), (pair.refresh_token, REFRESH_ROW)):
-        ends = (await row(database_urls, kept, await id_of(hub, token)))["expires_at"]
-        assert family_ends - SECOND <= ends <= family_ends
+    family_expires_at = before["expires_at"]
+    assert await row(database_urls, family_query, pair.family_id) == before
+    assert abs(family_expires_at - before["created_at"] - 30 * DAY) < SECOND
+    for token, row_query in ((pair.access_token, ACCESS_ROW), (pair.refresh_token, REFRESH_ROW)):
+        expires_at = (await row(database_urls, row_query, await id_of(hub, token)))["expires_at"]
+        assert family_expires_at - SECOND <= expires_at <= family_expires_at
     assert pair.expires_in < HOUR / 2
     claims = decode_access_token(hub.key_ring, pair.access_token, "pabal")
-    assert claims.exp <= family_ends.timestamp()
+    assert claims.exp <= family_expires_at.timestamp()
 
 
-@pytest.mark.parametrize("left", [timedelta(seconds=1.5), timedelta(seconds=1.000001)])
-async def test_a_family_near_its_end_still_gets_a_token(hub: Hub, database_urls: DatabaseUrls, left: timedelta) -> None:
+@pytest.mark.parametrize("time_left", [timedelta(seconds=1.5), timedelta(seconds=1.000001)])
+async def test_a_family_near_its_end_still_gets_a_token(
+    hub: Hub, database_urls: DatabaseUrls, time_left: timedelta
+) -> None:
     pair = await joined(hub)
-    await stand_before_the_end(database_urls, pair, left)
+    await stop_clock_before_family_end(database_urls, pair, time_left)
 
     last = await refreshed(hub, pair.refresh_token)
 
-    assert timedelta() < last.expires_in <= left
+    assert timedelta() < last.expires_in <= time_left
     assert await is_good(hub, last.access_token)
 
 
-@pytest.mark.parametrize("left", [SECOND, SECOND / 2, timedelta(microseconds=1), timedelta(), -SECOND])
+@pytest.mark.parametrize("time_left", [SECOND, SECOND / 2, timedelta(microseconds=1), timedelta(), -SECOND])
 async def test_a_family_in_its_last_second_gets_no_token(
-    hub: Hub, database_urls: DatabaseUrls, left: timedelta
+    hub: Hub, database_urls: DatabaseUrls, time_left: timedelta
 ) -> None:
     pair = await joined(hub)
-    await stand_before_the_end(database_urls, pair, left)
+    await stop_clock_before_family_end(database_urls, pair, time_left)
 
     assert "expired" in await refused(hub, pair.refresh_token)
 
 
-async def stand_before_the_end(database_urls: DatabaseUrls, pair: TokenPair, left: timedelta) -> None:
+async def stop_clock_before_family_end(database_urls: DatabaseUrls, pair: TokenPair, time_left: timedelta) -> None:
     """Stop the clock shortly before the family ends, as if the refresh token had been rotated until then."""
     async with owner(database_urls) as connection:
         await connection.execute(
@@ -121,10 +123,12 @@ async def stand_before_the_end(database_urls: DatabaseUrls, pair: TokenPair, lef
             "where r.family_id = f.id and f.id = $1",
             pair.family_id,
         )
-        ends = await connection.fetchval("select expires_at from public.token_families where id = $1", pair.family_id)
+        expires_at = await connection.fetchval(
+            "select expires_at from public.token_families where id = $1", pair.family_id
+        )
         await connection.execute(
             "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
-            f"return timestamptz '{(ends - left).isoformat()}'"
+            f"return timestamptz '{(expires_at - time_left).isoformat()}'"
         )
 
 
@@ -152,20 +156,20 @@ async def test_a_used_token_has_its_successor_and_a_use_count(hub: Hub, database
     second = await refreshed(hub, first.refresh_token)
     child = await id_of(hub, second.refresh_token)
 
-    spent = await row(database_urls, REFRESH_ROW, parent)
-    fresh = await row(database_urls, REFRESH_ROW, child)
-    assert spent["replaced_by"] == child
-    assert (spent["use_count"], spent["revoked_reason"]) == (1, "Rotated")
-    assert spent["last_used_at"] == spent["revoked_at"] == fresh["created_at"]
-    assert (fresh["use_count"], fresh["last_used_at"], fresh["revoked_at"]) == (0, None, None)
-    assert spent["family_id"] == fresh["family_id"] == second.family_id == first.family_id
+    used = await row(database_urls, REFRESH_ROW, parent)
+    successor = await row(database_urls, REFRESH_ROW, child)
+    assert used["replaced_by"] == child
+    assert (used["use_count"], used["revoked_reason"]) == (1, "Rotated")
+    assert used["last_used_at"] == used["revoked_at"] == successor["created_at"]
+    assert (successor["use_count"], successor["last_used_at"], successor["revoked_at"]) == (0, None, None)
+    assert used["family_id"] == successor["family_id"] == second.family_id == first.family_id
 
     await refreshed(hub, first.refresh_token)
 
-    again = await row(database_urls, REFRESH_ROW, parent)
-    assert (again["use_count"], again["replaced_by"]) == (2, child)
-    assert again["last_used_at"] > spent["last_used_at"]
-    assert again["revoked_at"] == spent["revoked_at"]
+    used_again = await row(database_urls, REFRESH_ROW, parent)
+    assert (used_again["use_count"], used_again["replaced_by"]) == (2, child)
+    assert used_again["last_used_at"] > used["last_used_at"]
+    assert used_again["revoked_at"] == used["revoked_at"]
     assert (await row(database_urls, REFRESH_ROW, child))["use_count"] == 0
 
 
@@ -182,9 +186,9 @@ async def test_rows_have_the_reason_of_their_revocation(hub: Hub, database_urls:
     second = await refreshed(hub, first.refresh_token)
     assert await end_access(hub, first.access_token)
     assert not await end_access(hub, first.access_token)
-    one = await row(database_urls, ACCESS_ROW, await id_of(hub, first.access_token))
-    assert (one["is_revoked"], one["revoked_reason"]) == (True, "Revoked")
-    assert one["revoked_at"] is not None
+    access = await row(database_urls, ACCESS_ROW, await id_of(hub, first.access_token))
+    assert (access["is_revoked"], access["revoked_reason"]) == (True, "Revoked")
+    assert access["revoked_at"] is not None
     assert await is_good(hub, second.access_token)
     assert await is_good(hub, second.refresh_token)
 
@@ -192,11 +196,11 @@ async def test_rows_have_the_reason_of_their_revocation(hub: Hub, database_urls:
     assert not await end_family(hub, first.family_id)
 
     assert await alive(database_urls, first.family_id) == 0
-    spent = await row(database_urls, REFRESH_ROW, await id_of(hub, first.refresh_token))
-    fresh = await row(database_urls, REFRESH_ROW, await id_of(hub, second.refresh_token))
+    used = await row(database_urls, REFRESH_ROW, await id_of(hub, first.refresh_token))
+    current = await row(database_urls, REFRESH_ROW, await id_of(hub, second.refresh_token))
     family = await row(database_urls, "select * from public.token_families where id = $1", first.family_id)
-    assert spent["revoked_reason"] == "Rotated"
-    assert fresh["revoked_reason"] == family["revoked_reason"] == "Revoked"
+    assert used["revoked_reason"] == "Rotated"
+    assert current["revoked_reason"] == family["revoked_reason"] == "Revoked"
     assert "revoked" in await refused(hub, second.refresh_token)
 
 
@@ -205,25 +209,25 @@ async def test_rows_have_the_actor_the_address_and_the_user_agent(hub: Hub, data
     second = await refreshed(hub, first.refresh_token)
 
     for token in (first.access_token, second.access_token):
-        kept = await row(database_urls, ACCESS_ROW, await id_of(hub, token))
-        assert kept["issued_by_actor"] == BY.name
-        assert kept["client_ip"] == ip_address("192.0.2.7")
-        assert kept["user_agent"] == BY.user_agent
-        assert kept["service_name"] == "shop"
-        assert kept["permissions"] == '["write"]'
+        access = await row(database_urls, ACCESS_ROW, await id_of(hub, token))
+        assert access["issued_by_actor"] == BY.name
+        assert access["client_ip"] == ip_address("192.0.2.7")
+        assert access["user_agent"] == BY.user_agent
+        assert access["service_name"] == "shop"
+        assert access["permissions"] == '["write"]'
 
 
 async def test_only_a_known_user_is_recorded_as_issuer(hub: Hub, database_urls: DatabaseUrls) -> None:
-    secret, person = await added(hub), new_id()
-    await row(database_urls, "insert into auth.users (id) values ($1) returning id", person)
+    secret, user_id = await added(hub), new_id()
+    await row(database_urls, "insert into auth.users (id) values ($1) returning id", user_id)
 
-    known = await signed_in(hub, secret, issued_by=person)
-    unknown = await signed_in(hub, secret, issued_by=new_id())
+    by_user = await signed_in(hub, secret, issued_by=user_id)
+    by_unknown_user = await signed_in(hub, secret, issued_by=new_id())
 
-    first = await row(database_urls, ACCESS_ROW, await id_of(hub, known.access_token))
-    second = await row(database_urls, ACCESS_ROW, await id_of(hub, unknown.access_token))
-    assert (first["issued_by"], first["issued_by_actor"]) == (person, BY.name)
-    assert (second["issued_by"], second["issued_by_actor"]) == (None, BY.name)
+    user_row = await row(database_urls, ACCESS_ROW, await id_of(hub, by_user.access_token))
+    unknown_user_row = await row(database_urls, ACCESS_ROW, await id_of(hub, by_unknown_user.access_token))
+    assert (user_row["issued_by"], user_row["issued_by_actor"]) == (user_id, BY.name)
+    assert (unknown_user_row["issued_by"], unknown_user_row["issued_by_actor"]) == (None, BY.name)
 
 
 async def test_every_grant_is_audited_and_published_once(hub: Hub, database_urls: DatabaseUrls) -> None:
@@ -231,19 +235,19 @@ async def test_every_grant_is_audited_and_published_once(hub: Hub, database_urls
     await refreshed(hub, first.refresh_token)
 
     async with owner(database_urls) as connection:
-        deeds = await connection.fetch("select * from pabal.audit_log where subject = 'shop' order by id")
-        told = await connection.fetch(
+        entries = await connection.fetch("select * from pabal.audit_log where subject = 'shop' order by id")
+        events = await connection.fetch(
             "select * from public.event_queue where source_service = 'hub' order by created_at"
         )
-    assert [deed["action"] for deed in deeds] == [
+    assert [entry["action"] for entry in entries] == [
         "service.added",
         "service.secret_rotated",
         "token.issued",
         "token.refreshed",
     ]
-    assert {(deed["actor"], deed["client_ip"], deed["request_id"]) for deed in deeds} == {
+    assert {(entry["actor"], entry["client_ip"], entry["request_id"]) for entry in entries} == {
         (BY.name, ip_address("192.0.2.7"), BY.request_id)
     }
-    assert [event["event_type"] for event in told] == ["token.issued", "token.issued"]
-    assert ['"client_credentials"' in event["payload"] for event in told] == [True, False]
-    assert ['"refresh_token"' in event["payload"] for event in told] == [False, True]
+    assert [event["event_type"] for event in events] == ["token.issued", "token.issued"]
+    assert ['"client_credentials"' in event["payload"] for event in events] == [True, False]
+    assert ['"refresh_token"' in event["payload"] for event in events] == [False, True]

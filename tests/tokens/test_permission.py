@@ -18,11 +18,11 @@ from pabal.tokens.permission import (
     grant_permissions,
 )
 
-names = st.lists(st.sampled_from(PERMISSION_NAMES), max_size=12)
-some_names = st.lists(st.sampled_from(PERMISSION_NAMES), min_size=1, max_size=12)
+name_lists = st.lists(st.sampled_from(PERMISSION_NAMES), max_size=12)
+non_empty_name_lists = st.lists(st.sampled_from(PERMISSION_NAMES), min_size=1, max_size=12)
 
 
-def given_to(requested: Sequence[str], allowed: Sequence[str]) -> frozenset[Permission]:
+def granted(requested: Sequence[str], allowed: Sequence[str]) -> frozenset[Permission]:
     """The expanded grant; empty if it was refused."""
     try:
         return expand_permissions(grant_permissions(requested, allowed))
@@ -30,40 +30,40 @@ def given_to(requested: Sequence[str], allowed: Sequence[str]) -> frozenset[Perm
         return frozenset()
 
 
-@given(requested=some_names, allowed=names)
+@given(requested=non_empty_name_lists, allowed=name_lists)
 def test_the_grant_is_the_intersection_of_requested_and_allowed(requested: list[str], allowed: list[str]) -> None:
-    assert given_to(requested, allowed) == expand_permissions(requested) & expand_permissions(allowed)
+    assert granted(requested, allowed) == expand_permissions(requested) & expand_permissions(allowed)
 
 
-@given(allowed=some_names)
+@given(allowed=non_empty_name_lists)
 def test_an_empty_request_gets_everything_allowed(allowed: list[str]) -> None:
-    assert given_to((), allowed) == expand_permissions(allowed)
+    assert granted((), allowed) == expand_permissions(allowed)
 
 
-@given(requested=names, allowed=names, random=st.randoms())
+@given(requested=name_lists, allowed=name_lists, random=st.randoms())
 def test_order_and_repetition_change_nothing(requested: list[str], allowed: list[str], random: Random) -> None:
-    before = given_to(requested, allowed)
-    again = [*requested, *requested]
-    random.shuffle(again)
-    also = [*allowed, *allowed]
-    random.shuffle(also)
+    before = granted(requested, allowed)
+    repeated_request = [*requested, *requested]
+    random.shuffle(repeated_request)
+    repeated_allowed = [*allowed, *allowed]
+    random.shuffle(repeated_allowed)
 
-    assert given_to(again, also) == before
+    assert granted(repeated_request, repeated_allowed) == before
 
 
-@given(requested=names, allowed=some_names)
+@given(requested=name_lists, allowed=non_empty_name_lists)
 def test_a_grant_has_no_duplicates_and_can_be_requested_again(requested: list[str], allowed: list[str]) -> None:
     try:
-        first = grant_permissions(requested, allowed)
+        granted_names = grant_permissions(requested, allowed)
     except InvalidScope:
         return
-    assert len(first) == len({*first})
-    assert {*first} <= {*PERMISSION_NAMES}
-    assert grant_permissions(first, first) == first
-    assert expand_permissions(format_scope(first).split()) == expand_permissions(first)
+    assert len(granted_names) == len({*granted_names})
+    assert {*granted_names} <= {*PERMISSION_NAMES}
+    assert grant_permissions(granted_names, granted_names) == granted_names
+    assert expand_permissions(format_scope(granted_names).split()) == expand_permissions(granted_names)
 
 
-@given(requested=some_names, allowed=names)
+@given(requested=non_empty_name_lists, allowed=name_lists)
 def test_only_an_empty_intersection_is_refused(requested: list[str], allowed: list[str]) -> None:
     if expand_permissions(requested) & expand_permissions(allowed):
         assert grant_permissions(requested, allowed)
@@ -72,10 +72,14 @@ def test_only_an_empty_intersection_is_refused(requested: list[str], allowed: li
             grant_permissions(requested, allowed)
 
 
-@given(requested=names, strange=st.text().filter(lambda text: text not in PERMISSION_NAMES), allowed=some_names)
-def test_an_unknown_name_is_always_refused(requested: list[str], strange: str, allowed: list[str]) -> None:
+@given(
+    requested=name_lists,
+    unknown=st.text().filter(lambda text: text not in PERMISSION_NAMES),
+    allowed=non_empty_name_lists,
+)
+def test_an_unknown_name_is_always_refused(requested: list[str], unknown: str, allowed: list[str]) -> None:
     with pytest.raises(InvalidScope, match="is not a permission") as refusal:
-        grant_permissions([*requested, strange], allowed)
+        grant_permissions([*requested, unknown], allowed)
 
     assert len(str(refusal.value)) < 1000
 
@@ -117,6 +121,6 @@ def test_the_names_are_those_of_the_contract() -> None:
 
 
 def test_names_are_case_sensitive_and_exact() -> None:
-    for close in ("READ", "read ", " read", "events:*", "events:read\n", "", "hub"):
+    for name in ("READ", "read ", " read", "events:*", "events:read\n", "", "hub"):
         with pytest.raises(InvalidScope):
-            check_permission_names([close])
+            check_permission_names([name])

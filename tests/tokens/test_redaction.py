@@ -28,23 +28,23 @@ pytestmark = pytest.mark.anyio
 async def test_printing_a_value_shows_no_secret(hub: Hub) -> None:
     secret = await added(hub)
     pair = await signed_in(hub, secret)
-    again = await refreshed(hub, pair.refresh_token)
+    refreshed_pair = await refreshed(hub, pair.refresh_token)
     now = datetime.now(UTC)
     access = hub.token_issuer.create_access_token(
         SHOP, ("read",), pair.family_id, now=now, latest_expiry=now + timedelta(days=1)
     )
     refresh = hub.token_issuer.create_refresh_token(now=now, latest_expiry=now + timedelta(days=1))
     keys = KeySet.generate(now)
-    given = RepeatedTokens(refresh.id, refresh.token, access.id, access.token, (), now, now)
+    repeated = RepeatedTokens(refresh.id, refresh.token, access.id, access.token, (), now, now)
     credentials = StoredCredentials(SHOP, (), True, now, (hash_token(secret).hex(),))
-    holders = [
+    values = [
         *(
             hub,
             pair,
-            again,
+            refreshed_pair,
             access,
             refresh,
-            given,
+            repeated,
             credentials,
             keys,
             *keys.all_keys,
@@ -72,63 +72,67 @@ async def test_printing_a_value_shows_no_secret(hub: Hub) -> None:
         access.envelope,
         refresh.token,
     ]
-    secrets += [refresh.envelope, again.access_token, str(again.refresh_token), "correct horse"]
+    secrets += [refresh.envelope, refreshed_pair.access_token, str(refreshed_pair.refresh_token), "correct horse"]
     secrets += [form for key in keys.all_keys for form in (key.secret.hex(), repr(key.secret)[2:-1])]
 
-    for holder in holders:
-        for text in (repr(holder), str(holder), f"{holder}"):
-            assert not [each for each in secrets if each in text], type(holder).__name__
+    for value in values:
+        for text in (repr(value), str(value), f"{value}"):
+            assert not [candidate for candidate in secrets if candidate in text], type(value).__name__
 
 
 async def test_no_error_quotes_the_credentials(hub: Hub) -> None:
     secret = await added(hub)
     pair = await signed_in(hub, secret)
-    brought = [secret, pair.access_token, str(pair.refresh_token), pair.access_token[:-9] + "A" * 9]
+    credentials = [secret, pair.access_token, str(pair.refresh_token), pair.access_token[:-9] + "A" * 9]
 
-    for each in brought:
-        said: list[str] = [str(await answered(hub, each, "other"))]
-        for call in (guess(hub, each), guess(hub, SHOP, each + "x"), hub.token_verifier.verify(each + "x")):
+    for credential in credentials:
+        errors: list[str] = [str(await answered(hub, credential, "other"))]
+        for call in (
+            guess(hub, credential),
+            guess(hub, SHOP, credential + "x"),
+            hub.token_verifier.verify(credential + "x"),
+        ):
             with pytest.raises(PabalError) as refusal:
                 await call
-            said += [str(refusal.value), repr(refusal.value)]
-        assert not [text for text in said if each in text]
+            errors += [str(refusal.value), repr(refusal.value)]
+        assert not [text for text in errors if credential in text]
 
 
-class Listener(logging.Handler):
+class LogCapture(logging.Handler):
     """Captures every line of every library before redaction."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.heard: list[str] = []
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
-        self.heard.append(f"{record.name} {record.getMessage()} {record.__dict__} {trace}")
+        self.lines.append(f"{record.name} {record.getMessage()} {record.__dict__} {trace}")
 
 
 @pytest.fixture
-def listener(capsys: pytest.CaptureFixture[str]) -> Generator[Listener]:
-    assert capsys  # so that the hub's handler writes where the test can read
+def log_capture(capsys: pytest.CaptureFixture[str]) -> Generator[LogCapture]:
+    assert capsys  # requested first, so that the hub's handler writes to the captured stream
     names = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "asyncpg", "httpx2", "httpcore2", "pabal")
     loggers = [logging.getLogger(name) for name in names]
     before = [(logger.handlers[:], logger.level) for logger in loggers]
     configure_logging("debug", "json")
-    listening = Listener()
+    capture = LogCapture()
     for logger in loggers:
         logger.setLevel(logging.DEBUG)
-    logging.getLogger().addHandler(listening)
-    yield listening
+    logging.getLogger().addHandler(capture)
+    yield capture
     for logger, (handlers, level) in zip(loggers, before, strict=True):
         logger.handlers[:], logger.level = handlers, level
     structlog.reset_defaults()
 
 
 async def test_no_log_line_contains_a_secret_at_any_level(
-    hub: Hub, database_urls: DatabaseUrls, listener: Listener, capsys: pytest.CaptureFixture[str]
+    hub: Hub, database_urls: DatabaseUrls, log_capture: LogCapture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = await added(hub)
-    wrong = secret[:-1] + ("A" if secret[-1] != "A" else "B")
-    secrets = [secret, wrong, base64.b64encode(f"{SHOP}:{secret}".encode()).decode()]
+    wrong_secret = secret[:-1] + ("A" if secret[-1] != "A" else "B")
+    secrets = [secret, wrong_secret, base64.b64encode(f"{SHOP}:{secret}".encode()).decode()]
     grant = {"grant_type": "client_credentials"}
     async with (
         serving(hub) as address,
@@ -138,15 +142,15 @@ async def test_no_log_line_contains_a_secret_at_any_level(
         first = (await client.post("/oauth/token", data=grant)).json()
         body = {"client_id": SHOP, "client_secret": secret}
         second = (await plain.post("/oauth/token", data=grant | body)).json()
-        secrets += [each[kind] for each in (first, second) for kind in ("access_token", "refresh_token")]
-        spend = {"grant_type": "refresh_token", "refresh_token": first["refresh_token"]}
-        third = (await client.post("/oauth/token", data=spend)).json()
-        fourth = (await client.post("/oauth/token", data=spend | {"refresh_token": third["refresh_token"]})).json()
-        secrets += [each[kind] for each in (third, fourth) for kind in ("access_token", "refresh_token")]
-        answers = [
-            await client.post("/oauth/token", data=spend),
-            await client.post("/oauth/token", data=grant, auth=(SHOP, wrong)),
-            await client.post("/oauth/token", data=grant, auth=(secret, wrong)),
+        secrets += [secret_text[kind] for secret_text in (first, second) for kind in ("access_token", "refresh_token")]
+        refresh = {"grant_type": "refresh_token", "refresh_token": first["refresh_token"]}
+        third = (await client.post("/oauth/token", data=refresh)).json()
+        fourth = (await client.post("/oauth/token", data=refresh | {"refresh_token": third["refresh_token"]})).json()
+        secrets += [secret_text[kind] for secret_text in (third, fourth) for kind in ("access_token", "refresh_token")]
+        responses = [
+            await client.post("/oauth/token", data=refresh),
+            await client.post("/oauth/token", data=grant, auth=(SHOP, wrong_secret)),
+            await client.post("/oauth/token", data=grant, auth=(secret, wrong_secret)),
             await client.post("/oauth/token", content=f'{{"secret": "{secret}"}}'),
             await client.post("/oauth/introspect", data={"token": second["access_token"]}),
             await client.post("/oauth/revoke", data={"token": second["refresh_token"]}),
@@ -158,14 +162,18 @@ async def test_no_log_line_contains_a_secret_at_any_level(
         ]
         async with owner(database_urls) as connection:
             await connection.execute("alter table public.service_secrets rename to gone")
-        answers.append(await client.post("/oauth/token", data=grant))
-    shown = capsys.readouterr()
+        responses.append(await client.post("/oauth/token", data=grant))
+    output = capsys.readouterr()
 
-    assert [answer.status_code for answer in answers] == [400, 401, 401, 400, 200, 200, 401, 500]
-    assert any("service_secrets" in line for line in listener.heard), "what went wrong was not logged"
-    assert any(line.startswith("uvicorn") for line in listener.heard)
-    bare = [part.removeprefix("pbs_").removeprefix("pbr_") for each in secrets for part in each.split(".")[-1:]]
-    told = [*listener.heard, shown.out, shown.err]
-    ours = [line for line in told if not line.startswith(("httpx2", "httpcore2"))]  # the test's own client
-    assert shown.err
-    assert not [(each, line) for each in bare for line in ours if each in line]
+    assert [response.status_code for response in responses] == [400, 401, 401, 400, 200, 200, 401, 500]
+    assert any("service_secrets" in line for line in log_capture.lines), "the error was not logged"
+    assert any(line.startswith("uvicorn") for line in log_capture.lines)
+    bare_secrets = [
+        part.removeprefix("pbs_").removeprefix("pbr_")
+        for secret_text in secrets
+        for part in secret_text.split(".")[-1:]
+    ]
+    lines = [*log_capture.lines, output.out, output.err]
+    hub_lines = [line for line in lines if not line.startswith(("httpx2", "httpcore2"))]  # the test's own client
+    assert output.err
+    assert not [(secret_text, line) for secret_text in bare_secrets for line in hub_lines if secret_text in line]

@@ -33,116 +33,116 @@ from tokens.asking import (
 
 pytestmark = pytest.mark.anyio
 
-AT_ONCE = 1.0
-"""Seconds: far below the five of the cache, and enough for a busy machine."""
+MAX_DELAY = 1.0
+"""Seconds: far below the cache's five, and enough on a busy machine."""
 
 
 @asynccontextmanager
 async def listening_hubs(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[tuple[Hub, Hub]]:
-    async with two_hubs(settings, database_urls) as (here, there):
-        await until(lambda: here.doorbell.listening and there.doorbell.listening)
-        yield here, there
+    async with two_hubs(settings, database_urls) as (first, second):
+        await until(lambda: first.doorbell.listening and second.doorbell.listening)
+        yield first, second
 
 
-async def is_shut_out(hub: Hub, token: str, within: float) -> None:
-    async def refused() -> bool:
+async def wait_until_rejected(hub: Hub, token: str, within: float) -> None:
+    async def is_rejected() -> bool:
         return not await comes_in(hub, token)
 
-    await until(refused, within)
+    await until(is_rejected, within)
 
 
 async def test_another_process_sees_a_revocation_at_once(settings: Settings, database_urls: DatabaseUrls) -> None:
-    async with listening_hubs(settings, database_urls) as (here, there):
-        pair = await joined(here)
-        other = await signed_in(here, await added(here, "other"), "other")
-        second = await refreshed(here, pair.refresh_token)
-        for token in (pair.access_token, second.access_token, other.access_token):
-            assert await comes_in(there, token)
+    async with listening_hubs(settings, database_urls) as (revoking, listening):
+        pair = await joined(revoking)
+        other = await signed_in(revoking, await added(revoking, "other"), "other")
+        refreshed_pair = await refreshed(revoking, pair.refresh_token)
+        for token in (pair.access_token, refreshed_pair.access_token, other.access_token):
+            assert await comes_in(listening, token)
 
-        await end_access(here, pair.access_token)
-        assert not await comes_in(here, pair.access_token)
-        await is_shut_out(there, pair.access_token, AT_ONCE)
-        assert await comes_in(there, second.access_token)
+        await end_access(revoking, pair.access_token)
+        assert not await comes_in(revoking, pair.access_token)
+        await wait_until_rejected(listening, pair.access_token, MAX_DELAY)
+        assert await comes_in(listening, refreshed_pair.access_token)
 
-        await end_family(here, pair.family_id)
-        assert not await comes_in(here, second.access_token)
-        await is_shut_out(there, second.access_token, AT_ONCE)
-        assert await comes_in(there, other.access_token)
+        await end_family(revoking, pair.family_id)
+        assert not await comes_in(revoking, refreshed_pair.access_token)
+        await wait_until_rejected(listening, refreshed_pair.access_token, MAX_DELAY)
+        assert await comes_in(listening, other.access_token)
 
 
 async def test_revoking_all_tokens_of_a_service_is_seen_at_once(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with listening_hubs(settings, database_urls) as (here, there):
-        secret = await added(here)
-        pairs = [await signed_in(here, secret) for _ in range(3)]
+    async with listening_hubs(settings, database_urls) as (revoking, listening):
+        secret = await added(revoking)
+        pairs = [await signed_in(revoking, secret) for _ in range(3)]
         for pair in pairs:
-            assert await comes_in(there, pair.access_token)
+            assert await comes_in(listening, pair.access_token)
 
-        async with here.transaction() as tx:
+        async with revoking.transaction() as tx:
             assert await revoke_service_tokens(tx, SHOP, BY) == 3
 
         for pair in pairs:
-            assert not await comes_in(here, pair.access_token)
-            await is_shut_out(there, pair.access_token, AT_ONCE)
-        assert await comes_in(there, (await signed_in(here, secret)).access_token)
+            assert not await comes_in(revoking, pair.access_token)
+            await wait_until_rejected(listening, pair.access_token, MAX_DELAY)
+        assert await comes_in(listening, (await signed_in(revoking, secret)).access_token)
 
 
 async def test_disabling_and_enabling_a_service_is_seen_at_once(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with listening_hubs(settings, database_urls) as (here, there):
-        pair = await joined(here)
-        assert await comes_in(there, pair.access_token)
+    async with listening_hubs(settings, database_urls) as (first, second):
+        pair = await joined(first)
+        assert await comes_in(second, pair.access_token)
 
-        await switch(here, active=False)
-        assert not await comes_in(here, pair.access_token)
-        await is_shut_out(there, pair.access_token, AT_ONCE)
+        await switch(first, active=False)
+        assert not await comes_in(first, pair.access_token)
+        await wait_until_rejected(second, pair.access_token, MAX_DELAY)
 
-        await switch(here, active=True)
-        for hub in (here, there):
+        await switch(first, active=True)
+        for hub in (first, second):
             assert await comes_in(hub, pair.access_token)
 
 
 async def test_without_a_listener_the_cache_lasts_five_seconds(settings: Settings, database_urls: DatabaseUrls) -> None:
-    deaf = settings.model_copy(update={"database_pooler": True})
+    pooler_only = settings.model_copy(update={"database_pooler": True})
     async with (
-        open_hub(settings, database_urls) as here,
-        open_hub(deaf, DatabaseUrls(database_urls.main, None)) as there,
+        open_hub(settings, database_urls) as revoking,
+        open_hub(pooler_only, DatabaseUrls(database_urls.main, None)) as not_listening,
     ):
-        pair = await joined(here)
-        assert await comes_in(there, pair.access_token)
-        assert not there.doorbell.listening
-        asked = time.monotonic()
+        pair = await joined(revoking)
+        assert await comes_in(not_listening, pair.access_token)
+        assert not not_listening.doorbell.listening
+        verified_at = time.monotonic()
 
-        await end_family(here, pair.family_id)
+        await end_family(revoking, pair.family_id)
 
-        assert await comes_in(there, pair.access_token), "it was told after all, so this proves nothing"
-        await is_shut_out(there, pair.access_token, CACHE_LIFETIME.total_seconds() + AT_ONCE)
-        assert time.monotonic() - asked > CACHE_LIFETIME.total_seconds() - AT_ONCE
+        assert await comes_in(not_listening, pair.access_token), "it was notified, so this proves nothing"
+        await wait_until_rejected(not_listening, pair.access_token, CACHE_LIFETIME.total_seconds() + MAX_DELAY)
+        assert time.monotonic() - verified_at > CACHE_LIFETIME.total_seconds() - MAX_DELAY
 
 
 async def test_the_cache_is_cleared_when_the_listener_reconnects(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with between(database_urls.direct or database_urls.main) as (wire, address):
-        cut = DatabaseUrls(database_urls.main, address)
-        async with open_hub(settings, database_urls) as here, open_hub(settings, cut) as there:
-            await until(lambda: there.doorbell.listening)
-            pair = await joined(here)
-            began = time.monotonic()
-            assert await comes_in(there, pair.access_token)
+    async with between(database_urls.direct or database_urls.main) as (proxy, address):
+        proxied = DatabaseUrls(database_urls.main, address)
+        async with open_hub(settings, database_urls) as revoking, open_hub(settings, proxied) as reconnecting:
+            await until(lambda: reconnecting.doorbell.listening)
+            pair = await joined(revoking)
+            started = time.monotonic()
+            assert await comes_in(reconnecting, pair.access_token)
 
-            wire.swallow()
-            wire.reset()
-            await until(lambda: not there.doorbell.listening)
-            await end_family(here, pair.family_id)
-            assert await comes_in(there, pair.access_token), "it was told after all, so this proves nothing"
-            wire.flow()
-            await until(lambda: there.doorbell.listening)
+            proxy.swallow()
+            proxy.reset()
+            await until(lambda: not reconnecting.doorbell.listening)
+            await end_family(revoking, pair.family_id)
+            assert await comes_in(reconnecting, pair.access_token), "it was notified, so this proves nothing"
+            proxy.flow()
+            await until(lambda: reconnecting.doorbell.listening)
 
-            assert not await comes_in(there, pair.access_token)
-            assert time.monotonic() - began < CACHE_LIFETIME.total_seconds(), "it only stopped believing"
+            assert not await comes_in(reconnecting, pair.access_token)
+            assert time.monotonic() - started < CACHE_LIFETIME.total_seconds(), "the cache entry merely expired"
 
 
 async def test_a_lookup_older_than_a_revocation_is_not_cached(hub: Hub, database_urls: DatabaseUrls) -> None:
@@ -157,25 +157,25 @@ async def test_a_lookup_older_than_a_revocation_is_not_cached(hub: Hub, database
             begin perform pg_advisory_xact_lock_shared(7); return now(); end $$
             """
         )
-        asking = asyncio.create_task(hub.token_verifier.verify(pair.access_token))
+        lookup = asyncio.create_task(hub.token_verifier.verify(pair.access_token))
 
-        async def is_held_up() -> bool:
+        async def is_blocked() -> bool:
             return await connection.fetchval(
                 "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
             )
 
-        await until(is_held_up)
-        with hub.doorbell.listen(Channel.TOKENS) as ear:
+        await until(is_blocked)
+        with hub.doorbell.listen(Channel.TOKENS) as subscription:
             await connection.execute(
                 "update public.service_tokens set is_revoked = true, revoked_at = now() where family_id = $1",
                 pair.family_id,
             )
-            await connection.execute("select pg_notify($1, $2)", NOTIFY_CHANNEL, f"somebody {Channel.TOKENS}")
-            await until(ear.take_wakeup)
-        assert not await comes_in(hub, "anybody's call makes the hub doubt")
+            await connection.execute("select pg_notify($1, $2)", NOTIFY_CHANNEL, f"other-process {Channel.TOKENS}")
+            await until(subscription.take_wakeup)
+        assert not await comes_in(hub, "any token: the call processes the wakeup")
         await connection.execute("select pg_advisory_unlock(7)")
 
-        assert (await asking).service == SHOP
+        assert (await lookup).service == SHOP
         assert not await comes_in(hub, pair.access_token)
 
 
@@ -185,41 +185,41 @@ async def test_concurrent_requests_share_a_lookup_and_survive_a_cancelled_one(
     pair = await joined(hub)
     async with owner(database_urls) as connection:
         await connection.execute("begin; lock table public.services in access exclusive mode")
-        asking = [asyncio.create_task(hub.token_verifier.verify(pair.access_token)) for _ in range(50)]
+        lookups = [asyncio.create_task(hub.token_verifier.verify(pair.access_token)) for _ in range(50)]
         await wait_for_a_lock(database_urls, callers=1)
-        asking[0].cancel()
+        lookups[0].cancel()
         await connection.execute("commit")
 
-    callers = await asyncio.gather(*asking, return_exceptions=True)
-    assert isinstance(callers[0], asyncio.CancelledError)
-    assert len({*callers[1:]}) == 1
-    assert callers[1] == await hub.token_verifier.verify(pair.access_token)
+    results = await asyncio.gather(*lookups, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert len({*results[1:]}) == 1
+    assert results[1] == await hub.token_verifier.verify(pair.access_token)
 
 
 @asynccontextmanager
 async def behind_a_proxy(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[tuple[FaultProxy, Hub]]:
-    async with between(database_urls.main) as (wire, address), open_hub(settings, DatabaseUrls(address, None)) as hub:
-        yield wire, hub
+    async with between(database_urls.main) as (proxy, address), open_hub(settings, DatabaseUrls(address, None)) as hub:
+        yield proxy, hub
 
 
 async def test_without_a_database_tokens_are_rejected_after_five_seconds_until_it_returns(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    impatient = settings.model_copy(update={"connect_timeout": settings.connect_timeout / 10})
-    async with behind_a_proxy(impatient, database_urls) as (wire, hub):
+    short_timeout = settings.model_copy(update={"connect_timeout": settings.connect_timeout / 10})
+    async with behind_a_proxy(short_timeout, database_urls) as (proxy, hub):
         await until(lambda: hub.doorbell.listening)
         pair = await joined(hub)
         assert await comes_in(hub, pair.access_token)
-        began = time.monotonic()
+        started = time.monotonic()
 
-        wire.swallow()
-        wire.reset()
+        proxy.swallow()
+        proxy.reset()
         assert await comes_in(hub, pair.access_token)
-        await until(lambda: is_unavailable(hub, pair.access_token), CACHE_LIFETIME.total_seconds() + AT_ONCE)
-        assert time.monotonic() - began > CACHE_LIFETIME.total_seconds() - AT_ONCE
+        await until(lambda: is_unavailable(hub, pair.access_token), CACHE_LIFETIME.total_seconds() + MAX_DELAY)
+        assert time.monotonic() - started > CACHE_LIFETIME.total_seconds() - MAX_DELAY
         assert await is_unavailable(hub, pair.access_token)
 
-        wire.flow()
+        proxy.flow()
 
         async def is_back() -> bool:
             return not await is_unavailable(hub, pair.access_token)

@@ -39,13 +39,13 @@ from tokens.asking import (
 
 pytestmark = pytest.mark.anyio
 
-LOST_ANSWER = timedelta(seconds=30)
-TOO_LATE = LOST_ANSWER + timedelta(seconds=1)
+REPEAT_WINDOW = timedelta(seconds=30)
+AFTER_REPEAT_WINDOW = REPEAT_WINDOW + timedelta(seconds=1)
 ROUNDS = 25
 
 Travel = Callable[[timedelta], Awaitable[None]]
 
-MEMBERS = "select count(*) from public.refresh_tokens where family_id = $1"
+COUNT_REFRESH_TOKENS = "select count(*) from public.refresh_tokens where family_id = $1"
 
 
 async def reuses(database_urls: DatabaseUrls) -> tuple[int, int]:
@@ -65,18 +65,18 @@ async def test_a_hundred_concurrent_refreshes_get_the_same_pair(
         async with owner(database_urls) as connection:  # no request is served before both pools are full
             await connection.execute("begin")
             await connection.execute("select from public.token_families where id = $1 for update", first.family_id)
-            asking = asyncio.gather(*(answered(hubs[n % 2], first.refresh_token) for n in range(100)))
+            refreshing = asyncio.gather(*(answered(hubs[n % 2], first.refresh_token) for n in range(100)))
             await wait_for_a_lock(database_urls, 2 * settings.database_pool_size)
             await connection.execute("commit")
-        answers = await asking
+        results = await refreshing
 
         pairs = {
-            (pair.access_token, pair.refresh_token, pair.permissions) for pair in answers if isinstance(pair, TokenPair)
+            (pair.access_token, pair.refresh_token, pair.permissions) for pair in results if isinstance(pair, TokenPair)
         }
-        assert not [answer for answer in answers if isinstance(answer, InvalidGrant)]
+        assert not [result for result in results if isinstance(result, InvalidGrant)]
         [(access, refresh, _)] = pairs
         assert refresh != first.refresh_token
-        assert await count(database_urls, MEMBERS, first.family_id) == 2
+        assert await count(database_urls, COUNT_REFRESH_TOKENS, first.family_id) == 2
         assert (
             await count(
                 database_urls, "select sum(use_count) from public.refresh_tokens where family_id = $1", first.family_id
@@ -88,7 +88,7 @@ async def test_a_hundred_concurrent_refreshes_get_the_same_pair(
             assert await is_good(hub, refresh)
         assert await reuses(database_urls) == (0, 0)
 
-        await travel(TOO_LATE)
+        await travel(AFTER_REPEAT_WINDOW)
         outcomes = await asyncio.gather(*(answered(hubs[n % 2], first.refresh_token) for n in range(10)))
 
         assert all(isinstance(outcome, InvalidGrant) for outcome in outcomes)
@@ -104,16 +104,16 @@ async def test_a_lost_response_is_repeated_within_thirty_seconds(
 ) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
-    await travel(LOST_ANSWER - timedelta(seconds=10))
+    await travel(REPEAT_WINDOW - timedelta(seconds=10))
 
-    again = await refreshed(hub, first.refresh_token)
+    repeated = await refreshed(hub, first.refresh_token)
 
-    assert (again.access_token, again.refresh_token, again.permissions) == (
+    assert (repeated.access_token, repeated.refresh_token, repeated.permissions) == (
         second.access_token,
         second.refresh_token,
         second.permissions,
     )
-    assert again.expires_in < second.expires_in - timedelta(seconds=15)
+    assert repeated.expires_in < second.expires_in - timedelta(seconds=15)
     assert await reuses(database_urls) == (0, 0)
 
 
@@ -122,7 +122,7 @@ async def test_a_used_token_is_a_reuse_after_thirty_seconds(
 ) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
-    await travel(TOO_LATE)
+    await travel(AFTER_REPEAT_WINDOW)
 
     assert "already used" in await refused(hub, first.refresh_token)
 
@@ -153,20 +153,20 @@ async def test_a_reuse_is_reported_before_any_other_problem(
 ) -> None:
     first = await joined(hub)
     await refreshed(hub, first.refresh_token)
-    await travel(TOO_LATE)
+    await travel(AFTER_REPEAT_WINDOW)
     await refused(hub, first.refresh_token)
 
-    told = await row(
+    event = await row(
         database_urls,
         "select priority, payload ->> 'family_id' as family from public.event_queue where event_type = $1",
         "security.token_reuse",
     )
-    noted = await row(
+    entry = await row(
         database_urls,
         "select details ->> 'family' as family, client_ip from pabal.audit_log where action = 'token.reused'",
     )
-    assert told == {"priority": 1, "family": str(first.family_id)}
-    assert noted == {"family": str(first.family_id), "client_ip": ip_address("192.0.2.7")}
+    assert event == {"priority": 1, "family": str(first.family_id)}
+    assert entry == {"family": str(first.family_id), "client_ip": ip_address("192.0.2.7")}
 
 
 async def test_a_reuse_that_cannot_be_published_changes_nothing(
@@ -174,36 +174,36 @@ async def test_a_reuse_that_cannot_be_published_changes_nothing(
 ) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
-    await travel(TOO_LATE)
+    await travel(AFTER_REPEAT_WINDOW)
     async with owner(database_urls) as connection:
         await connection.execute(
             """
-            create function public.not_today() returns trigger language plpgsql as $$
-            begin raise exception 'not today'; end $$;
-            create trigger not_today before insert on public.event_queue for each row
-            when (new.event_type = 'security.token_reuse') execute function public.not_today();
+            create function public.refuse_event() returns trigger language plpgsql as $$
+            begin raise exception 'refused by the test'; end $$;
+            create trigger refuse_event before insert on public.event_queue for each row
+            when (new.event_type = 'security.token_reuse') execute function public.refuse_event();
             """
         )
-    before = await everything(database_urls)
+    before = await all_rows(database_urls)
 
-    with pytest.raises(DatabaseError, match="not today") as broken:
+    with pytest.raises(DatabaseError, match="refused by the test") as refusal:
         await answered(hub, first.refresh_token)
 
-    assert await everything(database_urls) == before
+    assert await all_rows(database_urls) == before
     assert first.refresh_token
-    assert first.refresh_token not in str(broken.value)
+    assert first.refresh_token not in str(refusal.value)
     assert await is_good(hub, second.refresh_token)
     assert await comes_in(hub, second.access_token)
 
     async with owner(database_urls) as connection:
-        await connection.execute("drop trigger not_today on public.event_queue")
+        await connection.execute("drop trigger refuse_event on public.event_queue")
     assert "already used" in await refused(hub, first.refresh_token)
     assert await reuses(database_urls) == (1, 1)
 
 
-async def everything(database_urls: DatabaseUrls) -> list[str]:
+async def all_rows(database_urls: DatabaseUrls) -> list[str]:
     """All rows that a reuse may change."""
-    found: list[str] = []
+    texts: list[str] = []
     async with owner(database_urls) as connection:
         for table in (
             "public.token_families",
@@ -213,26 +213,31 @@ async def everything(database_urls: DatabaseUrls) -> list[str]:
             "pabal.audit_log",
         ):
             rows = await connection.fetch(f"select t::text from {table} as t order by t.id")
-            found += [f"{table} {each[0]}" for each in rows]
-    return found
+            texts += [f"{table} {record[0]}" for record in rows]
+    return texts
 
 
 async def test_a_race_of_reuse_and_rotation_revokes_the_whole_family(
     database_urls: DatabaseUrls, settings: Settings, travel: Travel
 ) -> None:
-    async with two_hubs(settings, database_urls) as (here, there):
-        secret = await added(here)
+    async with two_hubs(settings, database_urls) as (first_hub, second_hub):
+        secret = await added(first_hub)
         families: list[UUID] = []
         tokens: list[tuple[str | None, str | None]] = []
         for _ in range(ROUNDS):
-            first = await signed_in(here, secret)
-            second = await refreshed(here, first.refresh_token)
+            first = await signed_in(first_hub, secret)
+            second = await refreshed(first_hub, first.refresh_token)
             families.append(first.family_id)
             tokens.append((first.refresh_token, second.refresh_token))
-        await travel(TOO_LATE)
+        await travel(AFTER_REPEAT_WINDOW)
 
         for number, (stolen, current) in enumerate(tokens):
-            calls = [answered(here, stolen), answered(there, current), answered(here, current), answered(there, stolen)]
+            calls = [
+                answered(first_hub, stolen),
+                answered(second_hub, current),
+                answered(first_hub, current),
+                answered(second_hub, stolen),
+            ]
             order = calls if number % 2 else calls[::-1]
             await asyncio.gather(*order)
 
@@ -243,12 +248,12 @@ async def test_a_race_of_reuse_and_rotation_revokes_the_whole_family(
 async def test_a_revocation_during_a_rotation_revokes_the_whole_family(
     database_urls: DatabaseUrls, settings: Settings
 ) -> None:
-    async with two_hubs(settings, database_urls) as (here, there):
-        secret = await added(here)
+    async with two_hubs(settings, database_urls) as (first_hub, second_hub):
+        secret = await added(first_hub)
         for _ in range(ROUNDS):
-            pair = await signed_in(here, secret)
+            pair = await signed_in(first_hub, secret)
 
-            await asyncio.gather(answered(there, pair.refresh_token), end_family(here, pair.family_id))
+            await asyncio.gather(answered(second_hub, pair.refresh_token), end_family(first_hub, pair.family_id))
 
             assert await alive(database_urls, pair.family_id) == 0
 
@@ -267,39 +272,39 @@ async def test_a_rotation_waits_for_a_revocation_and_is_refused(hub: Hub, databa
         await connection.execute("commit")
 
     assert isinstance(await rotating, InvalidGrant)
-    assert await count(database_urls, MEMBERS, pair.family_id) == 1
+    assert await count(database_urls, COUNT_REFRESH_TOKENS, pair.family_id) == 1
 
 
 async def test_a_revocation_waits_for_a_rotation_and_revokes_its_tokens(hub: Hub, database_urls: DatabaseUrls) -> None:
     pair = await joined(hub)
     async with hub.transaction() as tx:
-        made = await refresh_in(tx, hub, pair)
-        ending = asyncio.create_task(end_family(hub, pair.family_id))
+        successor = await refresh_in(tx, hub, pair)
+        revoking = asyncio.create_task(end_family(hub, pair.family_id))
         await wait_for_a_lock(database_urls)
 
-    assert await ending
+    assert await revoking
     assert await alive(database_urls, pair.family_id) == 0
-    assert not await is_good(hub, made.access_token)
+    assert not await is_good(hub, successor.access_token)
 
 
 async def refresh_in(tx: Tx, hub: Hub, pair: TokenPair) -> TokenPair:
     assert pair.refresh_token
-    made = await refresh_tokens(tx, hub.token_issuer, SHOP, pair.refresh_token, requested=(), actor=BY)
-    assert isinstance(made, TokenPair)
-    return made
+    successor = await refresh_tokens(tx, hub.token_issuer, SHOP, pair.refresh_token, requested=(), actor=BY)
+    assert isinstance(successor, TokenPair)
+    return successor
 
 
 async def test_only_its_own_service_can_use_a_refresh_token(hub: Hub, database_urls: DatabaseUrls) -> None:
     pair = await joined(hub)
     await added(hub, "other")
 
-    stranger = await refused(hub, pair.refresh_token, "other")
-    nobody = await refused(hub, "pbr_" + "x" * 43)
+    for_other_service = await refused(hub, pair.refresh_token, "other")
+    for_unknown_token = await refused(hub, "pbr_" + "x" * 43)
 
-    assert stranger == nobody == "unknown refresh token"
+    assert for_other_service == for_unknown_token == "unknown refresh token"
     assert await alive(database_urls, pair.family_id) == 3
     assert await refreshed(hub, pair.refresh_token)
-    assert await refused(hub, pair.refresh_token, "other") == nobody
+    assert await refused(hub, pair.refresh_token, "other") == for_unknown_token
     assert await reuses(database_urls) == (0, 0)
 
 
@@ -309,20 +314,20 @@ async def test_a_refresh_grants_only_what_was_granted_first_and_is_still_allowed
     pair = await joined(hub)
     assert pair.permissions == ("write",)
 
-    narrow = await answered(hub, pair.refresh_token, asked=["events:read"])
-    assert isinstance(narrow, TokenPair)
-    assert narrow.permissions == ("events:read",)
-    wide = await answered(hub, narrow.refresh_token)
-    assert isinstance(wide, TokenPair)
-    assert wide.permissions == ("write",)
+    narrowed = await answered(hub, pair.refresh_token, asked=["events:read"])
+    assert isinstance(narrowed, TokenPair)
+    assert narrowed.permissions == ("events:read",)
+    restored = await answered(hub, narrowed.refresh_token)
+    assert isinstance(restored, TokenPair)
+    assert restored.permissions == ("write",)
 
     async with owner(database_urls) as connection:
         await connection.execute(
             """update public.services set permissions = '["read", "hub:admin"]' where name = 'shop'"""
         )
-    less = await answered(hub, wide.refresh_token)
-    assert isinstance(less, TokenPair)
-    assert less.permissions == ("events:read", "notifications:read")
+    reduced = await answered(hub, restored.refresh_token)
+    assert isinstance(reduced, TokenPair)
+    assert reduced.permissions == ("events:read", "notifications:read")
 
 
 async def test_a_response_is_not_repeated_if_the_successor_was_used_meanwhile(
@@ -333,12 +338,12 @@ async def test_a_response_is_not_repeated_if_the_successor_was_used_meanwhile(
     async with owner(database_urls) as holder:
         async with holder.transaction():  # locks the family, so that the request waits for the rotation
             await holder.fetch("select from public.token_families where id = $1 for update", first.family_id)
-            spending = asyncio.create_task(answered(hub, second.refresh_token))
+            using_successor = asyncio.create_task(answered(hub, second.refresh_token))
             await wait_for_a_lock(database_urls)
-            asking = asyncio.create_task(answered(hub, first.refresh_token))
+            repeating = asyncio.create_task(answered(hub, first.refresh_token))
             await wait_for_a_lock(database_urls, callers=2)
-        assert isinstance(await spending, TokenPair)
+        assert isinstance(await using_successor, TokenPair)
 
-    assert isinstance(await asking, InvalidGrant)
+    assert isinstance(await repeating, InvalidGrant)
     assert await reuses(database_urls) == (1, 1)
     assert await alive(database_urls, first.family_id) == 0

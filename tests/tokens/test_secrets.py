@@ -21,25 +21,25 @@ DAY = timedelta(days=1)
 Travel = Callable[[timedelta], Awaitable[None]]
 
 
-async def shown(hub: Hub, secret: str, name: str = SHOP) -> OAuthClient:
+async def authenticate(hub: Hub, secret: str, name: str = SHOP) -> OAuthClient:
     async with hub.autocommit() as tx:
         return await authenticate_client(tx, name, secret, BY)
 
 
-async def opens(hub: Hub, secret: str, name: str = SHOP) -> bool:
+async def is_accepted(hub: Hub, secret: str, name: str = SHOP) -> bool:
     try:
-        await shown(hub, secret, name)
+        await authenticate(hub, secret, name)
     except InvalidClient:
         return False
     return True
 
 
-async def rotated(hub: Hub, overlap: timedelta = 7 * DAY, life: timedelta | None = None) -> str:
+async def rotate(hub: Hub, overlap: timedelta = 7 * DAY, lifetime: timedelta | None = None) -> str:
     async with hub.transaction() as tx:
-        return await rotate_service_secret(tx, SHOP, BY, overlap=overlap, lifetime=life)
+        return await rotate_service_secret(tx, SHOP, BY, overlap=overlap, lifetime=lifetime)
 
 
-async def live(hub: Hub) -> int:
+async def count_live(hub: Hub) -> int:
     async with hub.autocommit() as tx:
         return len(await list_live_secrets(tx, SHOP))
 
@@ -47,10 +47,10 @@ async def live(hub: Hub) -> int:
 async def test_a_new_service_can_be_used_at_once_in_every_process(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with two_hubs(settings, database_urls) as (here, there):
-        secret = await added(here)
+    async with two_hubs(settings, database_urls) as (first, second):
+        secret = await added(first)
 
-        client = await shown(there, secret)
+        client = await authenticate(second, secret)
 
         assert (client.service, client.allowed) == (SHOP, ("write",))
         assert re.fullmatch(r"[A-Za-z0-9_-]{43,}", secret.removeprefix("pbs_"))
@@ -58,90 +58,90 @@ async def test_a_new_service_can_be_used_at_once_in_every_process(
 
 async def test_both_secrets_work_during_the_overlap_and_one_after_it(hub: Hub, travel: Travel) -> None:
     first = await added(hub)
-    second = await rotated(hub)
+    second = await rotate(hub)
 
     assert first != second
-    assert await live(hub) == 2
-    assert await opens(hub, first)
-    assert await opens(hub, second)
+    assert await count_live(hub) == 2
+    assert await is_accepted(hub, first)
+    assert await is_accepted(hub, second)
     await travel(7 * DAY - timedelta(minutes=1))
-    assert await opens(hub, first)
+    assert await is_accepted(hub, first)
     await travel(timedelta(minutes=1))
-    assert not await opens(hub, first)
-    assert await opens(hub, second)
-    assert await live(hub) == 1
+    assert not await is_accepted(hub, first)
+    assert await is_accepted(hub, second)
+    assert await count_live(hub) == 1
 
 
 async def test_a_third_secret_is_refused(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
-    first, second = await added(hub), await rotated(hub, overlap=2 * DAY)
+    first, second = await added(hub), await rotate(hub, overlap=2 * DAY)
 
     with pytest.raises(Conflict, match="two valid secrets"):
-        await rotated(hub, overlap=timedelta(hours=1))
+        await rotate(hub, overlap=timedelta(hours=1))
 
     await travel(timedelta(hours=2))
-    assert await opens(hub, first), "the refused rotation has shortened a life"
-    assert await opens(hub, second)
+    assert await is_accepted(hub, first), "the refused rotation shortened a lifetime"
+    assert await is_accepted(hub, second)
     await travel(2 * DAY)
-    third = await rotated(hub)
-    assert [await opens(hub, each) for each in (first, second, third)] == [False, True, True]
+    third = await rotate(hub)
+    assert [await is_accepted(hub, secret) for secret in (first, second, third)] == [False, True, True]
     assert (
         await count(database_urls, "select count(*) from pabal.audit_log where action = 'service.secret_rotated'") == 3
     )
 
 
 async def test_a_rotation_without_overlap_revokes_the_previous_secrets(hub: Hub) -> None:
-    first, second = await added(hub), await rotated(hub)
+    first, second = await added(hub), await rotate(hub)
 
-    third = await rotated(hub, overlap=timedelta())
+    third = await rotate(hub, overlap=timedelta())
 
-    assert [await opens(hub, each) for each in (first, second, third)] == [False, False, True]
-    assert await live(hub) == 1
+    assert [await is_accepted(hub, secret) for secret in (first, second, third)] == [False, False, True]
+    assert await count_live(hub) == 1
 
 
 async def test_an_overlap_does_not_extend_the_lifetime_of_a_secret(hub: Hub, travel: Travel) -> None:
     await added(hub)
-    short = await rotated(hub, overlap=timedelta(), life=DAY)
-    long = await rotated(hub, overlap=30 * DAY, life=90 * DAY)
+    short_lived = await rotate(hub, overlap=timedelta(), lifetime=DAY)
+    long_lived = await rotate(hub, overlap=30 * DAY, lifetime=90 * DAY)
 
     await travel(DAY - timedelta(minutes=1))
-    assert await opens(hub, short)
+    assert await is_accepted(hub, short_lived)
     await travel(timedelta(minutes=1))
-    assert not await opens(hub, short)
+    assert not await is_accepted(hub, short_lived)
     await travel(88 * DAY)
-    assert await opens(hub, long)
+    assert await is_accepted(hub, long_lived)
     await travel(DAY)
-    assert not await opens(hub, long)
+    assert not await is_accepted(hub, long_lived)
 
 
 async def test_one_of_many_concurrent_rotations_succeeds(settings: Settings, database_urls: DatabaseUrls) -> None:
     async with two_hubs(settings, database_urls) as hubs:
         await added(hubs[0])
 
-        outcomes = await asyncio.gather(*(rotated(hubs[n % 2]) for n in range(10)), return_exceptions=True)
+        outcomes = await asyncio.gather(*(rotate(hubs[n % 2]) for n in range(10)), return_exceptions=True)
 
-        [fits_in] = [secret for secret in outcomes if isinstance(secret, str)]
+        [new_secret] = [secret for secret in outcomes if isinstance(secret, str)]
         assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 9
-        assert await opens(hubs[1], fits_in)
-        assert await live(hubs[0]) == 2
+        assert await is_accepted(hubs[1], new_secret)
+        assert await count_live(hubs[0]) == 2
 
 
 async def test_a_disabled_service_is_unknown_until_it_is_enabled(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with two_hubs(settings, database_urls) as (here, there):
-        secret = await added(here)
+    async with two_hubs(settings, database_urls) as (first, second):
+        secret = await added(first)
 
-        await switch(here, active=False)
-        assert [await opens(here, secret), await opens(there, secret)] == [False, False]
-        await switch(there, active=True)
+        await switch(first, active=False)
+        assert [await is_accepted(first, secret), await is_accepted(second, secret)] == [False, False]
+        await switch(second, active=True)
 
-        assert await opens(here, secret)
-        assert (await signed_in(there, secret)).permissions == ("write",)
+        assert await is_accepted(first, secret)
+        assert (await signed_in(second, secret)).permissions == ("write",)
 
 
 async def test_a_service_disabled_after_authentication_gets_no_token(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret = await added(hub)
-    client = await shown(hub, secret)
+    client = await authenticate(hub, secret)
     await switch(hub, active=False)
 
     with pytest.raises(InvalidClient):
@@ -153,18 +153,18 @@ async def test_a_service_disabled_after_authentication_gets_no_token(hub: Hub, d
 
 
 async def test_a_secret_is_valid_for_its_own_service_only(hub: Hub) -> None:
-    mine, theirs = await added(hub), await added(hub, "other")
+    secret, other_secret = await added(hub), await added(hub, "other")
 
-    assert await opens(hub, mine)
-    assert await opens(hub, theirs, "other")
-    assert not await opens(hub, theirs)
-    assert not await opens(hub, mine, "other")
-    assert not await opens(hub, hash_token(mine).hex())
+    assert await is_accepted(hub, secret)
+    assert await is_accepted(hub, other_secret, "other")
+    assert not await is_accepted(hub, other_secret)
+    assert not await is_accepted(hub, secret, "other")
+    assert not await is_accepted(hub, hash_token(secret).hex())
 
 
 def test_a_missing_secret_matches_nothing() -> None:
-    for nothing in ("", "\0", hash_token("").hex()):
-        assert not matches_any_hash(nothing, [])
-        assert not matches_any_hash(nothing, [hash_token("something").hex()])
+    for secret in ("", "\0", hash_token("").hex()):
+        assert not matches_any_hash(secret, [])
+        assert not matches_any_hash(secret, [hash_token("something").hex()])
     assert matches_any_hash("one", [hash_token("one").hex()])
     assert matches_any_hash("two", [hash_token("one").hex(), hash_token("two").hex()])

@@ -33,7 +33,7 @@ from tokens.asking import (
 pytestmark = pytest.mark.anyio
 
 
-def forms(secret: str) -> Iterator[bytes]:
+def encodings(secret: str) -> Iterator[bytes]:
     """The forms in which a secret may occur: itself and its bytes, in hex and in base64."""
     parts = [secret.encode()]
     for part in secret.split("."):
@@ -49,13 +49,17 @@ def forms(secret: str) -> Iterator[bytes]:
             yield text.replace(b"+", b"-").replace(b"/", b"_")
 
 
-def found_in(text: bytes, secrets: list[str], header: str) -> list[str]:
+def secrets_in(text: bytes, secrets: list[str], header: str) -> list[str]:
     """The secrets that occur in the text. A JWT's header is not secret: it is the same for all."""
-    public = {*forms(header)}
-    return [each for each in secrets if any(form in text for form in forms(each) if form not in public)]
+    header_encodings = {*encodings(header)}
+    return [
+        secret
+        for secret in secrets
+        if any(encoding in text for encoding in encodings(secret) if encoding not in header_encodings)
+    ]
 
 
-async def told(hub: Hub, other: Hub) -> list[str]:
+async def issue_secrets(hub: Hub, other: Hub) -> list[str]:
     """Run many operations; returns every secret and token that was issued."""
     secrets: list[str] = []
     for name in (SHOP, "other"):
@@ -76,16 +80,16 @@ async def told(hub: Hub, other: Hub) -> list[str]:
                 assert isinstance(await answered(hub, first.refresh_token, name), InvalidGrant)
             if number == 3:
                 await end_family(hub, first.family_id)
-    for place in secrets:  # in the wrong field
-        for secret in ("x", place):
+    for issued in secrets:  # in the wrong field
+        for secret in ("x", issued):
             with pytest.raises(PabalError):
-                await guess(hub, place, secret)
+                await guess(hub, issued, secret)
     return secrets
 
 
 async def test_a_backup_contains_no_secret_and_no_token(settings: Settings, database_urls: DatabaseUrls) -> None:
     async with two_hubs(settings, database_urls) as (hub, other):
-        secrets = await told(hub, other)
+        secrets = await issue_secrets(hub, other)
         text = await dumped(database_urls)
         header = secrets[2].partition(".")[0]
 
@@ -95,11 +99,11 @@ async def test_a_backup_contains_no_secret_and_no_token(settings: Settings, data
         )
         for table in (b"pabal.audit_log", b"public.event_queue", b"pabal.limits", b"public.service_secrets"):
             assert b"INSERT INTO " + table in text
-        assert found_in(text, secrets, header) == []
-        assert found_in(text + secrets[0].encode(), secrets, header) == secrets[:1]
-        assert found_in(text + base64.b64encode(b"ab" + secrets[3].encode()), secrets, header) == secrets[3:4]
+        assert secrets_in(text, secrets, header) == []
+        assert secrets_in(text + secrets[0].encode(), secrets, header) == secrets[:1]
+        assert secrets_in(text + base64.b64encode(b"ab" + secrets[3].encode()), secrets, header) == secrets[3:4]
         assert (
-            found_in(text + decode_base64url(secrets[-1].removeprefix("pbr_")).hex().encode(), secrets, header)
+            secrets_in(text + decode_base64url(secrets[-1].removeprefix("pbr_")).hex().encode(), secrets, header)
             == secrets[-1:]
         )
 
@@ -111,28 +115,31 @@ async def test_no_key_is_in_the_database(hub: Hub, database_urls: DatabaseUrls) 
     keys = hub.key_ring.keys.all_keys
     assert any(key.id.encode() in text for key in keys), "nothing was encrypted, so this proves nothing"
     for key in keys:
-        for form in (key.secret, key.secret.hex().encode(), base64.b64encode(key.secret)[:-4]):
-            assert form not in text
-            assert form.replace(b"+", b"-").replace(b"/", b"_") not in text
+        for encoding in (key.secret, key.secret.hex().encode(), base64.b64encode(key.secret)[:-4]):
+            assert encoding not in text
+            assert encoding.replace(b"+", b"-").replace(b"/", b"_") not in text
 
 
 async def test_an_envelope_can_be_decrypted_in_its_own_row_only(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret = await added(hub)
-    mine, theirs = await signed_in(hub, secret), await signed_in(hub, secret)
-    next_of_mine, next_of_theirs = await refreshed(hub, mine.refresh_token), await refreshed(hub, theirs.refresh_token)
-    assert (await refreshed(hub, mine.refresh_token)).refresh_token == next_of_mine.refresh_token
+    first, second = await signed_in(hub, secret), await signed_in(hub, secret)
+    first_successor, second_successor = (
+        await refreshed(hub, first.refresh_token),
+        await refreshed(hub, second.refresh_token),
+    )
+    assert (await refreshed(hub, first.refresh_token)).refresh_token == first_successor.refresh_token
 
-    await copy_envelopes(database_urls, await both_rows(hub, next_of_mine), await both_rows(hub, next_of_theirs))
+    await copy_envelopes(database_urls, await row_ids(hub, first_successor), await row_ids(hub, second_successor))
 
     with pytest.raises(DecryptionError) as refusal:
-        await answered(hub, theirs.refresh_token)
-    for pair in (mine, theirs, next_of_mine, next_of_theirs):
+        await answered(hub, second.refresh_token)
+    for pair in (first, second, first_successor, second_successor):
         assert pair.access_token not in str(refusal.value)
         assert str(pair.refresh_token) not in str(refusal.value)
-    assert (await refreshed(hub, mine.refresh_token)).refresh_token == next_of_mine.refresh_token
+    assert (await refreshed(hub, first.refresh_token)).refresh_token == first_successor.refresh_token
 
 
-async def both_rows(hub: Hub, pair: TokenPair) -> tuple[UUID, UUID]:
+async def row_ids(hub: Hub, pair: TokenPair) -> tuple[UUID, UUID]:
     access, refresh = await look_up(hub, pair.access_token), await look_up(hub, pair.refresh_token)
     assert access is not None
     assert refresh is not None
@@ -141,11 +148,11 @@ async def both_rows(hub: Hub, pair: TokenPair) -> tuple[UUID, UUID]:
 
 async def copy_envelopes(database_urls: DatabaseUrls, source: tuple[UUID, UUID], target: tuple[UUID, UUID]) -> None:
     async with owner(database_urls) as connection:
-        for table, column, place in (("service_tokens", "access_token", 0), ("refresh_tokens", "refresh_token", 1)):
+        for table, column, index in (("service_tokens", "access_token", 0), ("refresh_tokens", "refresh_token", 1)):
             copy = (
                 f"update public.{table} t set {column} = s.{column} from public.{table} s where s.id = $1 and t.id = $2"
             )
-            await connection.execute(copy, source[place], target[place])
+            await connection.execute(copy, source[index], target[index])
 
 
 ENVELOPES = "select access_token from public.service_tokens union all select refresh_token from public.refresh_tokens"
