@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from pabal.console.format import redact_user_key
-from pabal.console.portal import PORTAL_COOKIE
+from pabal.console.portal.login import PORTAL_COOKIE
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub, open_hub

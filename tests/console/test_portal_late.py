@@ -9,7 +9,7 @@ from typing import get_args
 import httpx2
 import pytest
 
-from pabal.console.portal import PORTAL_COOKIE
+from pabal.console.portal.login import PORTAL_COOKIE
 from pabal.hub import Hub
 from pabal.relay.accounts import rotate_relay_token
 from pabal.relay.auth import authenticate_relay_token, hash_relay_secret, require_owner

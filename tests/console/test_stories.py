@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pabal.console.i18n import Translator
-from pabal.console.trace import link_ids
+from pabal.console.trace.timeline import link_ids
 from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnconfirmed
 from pabal.core.ids import new_id
 from pabal.core.messages import Message

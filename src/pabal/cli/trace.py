@@ -37,7 +37,7 @@ from pabal.trace.notifications import NotificationTrace
 from pabal.trace.relay import MessageTrace
 from pabal.trace.relay_entries import message_status_text
 
-TONE_STYLES = {"bad": "red", "so-so": "yellow", "good": "green", "mended": "cyan"}
+TONE_STYLES = {"bad": "red", "warning": "yellow", "good": "green", "recovered": "cyan"}
 MAX_ERROR_CHARS = 300
 """Characters of an error on one line; --json has all of them."""
 TRACEABLE = (match_event_ids, match_dead_letter_ids, match_notification_ids, match_message_ids, match_reply_ids)

@@ -21,7 +21,8 @@ from pabal.console.pages import (
     redirect_with_flash,
     render_page,
 )
-from pabal.console.trace import dead_letter_url, failed_attempts
+from pabal.console.trace.items import dead_letter_url
+from pabal.console.trace.timeline import failed_attempts
 from pabal.core.duration import parse_duration
 from pabal.core.errors import Invalid
 from pabal.db.tx import Tx

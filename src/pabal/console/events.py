@@ -8,7 +8,8 @@ from starlette.responses import Response
 from pabal.console.guards import Action, Form, Page, operator_actor
 from pabal.console.i18n import translator_for
 from pabal.console.pages import confirm_page, is_count_confirmed, read_filters, redirect_with_flash, render_page
-from pabal.console.trace import event_item, event_timeline, event_url, failed_attempts
+from pabal.console.trace.items import event_item, event_url
+from pabal.console.trace.timeline import event_timeline, failed_attempts
 from pabal.core.actor import Actor
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS
 from pabal.db.tx import Tx

@@ -71,7 +71,7 @@ JINJA_ENV.globals.update(TEMPLATE_GLOBALS)
 
 
 def request_context(request: Request) -> RequestContext:
-    return request.state.visit
+    return request.state.context
 
 
 def render_page(request: Request, template_name: str, *, status: int = 200, **context: object) -> HTMLResponse:

@@ -5,7 +5,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from pabal.console import audit, dead_letters, events, health, live, login, overview, profile, services, trace
+from pabal.console import audit, dead_letters, events, health, live, login, overview, profile
 from pabal.console.chat import chat_routes
 from pabal.console.csrf import is_not_cross_site
 from pabal.console.guards import Action, Page, person_handler, public_handler
@@ -24,8 +24,10 @@ from pabal.console.person import (
     sign_out_person_action,
     switch_person_language_action,
 )
-from pabal.console.portal import portal_routes
+from pabal.console.portal.pages import portal_routes
 from pabal.console.relay import accounts, conversations, messages
+from pabal.console.services import credentials, services, subscriptions
+from pabal.console.trace import page as trace_page
 from pabal.hub import Hub
 from pabal.operators.operators import Role
 
@@ -39,8 +41,10 @@ PAGES: tuple[Page | Action, ...] = (
     *events.PAGES,
     *dead_letters.PAGES,
     *dead_letters.DEAD_LETTER_ACTIONS,
-    *trace.PAGES,
+    *trace_page.PAGES,
     *services.PAGES,
+    *credentials.PAGES,
+    *subscriptions.PAGES,
     *audit.PAGES,
     *profile.PAGES,
     *accounts.RELAY_PAGES,

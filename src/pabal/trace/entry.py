@@ -29,12 +29,12 @@ TraceEntryKind = Literal[
 ]  # fmt: skip
 """The kinds of entries, as the API and the CLI's JSON name them."""
 
-TraceTone = Literal["bad", "so-so", "good", "mended"]
+TraceTone = Literal["bad", "warning", "good", "recovered"]
 TRACE_TONES: dict[str, TraceTone] = {
     **dict.fromkeys(("died", "refused", "unknown"), "bad"),
-    **dict.fromkeys(("failed", "expired", "late", "suppressed"), "so-so"),
+    **dict.fromkeys(("failed", "expired", "late", "suppressed"), "warning"),
     **dict.fromkeys(("completed", "sent"), "good"),
-    **dict.fromkeys(("replayed", "resolved", "shown"), "mended"),
+    **dict.fromkeys(("replayed", "resolved", "shown"), "recovered"),
 }
 """How to colour an entry of each kind; the other kinds are neutral."""
 

@@ -56,7 +56,7 @@ class ExactPathRouter:
             await self._app(scope, receive, send)
             return
         scope["endpoint"] = endpoint
-        request: Request = scope["state"]["visit"].request
+        request: Request = scope["state"]["context"].request
         try:
             response = await endpoint(request)
         except PabalError as error:
@@ -75,7 +75,7 @@ def to_starlette_route(route: Route, hub: Hub) -> StarletteRoute:
 
 async def handle_pabal_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, PabalError)
-    response = error_response(error, error_format_of(request.scope), request.state.visit.id)
+    response = error_response(error, error_format_of(request.scope), request.state.context.id)
     if response.status_code >= 500:  # noqa: PLR2004 server errors are logged, client errors are not
         log.error("request failed", error=str(error), exc_info=error if response.status_code == 500 else None)  # noqa: PLR2004
     return response
@@ -93,6 +93,6 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
             refusal = MethodNotAllowed(f"{request.method} is not allowed here. Allowed: {headers.get('Allow', '')}")
         case _:
             refusal = RequestError(error.detail)
-    response = error_response(refusal, error_format_of(request.scope), request.state.visit.id)
+    response = error_response(refusal, error_format_of(request.scope), request.state.context.id)
     response.headers.update(headers)
     return response

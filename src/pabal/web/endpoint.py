@@ -64,7 +64,7 @@ def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
 def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[Request], Awaitable[Any]]:
     by_type: dict[Any, Callable[[Request], Awaitable[Any]]] = {
         Hub: lambda _request: wrap_awaitable(hub),
-        RequestContext: lambda request: wrap_awaitable(request.state.visit),
+        RequestContext: lambda request: wrap_awaitable(request.state.context),
     }
     if route.permission or route.person_auth:
         caller_type = (

@@ -63,7 +63,7 @@ class RequestMiddleware:
             user_agent=request.headers.get("user-agent", ""),
             request=request,
         )
-        scope.setdefault("state", {})["visit"] = context
+        scope.setdefault("state", {})["context"] = context
         status, seconds_to_start = 0, 0.0
 
         async def send_with_headers(message: Message) -> None:

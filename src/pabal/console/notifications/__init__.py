@@ -1,1 +1,1 @@
-"""The room of notifications: their log, templates, rules, addresses that refuse us."""
+"""Notifications: the log, templates, rules and failing addresses."""

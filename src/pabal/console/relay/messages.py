@@ -10,7 +10,7 @@ from pabal.console.i18n import translator_for
 from pabal.console.pages import read_filters, render_page
 from pabal.console.relay.accounts import PAGE_SIZE, RELAY_PATH
 from pabal.console.relay.conversations import raw_query_param, resolve_account_filter
-from pabal.console.trace import build_timeline
+from pabal.console.trace.timeline import build_timeline
 from pabal.core.errors import Invalid
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession

@@ -1,0 +1,1 @@
+"""The portal of bot owners."""

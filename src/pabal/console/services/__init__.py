@@ -1,0 +1,1 @@
+"""Services, their credentials and their subscriptions."""

@@ -1,0 +1,156 @@
+"""The list of services, and a service with its permissions, secrets, tokens and subscriptions."""
+
+from starlette.datastructures import ImmutableMultiDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pabal.console.guards import Action, Form, Page, operator_actor
+from pabal.console.pages import (
+    confirm_page,
+    is_confirmed,
+    redirect_with_flash,
+    render_page,
+    secret_page,
+)
+from pabal.console.services.credentials import OVERLAPS, newest_secret_id
+from pabal.console.services.paths import SERVICES_PATH, read_service_name
+from pabal.console.services.subscriptions import subscription_display_state, subscription_target
+from pabal.core.errors import Conflict, Invalid, RequestError
+from pabal.events import subscriptions
+from pabal.events.events import EventAccess
+from pabal.events.subscriptions import list_subscriptions
+from pabal.hub import Hub
+from pabal.operators.operators import OperatorSession
+from pabal.tokens import inspect, services
+from pabal.tokens.inspect import count_live_families_capped, list_live_families
+from pabal.tokens.permission import Permission, expand_permissions
+from pabal.tokens.services import (
+    add_service,
+    count_live_families,
+    find_service,
+    list_live_secrets,
+    list_service_summaries,
+    set_service_active,
+)
+from pabal.web.errors import error_status
+from pabal.web.pagination import decode_cursor, next_cursor
+
+PAGE_SIZE = 50
+FAMILIES_PAGE_SIZE = 20
+MAX_DESCRIPTION_LENGTH = 500
+EMPTY_FORM: Form = ImmutableMultiDict[str, str]()
+
+
+async def services_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    return await render_services_page(hub, request, session)
+
+
+async def render_services_page(
+    hub: Hub, request: Request, session: OperatorSession, error: RequestError | None = None, fields: Form = EMPTY_FORM
+) -> Response:
+    """List the services by name, with the form to add one. A rejected form is shown again with its error."""
+    after = request.query_params.get("cursor", "").replace("\0", "")
+    async with hub.autocommit() as tx:
+        rows = await list_service_summaries(tx, after=after, limit=PAGE_SIZE + 1)
+    return render_page(
+        request,
+        "services/list.html",
+        status=error_status(type(error)) if error else 200,
+        session=session,
+        error=error,
+        fields=fields,
+        rows=rows[:PAGE_SIZE],
+        max_families=inspect.MAX_COUNTED_FAMILIES,
+        permissions=tuple(Permission),
+        next_cursor=rows[PAGE_SIZE - 1].name if len(rows) > PAGE_SIZE else None,
+        current_cursor=after,
+    )
+
+
+async def service_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    name = read_service_name(request)
+    after = decode_cursor(request.query_params.get("cursor") or None)
+    async with hub.autocommit() as tx:
+        service = await find_service(tx, name)
+        secrets = await list_live_secrets(tx, name)
+        family_count = await count_live_families_capped(tx, name)
+        families = await list_live_families(tx, name, after=after, limit=FAMILIES_PAGE_SIZE)
+        rows = await list_subscriptions(
+            tx, EventAccess(name, all_services=False), limit=subscriptions.MAX_SUBSCRIPTIONS
+        )
+    permissions = expand_permissions(service.permissions)
+    return render_page(
+        request,
+        "services/detail.html",
+        session=session,
+        service=service,
+        secrets=secrets,
+        newest_secret_id=newest_secret_id(secrets),
+        live_families=family_count,
+        max_families=inspect.MAX_COUNTED_FAMILIES,
+        families=families,
+        next_cursor=next_cursor(families, FAMILIES_PAGE_SIZE, time_field="expires_at"),
+        current_cursor=after,
+        subscriptions=[
+            (row, subscription_display_state(row, service.now), subscription_target(row, session)) for row in rows
+        ],
+        permissions=[permission for permission in Permission if permission in permissions],
+        overlaps=tuple(OVERLAPS),
+        is_hub=name == services.HUB_SERVICE,
+    )
+
+
+async def add_service_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    """Add a service and show its secret once. Sending the form again fails, because the name is taken."""
+    name, description = fields.get("name", "").strip(), fields.get("description", "").strip()
+    if description and (not description.isprintable() or len(description) > MAX_DESCRIPTION_LENGTH):
+        error = Invalid.of_field("description", f"must be one line of at most {MAX_DESCRIPTION_LENGTH} characters")
+        return await render_services_page(hub, request, session, error, fields)
+    try:
+        async with hub.transaction() as tx:
+            service, secret = await add_service(
+                tx,
+                name,
+                fields.getlist("permission"),
+                operator_actor(request, session),
+                description=description or None,
+            )
+    except (Invalid, Conflict) as error:
+        return await render_services_page(hub, request, session, error, fields)
+    return secret_page(request, session, "services.secret.new", secret, f"{SERVICES_PATH}/{service.name}")
+
+
+async def disable_service_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    """Disable a service. Its tokens are rejected until it is enabled again."""
+    name = read_service_name(request)
+    async with hub.transaction() as tx:
+        await find_service(tx, name)
+        family_count = await count_live_families(tx, name)
+        if not is_confirmed(fields):
+            return confirm_page(
+                request,
+                session,
+                text_id="services.disable.confirm",
+                count=family_count,
+                fields=fields,
+                return_url=f"{SERVICES_PATH}/{name}",
+                name=name,
+            )
+        await set_service_active(tx, name, operator_actor(request, session), active=False)
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.disable.done")
+
+
+async def enable_service_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
+    name = read_service_name(request)
+    async with hub.transaction() as tx:
+        await set_service_active(tx, name, operator_actor(request, session), active=True)
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.enable.done")
+
+
+PAGES = (
+    Page(SERVICES_PATH, services_page),
+    Page(SERVICES_PATH + "/{name}", service_page),
+    Action(SERVICES_PATH, add_service_action),
+    Action(SERVICES_PATH + "/{name}/disable", disable_service_action),
+    Action(SERVICES_PATH + "/{name}/enable", enable_service_action),
+)

@@ -1,0 +1,1 @@
+"""The trace page: its subjects, its timeline and the page itself."""

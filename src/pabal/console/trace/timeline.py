@@ -1,0 +1,147 @@
+"""The timeline of a trace: its entries in chronological order, and the failed attempts of an event."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from markupsafe import Markup
+
+from pabal.console.i18n import Translator
+from pabal.console.trace.items import dead_letter_url, event_url, traced_items
+from pabal.core.messages import duration_message
+from pabal.trace import TRACE_TONES, FullEventTrace, FullNotificationTrace, Trace, TraceEntry, label_events
+from pabal.trace.events import EventTrace
+from pabal.trace.relay import MessageTrace
+
+UUID_PATTERN = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.ASCII)  # Hangul may follow directly
+MESSAGE_LINK_KINDS = frozenset({"carried", "shown"})
+"""Kinds of entries whose text contains the id of another message."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySubject:
+    """What an entry of the timeline is about; empty where a trace has only one subject."""
+
+    kind: str = ""
+    id: UUID | None = None
+    name: str = ""
+
+
+UNNAMED_SUBJECT = EntrySubject()
+EntryWithSubject = tuple[TraceEntry, EntrySubject]
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """An entry with the time since the previous one, its duration and its subject."""
+
+    at: datetime
+    elapsed: str
+    duration: str
+    kind: str
+    tone: str
+    text: Markup
+    subject: EntrySubject
+    href: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """A failed attempt, as recorded by an event or its dead letter."""
+
+    number: object
+    at: datetime
+    duration: str
+    worker: str
+    error: str
+
+
+def build_timeline(t: Translator, trace: Trace) -> list[TimelineEntry]:
+    """Return all entries of a trace in chronological order."""
+    urls = {item.id: item.href for item in traced_items(t, trace)}
+    match trace:
+        case FullEventTrace():
+            entries = entries_with_subjects(t, trace)
+        case FullNotificationTrace():
+            urls |= {entry.event_id: event_url(entry.event_id) for entry in trace.event_entries if entry.event_id}
+            notification = EntrySubject("notification", trace.trace.request.id)
+            entries = [
+                *((entry, EntrySubject("event", entry.event_id)) for entry in trace.event_entries),
+                *((entry, notification) for entry in trace.trace.entries),
+            ]
+        case MessageTrace():
+            entries = [(entry, UNNAMED_SUBJECT) for entry in trace.entries]
+    return timeline_entries(t, sorted(entries, key=lambda pair: pair[0].at), urls)
+
+
+def entries_with_subjects(t: Translator, trace: FullEventTrace) -> list[EntryWithSubject]:
+    """Pair the entries with their subjects, which are named only where there are several."""
+    names = {event: t.translate(label) for event, label in label_events(trace.trace).items()}
+    notifications = trace.notifications.traces
+    entries: list[EntryWithSubject] = []
+    for entry in trace.trace.entries:
+        if entry.event_id is None:
+            continue
+        subject = EntrySubject("event", entry.event_id, names.get(entry.event_id, ""))
+        entries.append((entry, subject if names or notifications else UNNAMED_SUBJECT))
+    for notification in notifications:
+        channel = t.variant("notifications.channel", notification.request.recipient_type)
+        subject = EntrySubject("notification", notification.request.id, f"→ {channel}")
+        entries.extend((entry, subject) for entry in notification.entries)
+    return entries
+
+
+def event_timeline(t: Translator, trace: EventTrace, event_id: UUID) -> list[TimelineEntry]:
+    """Return the entries of the event itself. The trace page also has those of its deliveries."""
+    urls: dict[UUID, str | None] = {letter.id: dead_letter_url(letter.id) for letter in trace.dead_letters}
+    urls |= {event.id: event_url(event.id) for event in trace.events}
+    entries = ((entry, UNNAMED_SUBJECT) for entry in trace.entries if entry.event_id == event_id)
+    return timeline_entries(t, entries, urls)
+
+
+def timeline_entries(
+    t: Translator, entries: Iterable[EntryWithSubject], urls: Mapping[UUID, str | None]
+) -> list[TimelineEntry]:
+    timeline: list[TimelineEntry] = []
+    previous: datetime | None = None
+    for entry, subject in entries:
+        timeline.append(
+            TimelineEntry(
+                at=entry.at,
+                elapsed=t.translate(duration_message(entry.at - previous)) if previous else "",
+                duration=t.translate(duration_message(entry.took)) if entry.took is not None else "",
+                kind=entry.kind if t.has_variant("trace.entry", entry.kind) else "other",
+                tone=TRACE_TONES.get(entry.kind, ""),
+                text=link_ids(t.translate(entry.says), entry.kind, urls),
+                subject=subject,
+                href=urls.get(subject.id) if subject.id else None,
+            )
+        )
+        previous = entry.at
+    return timeline
+
+
+def link_ids(text: str, kind: str, urls: Mapping[UUID, str | None]) -> Markup:
+    """Turn the ids in a text into links to their pages."""
+    html, position = Markup(), 0
+    for match in UUID_PATTERN.finditer(text):
+        url = urls.get(UUID(match[0]))
+        if url is None and kind in MESSAGE_LINK_KINDS:
+            url = f"/console/trace?id={match[0]}"
+        if url:
+            link = Markup('<a href="{}">{}</a>').format(url, match[0])
+            html, position = html + text[position : match.start()] + link, match.end()
+    return html + text[position:]
+
+
+def failed_attempts(t: Translator, history: Iterable[Mapping[str, object]] | None) -> list[FailedAttempt]:
+    return [parse_failed_attempt(t, row) for row in history or ()]
+
+
+def parse_failed_attempt(t: Translator, row: Mapping[str, object]) -> FailedAttempt:
+    at, began = datetime.fromisoformat(str(row["at"])), row.get("began")
+    duration = t.translate(duration_message(at - datetime.fromisoformat(str(began)))) if began else ""
+    worker, error = str(row.get("worker") or ""), str(row.get("error") or "")
+    return FailedAttempt(row.get("attempt", ""), at, duration, worker, error)
