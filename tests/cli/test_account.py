@@ -115,3 +115,12 @@ async def test_a_refusal_is_one_line(run: Run, args: list[str], code: int, resul
     [line] = refused.stderr.splitlines()
     assert result in line
     assert refused.stdout == ""
+
+
+async def test_the_verbs_of_the_previous_version_still_work_and_are_hidden(run: Run, ask: Ask) -> None:
+    created = ask("create", "mina")
+    help_text = run("--help").stdout
+
+    assert ask("delete", "mina", "--yes") == {"deleted": created["id"]}
+    assert "│ create" not in help_text
+    assert "│ delete" not in help_text

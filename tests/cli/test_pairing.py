@@ -76,6 +76,26 @@ async def test_an_operator_approves_and_denies(hub: Hub, owner: Connection, ask:
     assert await connection_of(owner, "min") == ("PAIRED", bot.account)
 
 
+async def test_a_code_is_printed_for_a_database_of_the_command_line(
+    hub: Hub, folder: Path, database_urls: DatabaseUrls
+) -> None:
+    await an_owner(hub)
+
+    arguments = ("pairing", "add", "owner", "--database-url", database_urls.main)
+    printed = pabal(*arguments, folder=folder, PABAL_DATABASE_DIRECT_URL=database_urls.main).stdout
+
+    assert re.search(r"^/pair [A-Z2-9]{4}-[A-Z2-9]{4}$", printed, re.MULTILINE)
+
+
+async def test_invalid_settings_are_refused_before_a_code_is_created(hub: Hub, owner: Connection, run: Run) -> None:
+    await an_owner(hub)
+
+    refused = run("pairing", "add", "owner", code=2, PABAL_PORT="none")
+
+    assert "PABAL_PORT" in refused.stderr
+    assert await owner.fetchval("select count(*) from public.pairing_codes") == 0
+
+
 @pytest.mark.parametrize(
     ("args", "code", "result"),
     [

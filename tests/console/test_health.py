@@ -40,7 +40,7 @@ async def test_the_findings_with_what_to_do(viewer: Signed) -> None:
     assert row(english, "doorbell") == "OK doorbell NOTIFY reaches LISTEN"
     assert row(english, "webhook secret") == "OK webhook secret set"
     assert re.search(r"^정상 스키마 마이그레이션 \d+개를 모두 적용했습니다$", row(korean, "스키마"))
-    assert row(korean, "알림 채널(LISTEN)") == "정상 알림 채널(LISTEN) NOTIFY가 LISTEN에 전달됩니다"
+    assert row(korean, "LISTEN 연결") == "정상 LISTEN 연결 NOTIFY가 LISTEN에 전달됩니다"
     assert "모든 점검을 통과했습니다." in korean.text
 
 

@@ -199,7 +199,7 @@ async def test_the_explanation_mentions_resends(notifier: NotificationHub, langu
         copy = await explain_notification(tx, resent.id, ALL_SERVICES, language, str)
         notification = await find_notification(tx, resent.id, ALL_SERVICES)
 
-    assert before.lines[-1].says.endswith(f"pabal notify again {request}")
+    assert before.lines[-1].says.endswith(f"pabal notification resend {request}")
     assert str(resent.id) in original.lines[-1].says
     lines = [line.says for line in copy.lines if line.part == "asked"]
     assert "mina" in lines[0]

@@ -187,6 +187,10 @@ def account_remove(
         print_text(f"{replace_unprintable(account.openclaw_user_id)} deleted")
 
 
+app.command(account_add, name="create", show=False)  # the verbs of 0.1, kept for one version
+app.command(account_remove, name="delete", show=False)
+
+
 async def resolve_account_id(tx: Tx, account_ref: str) -> UUID:
     """Return the id of the account with this id, short id or name. A name wins over a prefix that looks like an id."""
     pattern = parse_id_pattern(account_ref)

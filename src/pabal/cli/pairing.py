@@ -48,11 +48,16 @@ def pairing_add(
         account = await resolve_account_id(tx, account_ref)
         return await create_pairing_code(tx, account, cli_actor(), lifetime=expires)
 
+    prefix = "" if json else load_command_prefix(connection)  # before the code exists: invalid settings end the command
     code = run_transaction(connection, create)
     if json:
         print_json(asdict(code))
         return
+    print_text(f"{prefix}pair {code.code}")
+    print_text(f"Valid until {local_time(code.expires_at)}, for one user.")
+
+
+def load_command_prefix(connection: Connection) -> str:
     from pabal.settings import load_settings
 
-    print_text(f"{load_settings().command_prefix}pair {code.code}")
-    print_text(f"Valid until {local_time(code.expires_at)}, for one user.")
+    return load_settings(data_dir=connection.data_dir, database_url=connection.database_url).command_prefix

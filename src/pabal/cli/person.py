@@ -30,7 +30,8 @@ PersonArgument = Annotated[str, Parameter(name="PERSON", help="The Discord user 
 @app.command(
     name="preferences",
     help_epilogue=examples(
-        "person preferences 80351110224678912", "person preferences 80351110224678912 --set locale=ko --set dm=off"
+        "person preferences 80351110224678912",
+        "person preferences 80351110224678912 --set locale=ko --set dm_enabled=off",
     ),
 )
 def person_preferences(

@@ -72,7 +72,7 @@ class RevocationResult:
 
 
 @app.command(
-    name="issue", help_epilogue=examples("token issue shop", "token issue shop --scope event:publish --no-refresh")
+    name="issue", help_epilogue=examples("token issue shop", "token issue shop --scope events:publish --no-refresh")
 )
 def token_issue(
     service: Annotated[str, Parameter(name="SERVICE", help="The service the token is for.")],

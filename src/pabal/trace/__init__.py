@@ -21,7 +21,7 @@ from pabal.trace.events import (
     EventTrace,
     FullEventTrace,
     add_notifications,
-    ambiguous_id,
+    ambiguous_trace_id,
     broadcast_status_text,
     collect_event_trace,
     find_event_matches,
@@ -67,7 +67,7 @@ async def resolve_trace(tx: Tx, name: str) -> Trace:
         case [found]:
             return await trace_match(tx, found)
         case several:
-            raise ambiguous_id(name, several)
+            raise ambiguous_trace_id(name, several)
 
 
 async def find_trace_matches(tx: Tx, prefix: str) -> list[TraceMatch]:

@@ -77,13 +77,13 @@ async def trace_event(tx: Tx, name: str) -> EventTrace:
         case []:
             pass
         case several:
-            raise ambiguous_id(name, several)
+            raise ambiguous_trace_id(name, several)
     if correlated := await tx.column(Q.list_correlated_event_ids, correlation_id=name, limit=MAX_TRACED_EVENTS):
         return await collect_event_trace(tx, name, "correlation", correlated)
     raise NotFound(f"No event, delivery, dead letter or correlation id matches {name}")
 
 
-def ambiguous_id(prefix: str, matches: list[TraceMatch]) -> Invalid:
+def ambiguous_trace_id(prefix: str, matches: list[TraceMatch]) -> Invalid:
     ids = ", ".join(str(match.id) for match in matches[:MAX_LISTED_MATCHES])
     more = " …" if len(matches) > MAX_LISTED_MATCHES else ""
     return Invalid.of_field("id", f"several ids start with {prefix}: {ids}{more}")

@@ -1,6 +1,7 @@
 """Explain step by step why a recipient did or did not get a notification.
 
-The sentences are in `decision_texts`; this module selects and orders them. It only states what the rows record.
+The sentences are in `notifications.decision.texts`; this module selects and orders them, and states only what the rows
+record.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

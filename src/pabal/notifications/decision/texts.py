@@ -17,7 +17,7 @@ CATEGORY_TEXTS: Mapping[str, BilingualText] = {
     NotificationCategory.SYSTEM: ("시스템", "system"),
 }
 CHANNEL_TEXTS: Mapping[str, BilingualText] = {
-    NotificationChannel.USER_DM: ("Discord 개인 메시지", "Discord direct message"),
+    NotificationChannel.USER_DM: ("Discord DM", "Discord direct message"),
     NotificationChannel.GUILD_AUDIT_CHANNEL: ("길드 감사 채널", "guild audit channel"),
     NotificationChannel.DASHBOARD_TOAST: ("대시보드", "dashboard"),
 }
@@ -39,8 +39,8 @@ STEP_TEXTS: Mapping[str, BilingualText] = {
         "길드 감사 채널에는 수신 설정이 없습니다.",
         "Guild audit channels have no preferences.",
     ),
-    DecisionStep.DM_ENABLED: ("개인 메시지 수신이 켜져 있습니다.", "Direct messages are on."),
-    DecisionStep.DM_DISABLED: ("개인 메시지 수신이 꺼져 있습니다.", "Direct messages are off."),
+    DecisionStep.DM_ENABLED: ("DM 수신이 켜져 있습니다.", "Direct messages are on."),
+    DecisionStep.DM_DISABLED: ("DM 수신이 꺼져 있습니다.", "Direct messages are off."),
     DecisionStep.CATEGORY_ON: ("{category} 알림이 켜져 있습니다.", "Notifications for {category} are on."),
     DecisionStep.CATEGORY_OFF: ("{category} 알림이 꺼져 있습니다.", "Notifications for {category} are off."),
     DecisionStep.NO_FLAG: ("{category} 알림은 끌 수 없습니다.", "Notifications for {category} cannot be turned off."),
@@ -63,11 +63,11 @@ STEP_TEXTS: Mapping[str, BilingualText] = {
     ),
     DecisionStep.AT_SEND: ("보내기 직전에 다시 확인했습니다.", "Checked again before sending."),
     DecisionStep.FIRST_OF_INCIDENT: (
-        "최근 1분 안에 같은 사건을 알린 적이 없고, 긴급 알림이 몰리지도 않았습니다.",
+        "최근 1분 안에 같은 인시던트를 알린 적이 없고, 긴급 알림이 몰리지도 않았습니다.",
         "The incident was not reported in the last minute, and there was no storm of emergencies.",
     ),
     DecisionStep.SAME_INCIDENT: (
-        "같은 사건을 1분 안에 이미 알렸습니다.",
+        "같은 인시던트를 1분 안에 이미 알렸습니다.",
         "The same incident was reported in the last minute.",
     ),
     DecisionStep.TOO_MANY_EMERGENCIES: (
@@ -81,7 +81,7 @@ STEP_TEXTS: Mapping[str, BilingualText] = {
 }
 END_TEXTS: Mapping[str, BilingualText] = {
     SuppressReason.DM_DISABLED: (
-        "보내지 않았습니다. 개인 메시지 수신이 꺼져 있습니다.",
+        "보내지 않았습니다. DM 수신이 꺼져 있습니다.",
         "Not sent: direct messages are off.",
     ),
     SuppressReason.CATEGORY_OFF: (
@@ -106,29 +106,29 @@ END_TEXTS: Mapping[str, BilingualText] = {
     ),
     SuppressReason.CANCELLED: ("보내지 않았습니다. 요청이 취소되었습니다.", "Not sent: it was cancelled."),
     "exhausted": ("실패했습니다. 세 번 시도했지만 전달하지 못했습니다.", "Failed: all three attempts failed."),
-    "refused": ("실패했습니다. 받는 쪽이 거부했습니다.", "Failed: the recipient's address refused it."),
+    "refused": ("실패했습니다. 수신자가 거부했습니다.", "Failed: the recipient's address refused it."),
     "unknown": (
-        "실패했습니다. 작업자가 응답하지 않아 전달 여부를 알 수 없습니다.",
+        "실패했습니다. 워커가 응답하지 않아 전달 여부를 알 수 없습니다.",
         "Failed: the worker disappeared, so it may or may not have been delivered.",
     ),
-    "unrenderable": ("실패했습니다. 문구를 만들 수 없었습니다.", "Failed: the text could not be rendered."),
+    "unrenderable": ("실패했습니다. 본문을 만들지 못했습니다.", "Failed: the text could not be rendered."),
 }
 NEXT_STEP_TEXTS: Mapping[str, BilingualText] = {
     SuppressReason.DM_DISABLED: (
-        "개인 메시지 수신을 켜면 다음 알림부터 보냅니다: pabal notify prefs {recipient} --set dm_enabled=true",
-        "To send the next one, turn on direct messages: pabal notify prefs {recipient} --set dm_enabled=true",
+        "DM 수신을 켜면 다음 알림부터 보냅니다: pabal person preferences {recipient} --set dm_enabled=true",
+        "For the next one, turn on direct messages: pabal person preferences {recipient} --set dm_enabled=true",
     ),
     SuppressReason.CATEGORY_OFF: (
-        "{category} 알림을 켜면 다음 알림부터 보냅니다: pabal notify prefs {recipient} --set {flag}=true",
-        "To send the next one, turn on notifications for {category}: pabal notify prefs {recipient} --set {flag}=true",
+        "{category} 알림을 켜면 다음 알림부터 보냅니다: pabal person preferences {recipient} --set {flag}=true",
+        "For the next one, turn on {category} notifications: pabal person preferences {recipient} --set {flag}=true",
     ),
     SuppressReason.DUPLICATE: (
         "다른 알림이라면 다른 키로 요청해 주세요.",
         "If it is a different notification, request it with another key.",
     ),
     SuppressReason.ADDRESS_UNHEALTHY: (
-        "받는 쪽에서 봇의 메시지를 허용한 뒤 주소를 정상으로 표시해 주세요: pabal notify heal {channel} {recipient}",
-        "When the recipient allows the bot's messages, mark it as working: pabal notify heal {channel} {recipient}",
+        "수신자가 봇의 메시지를 허용한 뒤 주소를 정상으로 표시해 주세요: pabal address enable {channel} {recipient}",
+        "When the recipient allows the bot's messages, mark it as working: pabal address enable {channel} {recipient}",
     ),
     SuppressReason.EXPIRED: (
         "유효 시간을 늘리거나, 알림이 밀리는 원인을 확인해 주세요: pabal doctor",
@@ -144,29 +144,29 @@ NEXT_STEP_TEXTS: Mapping[str, BilingualText] = {
         "Fix the last error above. The next notification has three attempts of its own.",
     ),
     "refused": (
-        "받는 쪽에서 봇의 메시지를 허용한 뒤 실행해 주세요: pabal notify heal {channel} {recipient}",
-        "When the recipient allows the bot's messages, run: pabal notify heal {channel} {recipient}",
+        "수신자가 봇의 메시지를 허용한 뒤 실행해 주세요: pabal address enable {channel} {recipient}",
+        "When the recipient allows the bot's messages, run: pabal address enable {channel} {recipient}",
     ),
     "unknown": (
         "받았는지 확인하고, 받지 못했다면 다시 보내 주세요.",
         "Ask the recipient whether it arrived. If not, send it again.",
     ),
     "unrenderable": (
-        "템플릿과 값이 맞는지 확인해 주세요: pabal notify check, pabal notify preview {template}",
-        "Check that the template and the payload match: pabal notify check, pabal notify preview {template}",
+        "템플릿과 페이로드가 맞는지 확인해 주세요: pabal template check, pabal template preview {template}",
+        "Check that the template and the payload match: pabal template check, pabal template preview {template}",
     ),
 }
 OUTCOME_TEXTS: Mapping[str, BilingualText] = {
     "done": ("{attempt}번째 시도: 전달했습니다.", "Attempt {attempt}: delivered."),
     "retry": ("{attempt}번째 시도: 실패했습니다. {why}", "Attempt {attempt} failed: {why}"),
-    "snooze": ("미뤘습니다. 시도 횟수에는 넣지 않습니다. {why}", "Delayed, without counting an attempt: {why}"),
+    "snooze": ("연기했습니다. 시도 횟수에 포함되지 않습니다. {why}", "Delayed, without counting an attempt: {why}"),
     "dead": (
-        "{attempt}번째 시도: 실패했고 더 시도하지 않습니다. {why}",
+        "{attempt}번째 시도: 최종 실패했습니다. {why}",
         "Attempt {attempt} failed, and no other follows: {why}",
     ),
     "suppressed": ("보내기 직전에 중단했습니다.", "Suppressed before sending."),
     "unknown": (
-        "{attempt}번째 시도: 작업자가 응답하지 않아 결과를 알 수 없습니다. {why}",
+        "{attempt}번째 시도: 워커가 응답하지 않아 결과를 알 수 없습니다. {why}",
         "Attempt {attempt}: unknown, the worker disappeared: {why}",
     ),
 }
@@ -209,12 +209,12 @@ EXPLANATION_TEXTS: Mapping[str, BilingualText] = {
     "read": ("대시보드에서 {at}에 읽었습니다.", "Read at {at}."),
     "archived": ("대시보드에서 {at}에 보관했습니다.", "Archived at {at}."),
     "gone": ("대시보드에서 삭제되었습니다.", "No longer in the dashboard."),
-    "held": ("지금 {worker} 작업자가 보내고 있습니다.", "{worker} is sending it now."),
-    "due": ("작업자를 기다리고 있습니다.", "Due now, waiting for a worker."),
+    "held": ("지금 워커 {worker}에서 보내고 있습니다.", "{worker} is sending it now."),
+    "due": ("워커를 기다리고 있습니다.", "Due now, waiting for a worker."),
     "later": ("{at}에 보낼 예정입니다.", "Scheduled for {at}."),
     "resend": (
-        "원인을 해결한 뒤 이 알림을 다시 보내려면: pabal notify again {id}",
-        "To send this notification again after fixing the cause: pabal notify again {id}",
+        "원인을 해결한 뒤 이 알림을 다시 보내려면: pabal notification resend {id}",
+        "To send this notification again after fixing the cause: pabal notification resend {id}",
     ),
     "resent": ("{id} 알림으로 다시 보냈습니다.", "Sent again as {id}."),
     "failure": ("마지막 오류: {why}", "Last error: {why}"),
