@@ -95,9 +95,18 @@ class TransactionalHandler:
         return settled, leased[len(outcomes) :]
 
     async def _handle_individually(self, events: Sequence[ClaimedEvent], error: Exception) -> set[UUID]:
-        """Handle each event alone. An event that fails alone is settled with its error."""
+        """Handle each event alone. An event that fails alone is settled with its error.
+
+        If the database refuses that too, the event is left until its lease expires.
+        """
         if len(events) > 1:
             return {event_id for event in events for event_id in await self.handle_events([event])}
         log.error("handler failed", lane=LANE.name, row=str(events[0].id), error=f"{type(error).__name__}: {error}")
-        async with self._db.transaction() as tx:
-            return await LANE.settle(tx, [Settlement(events[0], retry_from_exception(error))])
+        try:
+            async with self._db.transaction() as tx:
+                return await LANE.settle(tx, [Settlement(events[0], retry_from_exception(error))])
+        except (RetryableError, Unavailable):
+            raise
+        except Exception as refusal:  # noqa: BLE001 must not fail the other events of the batch
+            log.error("settle refused", lane=LANE.name, row=str(events[0].id), error=str(refusal))
+            return set()
