@@ -1,7 +1,9 @@
-"""Handlers that run in the transaction that settles their events."""
+"""Handlers that run in the transaction that settles their events, when an event, a handler or a shutdown fails."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -61,3 +63,39 @@ async def test_an_event_whose_outcome_is_refused_stays_leased_and_the_others_are
         retries = await events.owner.fetchval("select sum(retry_count) from public.event_queue")
 
     assert retries == 0
+
+
+async def test_stopping_rolls_back_a_batch_that_does_not_end_and_releases_its_events(hub: Hub, events: Events) -> None:
+    await events.put(3)
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def hang(_tx: Tx, _batch: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return []
+
+    async with asyncio.timeout(5):
+        async with working(
+            hub, TransactionalHandler(hub.db, hang).handle, shutdown_grace=timedelta(milliseconds=50)
+        ) as worker:
+            await started.wait()
+            worker.stop()
+
+    assert cancelled.is_set()
+    assert await events.states() == {"pending": 3}
+
+
+async def test_a_handler_that_is_cancelled_by_what_it_awaits_fails_its_events(hub: Hub, events: Events) -> None:
+    await events.put()
+
+    async def cancel(_tx: Tx, _batch: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
+        raise asyncio.CancelledError
+
+    async def has_failed() -> bool:
+        return await events.owner.fetchval("select error_code from public.event_queue") == "CancelledError"
+
+    async with working(hub, TransactionalHandler(hub.db, cancel).handle):
+        await until(has_failed)
