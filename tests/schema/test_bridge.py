@@ -210,3 +210,12 @@ async def test_a_database_that_needs_the_bridge_is_not_reverted(server: Cluster)
 
     with pytest.raises(MigrationError, match="run `pabal migrate up` first"):
         await revert_migrations(url)
+
+
+async def test_the_bridge_does_not_pass_the_requested_migration(server: Cluster) -> None:
+    url = await old_database(server)
+
+    with pytest.raises(MigrationError, match="can only be moved to the newest migration"):
+        await apply_migrations(url, to=load_migrations()[0].version)
+
+    assert (await read_migration_status(url)).needs_bridge

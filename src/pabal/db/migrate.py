@@ -72,6 +72,11 @@ async def apply_migrations(
                 status = await _read_status(conn, known, bridge)
                 check_migration_status(status, known)
                 if status.needs_bridge and bridge is not None:
+                    if to is not None and to < known[-1].version:
+                        raise MigrationError(
+                            "the database was migrated by a development version of Pabal and can only be moved to the"
+                            " newest migration: run `pabal migrate up` without a target"
+                        )
                     await _apply_bridge(conn, bridge, known)
                     applied = known
                 else:

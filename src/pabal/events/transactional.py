@@ -1,10 +1,10 @@
 """Handlers that run in the transaction that settles their events: both happen, or neither."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
+from pabal.core.backoff import spread
 from pabal.core.errors import Unavailable
 from pabal.core.log import get_logger
 from pabal.db.errors import RetryableError
@@ -19,6 +19,7 @@ log = get_logger()
 
 FIRST_RETRY_PAUSE = 0.05
 
+WaitingEvent = tuple[ClaimedEvent, asyncio.Future[Settled]]
 BatchHandler = Callable[[Tx, Sequence[ClaimedEvent]], Awaitable[Sequence[Outcome]]]
 """Handles the first of these events, at least one, and returns an outcome for each event it handled."""
 
@@ -32,7 +33,8 @@ class TransactionalHandler:
     def __init__(self, db: Database, handle_batch: BatchHandler) -> None:
         self._db = db
         self._handle_batch = handle_batch
-        self._waiting: list[tuple[ClaimedEvent, asyncio.Future[Settled]]] = []
+        self._waiting: list[WaitingEvent] = []
+        self._running: list[WaitingEvent] = []
         self._runner: asyncio.Task[None] | None = None
 
     async def handle(self, event: ClaimedEvent) -> Settled:
@@ -41,29 +43,46 @@ class TransactionalHandler:
         self._waiting.append((event, settled))
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())
-        return await settled
+        try:
+            return await settled
+        except asyncio.CancelledError:
+            self._cancel_abandoned_run()
+            raise
+
+    def _cancel_abandoned_run(self) -> None:
+        """Roll back the running transaction if the worker has cancelled all events.
+
+        A worker that stops releases these rows next and would otherwise wait for the transaction that locks them.
+        """
+        if self._runner is not None and not pending_futures([*self._running, *self._waiting]):
+            self._runner.cancel()
+            self._runner = None
 
     async def _run(self) -> None:
         pause = FIRST_RETRY_PAUSE
         while self._waiting:
-            # The worker cancels the handler of an event whose lease it lost or gave back.
+            # The worker cancels the handler of an event whose lease it lost or released.
             batch, self._waiting = [entry for entry in self._waiting if not entry[1].done()], []
+            self._running = batch
             try:
                 await self.handle_events([event for event, _ in batch])
             except (RetryableError, Unavailable) as error:
                 log.warning("transaction delayed", lane=LANE.name, rows=len(batch), error=str(error))
                 self._waiting = batch + self._waiting
-                await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 jitter, not a secret
+                await asyncio.sleep(spread(pause))
                 pause = min(pause * 2, MAX_RETRY_PAUSE)
+            except asyncio.CancelledError:
+                if is_being_cancelled():
+                    raise
+                for _, settled in batch:  # raised by something the handler awaited: the worker settles them as failed
+                    settled.cancel()
             except Exception as error:  # noqa: BLE001 the worker settles each event as failed
-                for _, settled in batch:
-                    if not settled.done():
-                        settled.set_exception(error)
+                for settled in pending_futures(batch):
+                    settled.set_exception(error)
             else:
                 pause = FIRST_RETRY_PAUSE
-                for _, settled in batch:
-                    if not settled.done():
-                        settled.set_result(SETTLED)
+                for settled in pending_futures(batch):
+                    settled.set_result(SETTLED)
 
     async def handle_events(self, events: Sequence[ClaimedEvent]) -> set[UUID]:
         """Handle and settle events in as many transactions as the handler needs; return the ids of those settled.
@@ -95,9 +114,29 @@ class TransactionalHandler:
         return settled, leased[len(outcomes) :]
 
     async def _handle_individually(self, events: Sequence[ClaimedEvent], error: Exception) -> set[UUID]:
-        """Handle each event alone. An event that fails alone is settled with its error."""
+        """Handle each event alone. An event that fails alone is settled with its error.
+
+        If the database refuses that too, the event is left until its lease expires.
+        """
         if len(events) > 1:
             return {event_id for event in events for event_id in await self.handle_events([event])}
         log.error("handler failed", lane=LANE.name, row=str(events[0].id), error=f"{type(error).__name__}: {error}")
-        async with self._db.transaction() as tx:
-            return await LANE.settle(tx, [Settlement(events[0], retry_from_exception(error))])
+        try:
+            async with self._db.transaction() as tx:
+                return await LANE.settle(tx, [Settlement(events[0], retry_from_exception(error))])
+        except (RetryableError, Unavailable):
+            raise
+        except Exception as refusal:  # noqa: BLE001 must not fail the other events of the batch
+            log.error("settle refused", lane=LANE.name, row=str(events[0].id), error=str(refusal))
+            return set()
+
+
+def pending_futures(batch: Sequence[WaitingEvent]) -> "list[asyncio.Future[Settled]]":
+    """The futures of the events whose handler the worker has not cancelled."""
+    return [settled for _, settled in batch if not settled.done()]
+
+
+def is_being_cancelled() -> bool:
+    """Whether the current task itself was cancelled, not something it awaits."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -2,7 +2,7 @@
 
 A token that is presented again was stolen, or the response to its first use was lost. For thirty seconds, while the
 successor is unused, a lost response is assumed and repeated. After that the whole family is revoked, because the thief
-cannot be told from the owner.
+cannot be distinguished from the owner.
 """
 
 from collections.abc import Sequence
