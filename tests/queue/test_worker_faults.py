@@ -234,3 +234,25 @@ async def test_a_handler_that_returns_no_outcome_fails_with_a_clear_error(hub: H
 
     error = await events.owner.fetchval("select error_message from public.dead_letter_queue")
     assert "returned NoneType instead of an outcome" in error
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [ValueError("a lone surrogate: \ud800"), UnprintableError()])
+async def test_an_error_whose_text_cannot_be_stored_still_becomes_a_dead_letter(
+    hub: Hub, events: Events, error: Exception
+) -> None:
+    await events.put(1, max_retries=0)
+
+    async def handle(_event: ClaimedEvent) -> Outcome:
+        raise error
+
+    async with working(hub, handle) as worker:
+        await settled(events, failed=1)
+        await until(lambda: worker.in_flight == 0)
+
+    message = await events.owner.fetchval("select error_message from public.dead_letter_queue")
+    assert message.startswith(f"{type(error).__name__}: ")

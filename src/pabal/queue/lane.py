@@ -229,5 +229,8 @@ def snooze_columns(rows: Sequence[tuple[ClaimedRow, Snooze]]) -> dict[str, list[
 
 
 def truncate_text(text: str | None) -> str | None:
-    """Shorten a text to MAX_TEXT_LENGTH and replace NUL, which PostgreSQL cannot store."""
-    return None if text is None else text.replace("\x00", "\ufffd")[:MAX_TEXT_LENGTH]
+    """Shorten a text to MAX_TEXT_LENGTH and replace NUL and lone surrogates, which PostgreSQL cannot store."""
+    if text is None:
+        return None
+    storable = text[:MAX_TEXT_LENGTH].replace("\x00", "\ufffd")
+    return storable.encode("utf-8", "replace").decode()

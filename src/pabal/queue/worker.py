@@ -308,8 +308,12 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
 
 
 def retry_from_exception(error: BaseException) -> Retry:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 the exception is foreign code, and its text may fail as well
+        text = "the exception has no text"
     return Retry(
-        f"{type(error).__name__}: {error}",
+        f"{type(error).__name__}: {text}",
         code=type(error).__name__,
         stack="".join(traceback.format_exception(error)),
     )
