@@ -16,12 +16,11 @@ from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
 from pabal.trace.documents import trace_document
-from pabal.trace.entry import TRACE_TONES, TraceEntry, TraceMatch
+from pabal.trace.entry import TRACE_TONES, TraceEntry, TraceMatch, ambiguous_trace_id
 from pabal.trace.events import (
     EventTrace,
     FullEventTrace,
     add_notifications,
-    ambiguous_id,
     broadcast_status_text,
     collect_event_trace,
     find_event_matches,
@@ -67,7 +66,7 @@ async def resolve_trace(tx: Tx, name: str) -> Trace:
         case [found]:
             return await trace_match(tx, found)
         case several:
-            raise ambiguous_id(name, several)
+            raise ambiguous_trace_id(name, several)
 
 
 async def find_trace_matches(tx: Tx, prefix: str) -> list[TraceMatch]:
