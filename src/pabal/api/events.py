@@ -46,7 +46,7 @@ def trace_entry_views(entries: Iterable[TraceEntry]) -> list[TraceEntryView]:
 
 
 ServiceName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{1,62}$")]
-Priority = Annotated[int, msgspec.Meta(ge=1, le=10)] | Literal["critical", "high", "normal", "low"]
+EventPriority = Annotated[int, msgspec.Meta(ge=1, le=10)] | Literal["critical", "high", "normal", "low"]
 EventText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 RawPayload = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
 AwareDatetime = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -59,7 +59,7 @@ class EventBody(RequestBody, frozen=True, kw_only=True):
     source_service: ServiceName | None = None
     target_service: ServiceName | None = None
     payload: RawPayload = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
-    priority: Priority = 5
+    priority: EventPriority = 5
     max_retries: Annotated[int, msgspec.Meta(ge=0, le=100)] = 3
     deliver_at: AwareDatetime | None = None
     expires_at: AwareDatetime | None = None

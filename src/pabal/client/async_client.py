@@ -11,6 +11,7 @@ from pabal.client.batching import AsyncBuffer
 from pabal.client.consumer import Consumer
 from pabal.client.requests import (
     BatchPublishItem,
+    NackOutcome,
     PublishedEvent,
     PulledEvent,
     SettleItem,
@@ -87,7 +88,7 @@ class AsyncClient:
         return await self._run_flow(ack_flow(self._credentials, receipts))
 
     async def nack(
-        self, *receipts: str, error: str, delay: float | None = None, outcome: str = "retry"
+        self, *receipts: str, error: str, delay: float | None = None, outcome: NackOutcome = "retry"
     ) -> list[SettleItem]:
         """Report failed events: retry after `delay` seconds or the backoff. `outcome` may also be dead or snooze."""
         return await self._run_flow(nack_flow(self._credentials, receipts, build_nack(error, outcome, delay=delay)))

@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
@@ -15,6 +15,7 @@ from pabal.client.outcomes import Dead, HandlerOutcome, Retry, Snooze
 from pabal.client.transport import Flow, SendRequest, ServiceCredentials, call_flow, decode_response
 
 ResponseT = TypeVar("ResponseT")
+NackOutcome = Literal["retry", "dead", "snooze"]
 
 MAX_BATCH = 1000
 """Events or receipts per request."""
@@ -87,7 +88,7 @@ class Nack(msgspec.Struct, frozen=True, omit_defaults=True):
     """The outcome of events that are not done. Equal ones are sent in one request."""
 
     error: str
-    outcome: str = "retry"
+    outcome: NackOutcome = "retry"
     retry_after: float | None = None
     error_code: str | None = None
     error_stack: str | None = None
@@ -215,7 +216,12 @@ def nack_from_result(result: object) -> Nack | None:
 
 
 def build_nack(
-    error: str, outcome: str = "retry", *, delay: float | None = None, code: str | None = None, stack: str | None = None
+    error: str,
+    outcome: NackOutcome = "retry",
+    *,
+    delay: float | None = None,
+    code: str | None = None,
+    stack: str | None = None,
 ) -> Nack:
     """Build a nack within the limits of the API: one that the hub rejects would never be settled."""
     bounded = None if delay is None else min(max(delay, 0.0), MAX_RETRY_DELAY)

@@ -15,6 +15,7 @@ from pabal.client.errors import ApiError, HubUnavailableError, RateLimitError
 from pabal.client.requests import (
     BatchPublishItem,
     Nack,
+    NackOutcome,
     PublishedEvent,
     PulledEvent,
     SettleItem,
@@ -93,7 +94,9 @@ class Client:
     def ack(self, *receipts: str) -> list[SettleItem]:
         return self._run_flow(ack_flow(self._credentials, receipts))
 
-    def nack(self, *receipts: str, error: str, delay: float | None = None, outcome: str = "retry") -> list[SettleItem]:
+    def nack(
+        self, *receipts: str, error: str, delay: float | None = None, outcome: NackOutcome = "retry"
+    ) -> list[SettleItem]:
         """Report failed events: retry after `delay` seconds or the backoff. `outcome` may also be dead or snooze."""
         return self._run_flow(nack_flow(self._credentials, receipts, build_nack(error, outcome, delay=delay)))
 

@@ -8,7 +8,7 @@ FIRST_DELAY = timedelta(seconds=1)
 MAX_DELAY = timedelta(minutes=5)
 JITTER = 0.2
 
-Duration = TypeVar("Duration", float, timedelta)
+DurationT = TypeVar("DurationT", float, timedelta)
 
 
 def backoff(attempt: int, jitter: float) -> timedelta:
@@ -17,6 +17,6 @@ def backoff(attempt: int, jitter: float) -> timedelta:
     return min(delay * (1 - JITTER + 2 * JITTER * jitter), MAX_DELAY)
 
 
-def spread(duration: Duration, low: float = 1 - JITTER, high: float = 1 + JITTER) -> Duration:
+def spread(duration: DurationT, low: float = 1 - JITTER, high: float = 1 + JITTER) -> DurationT:
     """Return `duration` times a random factor in [low, high]: by default ±20 %."""
     return duration * random.uniform(low, high)  # noqa: S311 jitter, not a secret

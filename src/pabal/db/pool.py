@@ -17,7 +17,7 @@ from asyncpg.pool import Pool
 from pabal.core.errors import Unavailable
 from pabal.db.channels import Wakeup
 from pabal.db.errors import translate_errors
-from pabal.db.tx import Tx
+from pabal.db.tx import CountedOutcome, Tx
 
 if TYPE_CHECKING:
     from pabal.db.tx import PooledConnection
@@ -119,7 +119,7 @@ class Database:
         self._server_info: ServerInfo | None = None
         self._plan_refresher: PlanRefresher | None = None
         self.on_commit = on_commit
-        self.on_outcome_counts: Callable[[Mapping[tuple[str, str], int]], None] | None = None
+        self.on_outcome_counts: Callable[[Mapping[tuple[str, CountedOutcome], int]], None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()

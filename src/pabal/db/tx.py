@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import msgspec
 from asyncpg import InterfaceError, PostgresError, Record
@@ -16,6 +16,8 @@ from pabal.db.errors import translate_errors
 from pabal.db.queries import Query
 
 RowType = TypeVar("RowType")
+CountedOutcome = Literal["done", "failed", "dead"]
+"""How a row of a lane ended, as the throughput counts it."""
 if TYPE_CHECKING:
     PooledConnection = PoolConnectionProxy[Record]
 
@@ -31,7 +33,7 @@ class Tx:
     def __init__(self, connection: "PooledConnection") -> None:
         self._connection = connection
         self.wakeups: set[Wakeup] = set()
-        self.outcome_counts: dict[tuple[str, str], int] = {}
+        self.outcome_counts: dict[tuple[str, CountedOutcome], int] = {}
 
     async def one(self, row_type: type[RowType], query: Query, **arguments: object) -> RowType:
         row = await self.maybe(row_type, query, **arguments)
@@ -85,7 +87,7 @@ class Tx:
         """Wake the listeners of this channel, or of this topic of it, after the commit."""
         self.wakeups.add(Wakeup(channel, topic))
 
-    def count_outcomes(self, lane: str, outcome: str, number: int) -> None:
+    def count_outcomes(self, lane: str, outcome: CountedOutcome, number: int) -> None:
         """Add to the lane's throughput, after the commit."""
         if number:
             self.outcome_counts[lane, outcome] = self.outcome_counts.get((lane, outcome), 0) + number

@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 
 from pabal.core.log import get_logger
-from pabal.relay.webhook.skill_response import SKILL_VERSION
+from pabal.relay.webhook.skill_response import SKILL_VERSION, ChatLanguage
 
 log = get_logger()
 
@@ -209,7 +209,7 @@ async def wait_slowly() -> None:
     await asyncio.sleep(SLOW_REPLY_SECONDS)
 
 
-def demo_response(text: str, language: str) -> JsonObject:
+def demo_response(text: str, language: ChatLanguage) -> JsonObject:
     """The bot's reply to `text`."""
     korean = language == "ko"
     if is_bot_command(text, CARD_WORDS):
@@ -245,6 +245,6 @@ def is_bot_command(text: str, words: tuple[str, str]) -> bool:
     return text.strip().lower() in words
 
 
-def demo_language(message: JsonObject) -> str:
+def demo_language(message: JsonObject) -> ChatLanguage:
     request: Any = message["kakaoPayload"].get("userRequest", {})
     return "ko" if str(request.get("lang", "ko")).startswith("ko") else "en"

@@ -11,7 +11,7 @@ from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanCursor, ScannedRow, Scan
 from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.decision.decide import NotificationChannel
-from pabal.notifications.states import AttemptOutcome, NotificationState, Priority, RecipientType
+from pabal.notifications.states import AttemptOutcome, NotificationReason, NotificationState, Priority, RecipientType
 
 Q = load_queries(__file__)
 
@@ -35,7 +35,7 @@ class Notification:
     template_key: str
     payload: dict[str, Any]
     state: NotificationState
-    reason: str | None
+    reason: NotificationReason | None
     decision: Sequence[str]
     priority: Priority
     attempt_count: int
@@ -105,7 +105,7 @@ class NotificationSummary:
     recipient_id: str
     template_key: str
     state: NotificationState
-    reason: str | None
+    reason: NotificationReason | None
     priority: Priority
     created_at: datetime
     sent_at: datetime | None

@@ -34,7 +34,7 @@ from pabal.notifications.decision.decide import (
 )
 from pabal.notifications.notifications import Notification, NotificationAccess, find_notification
 from pabal.notifications.people.preferences import load_recipient_profiles
-from pabal.notifications.states import NotificationState
+from pabal.notifications.states import NotificationReason, NotificationState
 from pabal.notifications.templates.template import Template
 
 Q = load_queries(__file__)
@@ -88,7 +88,7 @@ class RequestedNotification:
 
     id: UUID
     state: NotificationState
-    reason: str | None
+    reason: NotificationReason | None
     scheduled_at: datetime
     created_at: datetime
     repeated: bool = False
@@ -98,7 +98,7 @@ class RequestedNotification:
 class InsertedNotification:
     id: UUID
     state: NotificationState
-    reason: str | None
+    reason: NotificationReason | None
     scheduled_at: datetime
     created_at: datetime
 
@@ -110,7 +110,7 @@ class ExistingNotification:
     draft_id: UUID
     id: UUID | None
     state: NotificationState | None
-    reason: str | None
+    reason: NotificationReason | None
     scheduled_at: datetime | None
     created_at: datetime | None
     is_same_content: bool

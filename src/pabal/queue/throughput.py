@@ -27,7 +27,7 @@ from pabal.core.log import get_logger
 from pabal.db.doorbell import wait_with_timeout
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
-from pabal.db.tx import Tx
+from pabal.db.tx import CountedOutcome, Tx
 
 Q = load_queries(__file__)
 log = get_logger()
@@ -35,7 +35,7 @@ log = get_logger()
 FLUSH_INTERVAL = timedelta(seconds=2)
 THROUGHPUT_RETENTION = timedelta(days=1)
 LANE_NAMES = ("relay", "events", "notifications")
-COUNTED_KINDS = ("done", "failed", "dead")
+COUNTED_KINDS: tuple[CountedOutcome, ...] = ("done", "failed", "dead")
 FLUSH_TIMEOUT = 1.0
 """Seconds a stopping process spends on writing its remaining counts."""
 
@@ -58,12 +58,12 @@ class ThroughputCounter:
     def __init__(self, db: Database, flush_interval: timedelta = FLUSH_INTERVAL) -> None:
         self._db = db
         self._flush_interval = flush_interval
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, CountedOutcome]] = Counter()
         self._has_counts = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def add_counts(self, counts: Mapping[tuple[str, str], int]) -> None:
+    def add_counts(self, counts: Mapping[tuple[str, CountedOutcome], int]) -> None:
         """Add a transaction's counts, after its commit."""
         self._counts.update(counts)
         self._has_counts.set()

@@ -16,12 +16,11 @@ from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
 from pabal.trace.documents import trace_document
-from pabal.trace.entry import TRACE_TONES, TraceEntry, TraceMatch
+from pabal.trace.entry import TRACE_TONES, TraceEntry, TraceMatch, ambiguous_trace_id
 from pabal.trace.events import (
     EventTrace,
     FullEventTrace,
     add_notifications,
-    ambiguous_trace_id,
     broadcast_status_text,
     collect_event_trace,
     find_event_matches,

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from pabal.core.messages import Message, duration_message, message_table
+from pabal.events.types import EventStatus
 from pabal.trace.entry import UNKNOWN_WORKER, AuditedAction, TraceEntry, sort_entries
 
 MAX_ERROR_HISTORY = 20
@@ -26,7 +27,7 @@ class TracedEvent:
     event_type: str
     source_service: str
     target_service: str | None
-    status: str
+    status: EventStatus
     retry_count: int
     max_retries: int
     created_at: datetime

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from pabal.core.errors import Invalid, NotFound
+from pabal.core.errors import NotFound
 from pabal.core.messages import Message, join_messages
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
@@ -14,6 +14,8 @@ from pabal.trace.entry import (
     AuditedAction,
     TraceEntry,
     TraceMatch,
+    TraceSubjectKind,
+    ambiguous_trace_id,
     find_matches,
     list_audited_actions,
     read_trace_time,
@@ -31,7 +33,6 @@ Q = load_queries(__file__)
 
 MAX_TRACED_EVENTS = 500
 """Events in one trace. Of a larger broadcast only the first deliveries are traced."""
-MAX_LISTED_MATCHES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class EventTrace:
     """The trace of one event, or of all events with a correlation id. `now` is the database's time."""
 
     subject: str
-    kind: str
+    kind: TraceSubjectKind
     now: datetime
     events: list[TracedEvent]
     dead_letters: list[TracedDeadLetter]
@@ -83,12 +84,6 @@ async def trace_event(tx: Tx, name: str) -> EventTrace:
     raise NotFound(f"No event, delivery, dead letter or correlation id matches {name}")
 
 
-def ambiguous_trace_id(prefix: str, matches: list[TraceMatch]) -> Invalid:
-    ids = ", ".join(str(match.id) for match in matches[:MAX_LISTED_MATCHES])
-    more = " …" if len(matches) > MAX_LISTED_MATCHES else ""
-    return Invalid.of_field("id", f"several ids start with {prefix}: {ids}{more}")
-
-
 async def trace_single_event(tx: Tx, event_id: UUID, *, include_notes: bool) -> list[TraceEntry]:
     """The timeline of one event, without its deliveries and replays.
 
@@ -101,7 +96,7 @@ async def trace_single_event(tx: Tx, event_id: UUID, *, include_notes: bool) -> 
     return event_trace_entries(rows.events, letters, rows.actions, rows.replayed_as)
 
 
-async def collect_event_trace(tx: Tx, subject: str, kind: str, event_ids: Iterable[UUID]) -> EventTrace:
+async def collect_event_trace(tx: Tx, subject: str, kind: TraceSubjectKind, event_ids: Iterable[UUID]) -> EventTrace:
     """Follow events to their deliveries, to the events they were replayed from, and to their own replays."""
     visited, pending = dict[UUID, None](), dict.fromkeys(event_ids)
     events, letters, actions = dict[UUID, TracedEvent](), dict[UUID, TracedDeadLetter](), list[AuditedAction]()

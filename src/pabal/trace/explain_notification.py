@@ -26,6 +26,7 @@ from pabal.notifications.decision.texts import (
 )
 from pabal.notifications.notifications import NotificationAccess, find_notification
 from pabal.notifications.resend import list_resends
+from pabal.notifications.states import NotificationReason, NotificationState
 from pabal.trace.notification_entries import (
     TracedNotification,
     TracedNotificationAttempt,
@@ -53,8 +54,8 @@ class NotificationExplanation:
 
     id: UUID
     language: ExplanationLanguage
-    state: str
-    reason: str | None
+    state: NotificationState
+    reason: NotificationReason | None
     lines: list[ExplanationLine]
 
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from pabal.core.messages import Message, duration_message, join_messages, message_table
 from pabal.notifications.decision.decide import DecisionStep, NotificationChannel, SuppressReason
+from pabal.notifications.states import AttemptOutcome, NotificationReason, NotificationState, RecipientType
 from pabal.trace.entry import UNKNOWN_WORKER, AuditedAction, TraceEntry, TraceEntryKind, sort_entries
 
 NOTIFICATION_STATE_TEXTS = message_table("pending", "sent", "failed", "suppressed")
@@ -22,12 +23,12 @@ class TracedNotification:
     """The row of a notification request, with its template, rule, address and toast."""
 
     id: UUID
-    recipient_type: str
+    recipient_type: RecipientType
     recipient_id: str
     template_key: str
     category: str
-    state: str
-    reason: str | None
+    state: NotificationState
+    reason: NotificationReason | None
     decision: Sequence[str]
     last_error: str | None
     scheduled_at: datetime
@@ -58,7 +59,7 @@ class TracedNotificationAttempt:
     worker: str | None
     started_at: datetime
     ended_at: datetime
-    outcome: str
+    outcome: AttemptOutcome
     why: str | None
     answer: dict[str, Any] | None
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from pabal.core.errors import NotFound
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.notifications.states import NotificationState
 from pabal.trace.entry import (
     TraceEntry,
     TraceMatch,
@@ -50,7 +51,7 @@ class FullNotificationTrace:
 class NotificationStateCount:
     """How many notifications are in a state."""
 
-    state: str
+    state: NotificationState
     count: int
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay.messages import InboundMessage, MessageFilter, MessageReply, find_message, list_messages
-from pabal.trace.entry import TraceEntry, TraceMatch, find_matches, read_trace_time
+from pabal.trace.entry import TraceEntry, TraceMatch, TraceSubjectKind, find_matches, read_trace_time
 from pabal.trace.relay_entries import ShownLateReply, message_trace_entries
 
 Q = load_queries(__file__)
@@ -21,7 +21,7 @@ class MessageTrace:
     """The trace of one message, or the newest messages of a conversation. `now` is the database's time."""
 
     subject: str
-    kind: str
+    kind: TraceSubjectKind
     now: datetime
     messages: list[InboundMessage]
     reply: MessageReply | None
