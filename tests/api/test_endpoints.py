@@ -98,7 +98,7 @@ async def not_found() -> Echo:
 
 async def conflict() -> Echo:
     """Raise Conflict."""
-    raise Conflict("already taken")
+    raise Conflict("already exists")
 
 
 async def rate_limited() -> Echo:
@@ -108,7 +108,7 @@ async def rate_limited() -> Echo:
 
 async def unauthenticated() -> Echo:
     """Raise Unauthenticated."""
-    raise Unauthenticated("who are you?")
+    raise Unauthenticated("no credentials")
 
 
 async def unavailable() -> Echo:
@@ -245,10 +245,10 @@ async def test_an_invalid_body_names_the_field(web: httpx2.AsyncClient) -> None:
 
 async def test_a_body_that_is_not_json_is_rejected(web: httpx2.AsyncClient) -> None:
     for body in (b"{", b'{"weight": 1}}', b'{"weight": 1, "to": {"\xff": []}}', b'{"weight": 1, "to": {"\\ud8'):
-        [(field, why)] = field_errors(await web.post("/parcel", content=body))
+        [(field, message)] = field_errors(await web.post("/parcel", content=body))
 
         assert field == "body"
-        assert why.startswith("is not valid JSON")
+        assert message.startswith("is not valid JSON")
 
 
 async def test_an_escaped_backslash_before_u0000_is_not_a_nul(web: httpx2.AsyncClient) -> None:
@@ -258,9 +258,9 @@ async def test_an_escaped_backslash_before_u0000_is_not_a_nul(web: httpx2.AsyncC
 
 
 async def test_a_deeply_nested_body_is_rejected(web: httpx2.AsyncClient) -> None:
-    deep = b'{"value": ' + b"[" * (LIMIT - 20) + b"}"
+    body = b'{"value": ' + b"[" * (LIMIT - 20) + b"}"
 
-    assert field_errors(await web.post("/anything", content=deep)) == [("body", "is nested too deeply")]
+    assert field_errors(await web.post("/anything", content=body)) == [("body", "is nested too deeply")]
 
 
 async def test_a_body_over_the_limit_is_rejected_with_or_without_content_length(web: httpx2.AsyncClient) -> None:
@@ -278,13 +278,13 @@ async def test_a_body_over_the_limit_is_rejected_with_or_without_content_length(
 
 
 async def test_an_invalid_path_parameter_is_named(web: httpx2.AsyncClient) -> None:
-    for path in ("/parcels/12/here", "/parcels/0192f0c1-0000-7000-8000-00000000000g/here"):
+    for path in ("/parcels/12/shelf", "/parcels/0192f0c1-0000-7000-8000-00000000000g/shelf"):
         assert field_errors(await web.get(path)) == [("id", "is not a UUID")]
 
 
 @pytest.mark.parametrize("path", ["/crash", "/crash/7"])
 async def test_an_unexpected_exception_shows_no_internals(web: httpx2.AsyncClient, path: str) -> None:
-    response = await web.get(path, headers={"x-request-id": "finds-me-in-the-log"})
+    response = await web.get(path, headers={"x-request-id": "id-in-the-log"})
 
     assert response.status_code == 500
     assert response.json() == {
@@ -292,9 +292,9 @@ async def test_an_unexpected_exception_shows_no_internals(web: httpx2.AsyncClien
         "status": 500,
         "code": "error",
         "detail": "Internal error. Look up the request id in the server's log.",
-        "request_id": "finds-me-in-the-log",
+        "request_id": "id-in-the-log",
     }
-    assert response.headers["x-request-id"] == "finds-me-in-the-log"
+    assert response.headers["x-request-id"] == "id-in-the-log"
     relayed = await web.get("/relay/crash")
     assert (relayed.status_code, relayed.json().keys()) == (500, {"error", "code", "message"})
     assert "hunter2" not in response.text + relayed.text
@@ -302,7 +302,7 @@ async def test_an_unexpected_exception_shows_no_internals(web: httpx2.AsyncClien
 
 ERRORS_BY_PATH = {
     "/not-found": (404, "not_found", {}),
-    "/nowhere": (404, "not_found", {}),
+    "/no-such-path": (404, "not_found", {}),
     "/parcels/": (404, "not_found", {}),
     "/anything": (405, "not_allowed", {"allow": "POST"}),
     "/conflict": (409, "conflict", {}),
@@ -325,10 +325,10 @@ async def test_every_error_is_a_problem_with_a_stable_code(web: httpx2.AsyncClie
 
 
 async def test_an_unknown_path_and_a_wrong_method_say_what_to_use(web: httpx2.AsyncClient) -> None:
-    unknown = await web.get("/nowhere?limit=1")
+    unknown = await web.get("/no-such-path?limit=1")
     wrong_method = await web.delete("/anything")
 
-    assert unknown.json()["detail"] == "No such endpoint: GET /nowhere"
+    assert unknown.json()["detail"] == "No such endpoint: GET /no-such-path"
     assert wrong_method.json()["detail"] == "DELETE is not allowed here. Allowed: POST"
 
 
@@ -382,8 +382,8 @@ async def test_a_stream_that_does_not_end_is_cut_at_shutdown(database_urls: Data
 
 
 async def test_a_handler_parameter_without_a_source_fails_at_start(hub: Hub) -> None:
-    async def bad_handler(what: bytes) -> Echo:
-        return Echo(what)
+    async def bad_handler(unknown: bytes) -> Echo:
+        return Echo(unknown)
 
-    with pytest.raises(TypeError, match="no source for the parameter what"):
+    with pytest.raises(TypeError, match="no source for the parameter unknown"):
         build_endpoint(Route("GET", "/bad", bad_handler), hub)

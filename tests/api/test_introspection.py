@@ -33,10 +33,10 @@ async def admin(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
 
 
 async def test_revocation_returns_an_empty_body_for_any_token(minu: Enrolled) -> None:
-    spent = (await minu.tokens())["refresh_token"]
-    await minu.ask("revoke", token=spent)
+    revoked = (await minu.tokens())["refresh_token"]
+    await minu.ask("revoke", token=revoked)
 
-    for token in (spent, "pbr_" + "A" * 43, "x.y.z", "파발", "x" * 100_000):
+    for token in (revoked, "pbr_" + "A" * 43, "x.y.z", "파발", "x" * 100_000):
         for hint in ("", "access_token", "refresh_token", "nonsense"):
             response = await minu.ask("revoke", token=token, token_type_hint=hint)
             assert (response.status_code, response.content) == (200, b"")
@@ -53,20 +53,20 @@ async def test_revoking_an_access_token_keeps_its_family(minu: Enrolled) -> None
 
 
 async def test_revoking_a_refresh_token_revokes_its_family(minu: Enrolled) -> None:
-    first, untouched = await minu.tokens(), await minu.tokens()
+    first, other_family = await minu.tokens(), await minu.tokens()
     second = await minu.refreshed(first["refresh_token"])
     await minu.ask("revoke", token=second["refresh_token"], token_type_hint="access_token")
 
     for pair in (first, second):
         assert not await minu.is_active(pair["access_token"])
         assert not await minu.is_active(pair["refresh_token"])
-    assert await minu.is_active(untouched["access_token"])
+    assert await minu.is_active(other_family["access_token"])
 
 
 async def test_a_service_can_revoke_its_own_tokens_with_a_token(minu: Enrolled, web: httpx2.AsyncClient) -> None:
-    pair, mine = await minu.tokens(), await minu.tokens(scope="events:read")
+    pair, credentials = await minu.tokens(), await minu.tokens(scope="events:read")
     response = await web.post(
-        "/oauth/revoke", data={"token": pair["refresh_token"]}, headers=bearer(mine["access_token"])
+        "/oauth/revoke", data={"token": pair["refresh_token"]}, headers=bearer(credentials["access_token"])
     )
 
     assert (response.status_code, response.content) == (200, b"")
@@ -76,10 +76,10 @@ async def test_a_service_can_revoke_its_own_tokens_with_a_token(minu: Enrolled, 
 async def test_a_service_cannot_revoke_tokens_of_another(
     minu: Enrolled, other: Enrolled, web: httpx2.AsyncClient
 ) -> None:
-    pair, theirs = await minu.tokens(), await other.tokens()
+    pair, other_pair = await minu.tokens(), await other.tokens()
     for token in (pair["access_token"], pair["refresh_token"]):
         by_secret = await other.ask("revoke", token=token)
-        by_token = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(theirs["access_token"]))
+        by_token = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(other_pair["access_token"]))
 
         for response in (by_secret, by_token):
             assert (response.status_code, response.content) == (200, b"")
@@ -91,12 +91,12 @@ async def test_tokens_admin_can_revoke_tokens_of_any_service(
     minu: Enrolled, admin: Enrolled, web: httpx2.AsyncClient
 ) -> None:
     first, second = await minu.tokens(), await minu.tokens()
-    lesser = (await admin.tokens(scope="tokens:introspect"))["access_token"]
-    await web.post("/oauth/revoke", data={"token": first["refresh_token"]}, headers=bearer(lesser))
+    without_admin = (await admin.tokens(scope="tokens:introspect"))["access_token"]
+    await web.post("/oauth/revoke", data={"token": first["refresh_token"]}, headers=bearer(without_admin))
     assert await minu.is_active(first["access_token"])
 
-    full = (await admin.tokens(scope="tokens:admin"))["access_token"]
-    await web.post("/oauth/revoke", data={"token": first["refresh_token"]}, headers=bearer(full))
+    with_admin = (await admin.tokens(scope="tokens:admin"))["access_token"]
+    await web.post("/oauth/revoke", data={"token": first["refresh_token"]}, headers=bearer(with_admin))
     await admin.ask("revoke", token=second["access_token"])
 
     assert not await minu.is_active(first["access_token"])
@@ -133,11 +133,11 @@ async def test_introspection_of_a_valid_token_returns_its_claims(hub: Hub, minu:
 
 async def test_introspection_of_an_invalid_token_returns_only_inactive(minu: Enrolled, other: Enrolled) -> None:
     pair = await other.tokens()
-    spent = (await other.tokens())["refresh_token"]
-    await other.refreshed(spent)
+    used = (await other.tokens())["refresh_token"]
+    await other.refreshed(used)
     await other.let_in(active=False)
 
-    for token in (pair["access_token"], pair["refresh_token"], spent, "pbr_x", "x.y.z", "", " "):
+    for token in (pair["access_token"], pair["refresh_token"], used, "pbr_x", "x.y.z", "", " "):
         if token:
             assert await minu.introspected(token) == {"active": False}
     await other.let_in(active=True)
@@ -148,12 +148,12 @@ async def test_introspection_requires_a_secret_or_the_permission(
     minu: Enrolled, admin: Enrolled, web: httpx2.AsyncClient
 ) -> None:
     token = (await minu.tokens())["access_token"]
-    entitled = (await admin.tokens(scope="tokens:introspect"))["access_token"]
-    without = (await admin.tokens(scope="tokens:admin"))["access_token"]
-    asked = {"token": token}
+    with_permission = (await admin.tokens(scope="tokens:introspect"))["access_token"]
+    without_permission = (await admin.tokens(scope="tokens:admin"))["access_token"]
+    form = {"token": token}
 
-    assert good(await web.post("/oauth/introspect", data=asked, headers=bearer(entitled)))["active"]
-    rejected = await web.post("/oauth/introspect", data=asked, headers=bearer(without))
+    assert good(await web.post("/oauth/introspect", data=form, headers=bearer(with_permission)))["active"]
+    rejected = await web.post("/oauth/introspect", data=form, headers=bearer(without_permission))
     assert (rejected.status_code, rejected.json()["error"]) == (403, "insufficient_scope")
     assert rejected.headers["www-authenticate"] == (
         'Bearer realm="pabal", error="insufficient_scope", scope="tokens:introspect"'
@@ -175,15 +175,15 @@ async def test_a_token_and_a_secret_together_are_rejected(
 async def test_introspection_reads_the_table_and_not_a_cache(minu: Enrolled, database_urls: DatabaseUrls) -> None:
     pair = await minu.tokens()
     await minu.hub.token_verifier.verify(pair["access_token"])
-    endings = {
+    revocations = {
         "access_token": "update public.service_tokens set is_revoked = true, revoked_at = now()",
         "refresh_token": "update public.refresh_tokens set revoked_at = now()",
     }
     assert database_urls.direct
     async with connected(database_urls.direct) as conn:
-        for kind, ending in endings.items():
+        for kind, revocation in revocations.items():
             assert await minu.is_active(pair[kind])
-            await conn.execute(ending)  # without a notification
+            await conn.execute(revocation)  # without a notification
             assert not await minu.is_active(pair[kind])
 
 
@@ -215,15 +215,15 @@ KEY = {
     },
     "additionalProperties": False,
 }
-"""A public key and nothing else: `d` would be the private one."""
+"""A public key only: `d` would be the private part."""
 
 
 @pytest.fixture
 async def public_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client of a hub with a public URL."""
-    named = settings.model_copy(update={"public_url": "https://hub.example.org"})
+    with_public_url = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
-        open_hub(named, database_urls) as hub,
+        open_hub(with_public_url, database_urls) as hub,
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address) as client,
     ):
@@ -241,8 +241,8 @@ async def test_the_metadata_names_existing_endpoints(hub: Hub, web: httpx2.Async
     for name, value in metadata.items():
         if name.endswith(("_endpoint", "_uri")):
             path = value.removeprefix(hub.settings.issuer)
-            asked = await (web.get(path) if name == "jwks_uri" else web.post(path))
-            assert asked.status_code == (200 if name == "jwks_uri" else 400), name
+            endpoint_response = await (web.get(path) if name == "jwks_uri" else web.post(path))
+            assert endpoint_response.status_code == (200 if name == "jwks_uri" else 400), name
 
 
 async def test_the_metadata_uses_the_public_url(public_hub: httpx2.AsyncClient) -> None:

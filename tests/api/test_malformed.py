@@ -51,7 +51,7 @@ def basic(text: bytes) -> bytes:
     return b"Basic " + base64.b64encode(text)
 
 
-BROKEN_SECRETS = {
+MALFORMED_CREDENTIALS = {
     "empty": b"",
     "a scheme": b"Basic",
     "not base64": b"Basic !!!",
@@ -59,7 +59,7 @@ BROKEN_SECRETS = {
     "not ASCII": b"Basic caf\xe9",
     "bytes": b"\xff\xfe\xfd",
     "no colon": basic(b"minu_test"),
-    "nothing on either side": basic(b":"),
+    "empty name and secret": basic(b":"),
     "no secret": basic(b"minu_test:"),
     "no name": basic(b":secret"),
     "not UTF-8": basic(b"minu_test:\xff\xfe"),
@@ -75,7 +75,7 @@ BROKEN_SECRETS = {
     "a long secret": basic(b"minu_test:" + b"a" * 20_000),
     "another scheme": b"Digest username=minu_test",
     "another scheme's token": b"Bearer x.y.z",
-    "two in one": b"Basic a, Basic b",
+    "two credentials in one header": b"Basic a, Basic b",
 }
 
 
@@ -83,27 +83,29 @@ BROKEN_SECRETS = {
 async def test_malformed_credentials_are_rejected(
     endpoint: str, minu: Enrolled, web: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
-    for name, header in BROKEN_SECRETS.items():
+    for name, header in MALFORMED_CREDENTIALS.items():
         if endpoint != "token" and header.startswith(b"Bearer"):
             continue
         await reset_limits(database_urls)
         response = await web.post(
-            f"/oauth/{endpoint}", content=GRANT + b"&token=x", headers=[(b"authorization", header), *raw(FORM)]
+            f"/oauth/{endpoint}",
+            content=GRANT + b"&token=x",
+            headers=[(b"authorization", header), *encode_headers(FORM)],
         )
 
         assert (name, response.status_code, response.json()["error"]) == (name, 401, "invalid_client")
         assert response.headers["www-authenticate"].startswith("Basic ")
 
 
-def raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+def encode_headers(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-def broken_tokens(kid: str) -> dict[str, bytes]:
+def malformed_tokens(kid: str) -> dict[str, bytes]:
     def token(header: bytes, rest: bytes = b".e30.AAAA") -> bytes:
         return encode_base64url(header).encode() + rest
 
-    ours = b'{"alg":"ES256","typ":"at+jwt","kid":"%s"' % kid.encode()
+    header_start = b'{"alg":"ES256","typ":"at+jwt","kid":"%s"' % kid.encode()
     return {
         "a word": b"x",
         "dots": b"...",
@@ -118,21 +120,21 @@ def broken_tokens(kid: str) -> dict[str, bytes]:
         "nested in a kid": token(b'{"alg":"ES256","kid":' + b"[" * 2900),
         "a kid that is a number": token(b'{"alg":"ES256","kid":1}'),
         "a lone surrogate": token(b'{"alg":"ES256","kid":"\\ud800"}'),
-        "crit that is not a list": token(ours + b',"crit":1}'),
-        "unknown crit": token(ours + b',"crit":["x"]}'),
-        "an unencoded body": token(ours + b',"crit":["b64"],"b64":false}', b".{}.AAAA"),
-        "no signature": token(ours + b"}", b".e30."),
-        "two parts": token(ours + b"}", b".e30"),
-        "five parts": token(ours + b"}", b".e30.AAAA.AAAA.AAAA"),
-        "a signature of nothing": token(ours + b"}", b".e30." + encode_base64url(bytes(64)).encode()),
-        "a key inside": token(ours + b',"jwk":{"kty":"oct","k":"AAAA"},"jku":"http://127.0.0.1/"}'),
+        "crit that is not a list": token(header_start + b',"crit":1}'),
+        "unknown crit": token(header_start + b',"crit":["x"]}'),
+        "an unencoded body": token(header_start + b',"crit":["b64"],"b64":false}', b".{}.AAAA"),
+        "no signature": token(header_start + b"}", b".e30."),
+        "two parts": token(header_start + b"}", b".e30"),
+        "five parts": token(header_start + b"}", b".e30.AAAA.AAAA.AAAA"),
+        "an all-zero signature": token(header_start + b"}", b".e30." + encode_base64url(bytes(64)).encode()),
+        "a key inside": token(header_start + b',"jwk":{"kty":"oct","k":"AAAA"},"jku":"http://127.0.0.1/"}'),
     }
 
 
 @pytest.mark.parametrize("endpoint", ["revoke", "introspect"])
 async def test_malformed_tokens_are_rejected(endpoint: str, minu: Enrolled, web: httpx2.AsyncClient) -> None:
-    for name, token in broken_tokens(minu.hub.key_ring.active(KeyUse.SIGNING).id).items():
-        headers = [(b"authorization", b"Bearer " + token), *raw(FORM)]
+    for name, token in malformed_tokens(minu.hub.key_ring.active(KeyUse.SIGNING).id).items():
+        headers = [(b"authorization", b"Bearer " + token), *encode_headers(FORM)]
         response = await web.post(f"/oauth/{endpoint}", content=b"token=x", headers=headers)
 
         assert (name, response.status_code, response.json()["error"]) == (name, 401, "invalid_token")
@@ -186,11 +188,11 @@ async def test_any_field_value_gets_an_rfc_response(minu: Enrolled, web: httpx2.
             assert response.json()["error"] in ERRORS
             assert response.json()["error_description"].isascii()
             assert response.json()["error_description"].isprintable()
-        assert response.status_code == 400 or not any(bad in name for bad in ("NUL", "bare", "a list"))
+        assert response.status_code == 400 or not any(invalid in name for invalid in ("NUL", "bare", "a list"))
 
 
 BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
-    "nothing": (b"", (400, "invalid_request")),
+    "an empty body": (b"", (400, "invalid_request")),
     "ampersands": (b"&&&&&", (400, "invalid_request")),
     "equals": (b"=====", (400, "invalid_request")),
     "bytes": (bytes(range(256)), (400, "invalid_request")),
@@ -199,9 +201,9 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
     "a thousand fields": (GRANT + b"".join(b"&x%d=1" % n for n in range(1000)), (400, "invalid_request")),
     "a million ampersands": (b"&" * 1_000_000, (400, "invalid_request")),
     "semicolons": (GRANT + b";scope=read", (400, "unsupported_grant_type")),
-    "another kind of text": (GRANT.decode().encode("utf-16"), (400, "invalid_request")),
+    "UTF-16": (GRANT.decode().encode("utf-16"), (400, "invalid_request")),
     "10 MB": (GRANT + b"&x=" + b"a" * 10_000_000, (413, "invalid_request")),
-    "a scope of a thousand words": (GRANT + b"&scope=" + b"no+" * 1000, (400, "invalid_scope")),
+    "a scope of a thousand names": (GRANT + b"&scope=" + b"no+" * 1000, (400, "invalid_scope")),
 }
 
 

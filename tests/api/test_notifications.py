@@ -28,23 +28,27 @@ async def hub(hub: Hub) -> Hub:
     return await register_builtin_templates(hub)
 
 
-async def count(database_urls: DatabaseUrls) -> int:
+async def count_requests(database_urls: DatabaseUrls) -> int:
     return await sql(database_urls, "select count(*) from notification.requests")
 
 
-# Asking
+# Requests
 
 
 async def test_a_requested_notification_can_be_shown(shop: ApiService) -> None:
-    asked = await shop.send(locale="ko", correlation_id="c1")
+    requested = await shop.send(locale="ko", correlation_id="c1")
 
-    assert (asked["state"], asked["reason"]) == ("pending", None)
-    shown = await shop.call("GET", f"{PATH}/{asked['id']}")
-    assert {name: shown[name] for name in REQUEST} == REQUEST
-    assert (shown["source_service"], shown["requested_by"], shown["locale"]) == ("shop", "shop", "ko")
-    assert shown["decision"] == ["dm_enabled", "category_on", "address_healthy"]
-    assert shown["attempts"] == []
-    assert [(item["kind"], item["says"]) for item in shown["trace"]] == [
+    assert (requested["state"], requested["reason"]) == ("pending", None)
+    notification = await shop.call("GET", f"{PATH}/{requested['id']}")
+    assert {name: notification[name] for name in REQUEST} == REQUEST
+    assert (notification["source_service"], notification["requested_by"], notification["locale"]) == (
+        "shop",
+        "shop",
+        "ko",
+    )
+    assert notification["decision"] == ["dm_enabled", "category_on", "address_healthy"]
+    assert notification["attempts"] == []
+    assert [(entry["kind"], entry["says"]) for entry in notification["trace"]] == [
         ("asked", "payment.succeeded for user_dm 100 requested by shop"),
         ("decided", "accepted for sending: dm_enabled, category_on, address_healthy"),
     ]
@@ -55,9 +59,9 @@ async def test_a_suppressed_notification_is_returned_with_its_reason(
 ) -> None:
     await sql(database_urls, "insert into notification.people (discord_id, dm_enabled) values ('100', false)")
 
-    asked = await shop.send()
+    requested = await shop.send()
 
-    assert (asked["state"], asked["reason"]) == ("suppressed", "dm_disabled")
+    assert (requested["state"], requested["reason"]) == ("suppressed", "dm_disabled")
 
 
 async def test_a_repeated_key_returns_the_first_and_other_content_is_a_conflict(
@@ -69,19 +73,19 @@ async def test_a_repeated_key_returns_the_first_and_other_content_is_a_conflict(
     refused = await shop.send(409, idempotency_key="k", recipient_id="101")
 
     assert refused["code"] == "conflict"
-    assert await count(database_urls) == 1
+    assert await count_requests(database_urls) == 1
 
 
 async def test_a_hundred_concurrent_posts_create_one_notification(
     shop: ApiService, database_urls: DatabaseUrls
 ) -> None:
-    answers = await asyncio.gather(
+    responses = await asyncio.gather(
         *(shop._web.post(PATH, headers=shop.header, json=REQUEST | {"idempotency_key": "k"}) for _ in range(100))
     )
 
-    assert sorted(answer.status_code for answer in answers) == [200] * 99 + [202]
-    assert len({answer.json()["id"] for answer in answers}) == 1
-    assert await count(database_urls) == 1
+    assert sorted(response.status_code for response in responses) == [200] * 99 + [202]
+    assert len({response.json()["id"] for response in responses}) == 1
+    assert await count_requests(database_urls) == 1
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,7 @@ async def test_an_invalid_field_is_reported(
     shop: ApiService, database_urls: DatabaseUrls, values: dict[str, Any], field: str
 ) -> None:
     assert [name for name, _ in await shop.field_errors(**(REQUEST | values))] == [field]
-    assert await count(database_urls) == 0
+    assert await count_requests(database_urls) == 0
 
 
 @pytest.mark.parametrize("body", [b"", b"7", b"{", b"[", b'"x"', b"[{}", b"null", b"\xff"])
@@ -123,7 +127,7 @@ async def test_an_invalid_body_is_refused(shop: ApiService, body: bytes) -> None
 
 async def test_a_list_returns_one_result_per_item(shop: ApiService, database_urls: DatabaseUrls) -> None:
     await shop.send(idempotency_key="used")
-    many = [
+    body = [
         REQUEST | {"idempotency_key": "new"},
         REQUEST | {"idempotency_key": "used"},
         REQUEST | {"idempotency_key": "used", "recipient_id": "101"},
@@ -134,121 +138,126 @@ async def test_a_list_returns_one_result_per_item(shop: ApiService, database_url
         REQUEST | {"recipient_id": "102"},
     ]
 
-    results = await shop.call("POST", status=202, json=many)
+    results = await shop.call("POST", status=202, json=body)
 
-    assert [item["status"] for item in results] == [202, 200, 409, 400, 400, 400, 400, 202]
+    assert [result["status"] for result in results] == [202, 200, 409, 400, 400, 400, 400, 202]
     assert "payload.amount" in results[3]["detail"]
     assert results[0]["state"] == "pending"
-    assert await count(database_urls) == 3
+    assert await count_requests(database_urls) == 3
 
 
 @pytest.fixture
-def measured(hub: Hub) -> Hub:
-    """A hub at whose door a service may ask for six in a minute."""
+def limited_hub(hub: Hub) -> Hub:
+    """A hub that accepts six notifications per service and minute."""
     return replace(hub, settings=hub.settings.model_copy(update={"notifications_per_service": 6}))
 
 
 async def test_requests_are_limited_per_service_and_minute(
-    measured: Hub, database_urls: DatabaseUrls, travel: Travel
+    limited_hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    async with serving(measured) as address, httpx2.AsyncClient(base_url=address) as web:
-        shop, keep = [await register_service(measured, web, name, "write") for name in ("shop", "keep")]
+    async with serving(limited_hub) as address, httpx2.AsyncClient(base_url=address) as web:
+        shop, keep = [await register_service(limited_hub, web, name, "write") for name in ("shop", "keep")]
         await shop.call("POST", status=202, json=[REQUEST] * 4)
         await shop.send()
         refused = await web.post(PATH, headers=shop.header, json=[REQUEST] * 2)
-        await shop.send()  # there was room for one
+        await shop.send()  # one was left within the limit
         await keep.send()
-        await shop.call("POST", status=400, json=REQUEST | {"recipient_type": "pigeon"})  # is not counted
+        # An invalid request is not counted.
+        await shop.call("POST", status=400, json=REQUEST | {"recipient_type": "pigeon"})
 
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many")
         wait = int(refused.headers["retry-after"])
         assert 5 <= wait <= 10
-        assert await count(database_urls) == 7
+        assert await count_requests(database_urls) == 7
         await travel(timedelta(seconds=2 * wait))
         await shop.call("POST", status=202, json=[REQUEST] * 2)
 
 
 async def test_a_list_larger_than_the_limit_uses_the_whole_limit(
-    measured: Hub, database_urls: DatabaseUrls, travel: Travel
+    limited_hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    async with serving(measured) as address, httpx2.AsyncClient(base_url=address) as web:
-        shop = await register_service(measured, web, "shop", "write")
+    async with serving(limited_hub) as address, httpx2.AsyncClient(base_url=address) as web:
+        shop = await register_service(limited_hub, web, "shop", "write")
         await shop.call("POST", status=202, json=[REQUEST] * 20)
         await shop.call("POST", status=429, json=REQUEST)
         await travel(timedelta(seconds=60))
         await shop.call("POST", status=202, json=[REQUEST] * 20)
 
-    assert await count(database_urls) == 40
+    assert await count_requests(database_urls) == 40
 
 
 async def test_a_concurrently_deleted_guild_is_unavailable(shop: ApiService, database_urls: DatabaseUrls) -> None:
     guild = await sql(database_urls, "insert into guild.guilds default values returning id")
     async with connected(database_urls.direct or database_urls.main) as other:
-        work = other.transaction()
-        await work.start()
+        transaction = other.transaction()
+        await transaction.start()
         await other.execute("delete from guild.guilds where id = $1", guild)
-        asking = asyncio.create_task(shop.call("POST", status=503, json=REQUEST | {"guild_id": str(guild)}))
-        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        requesting = asyncio.create_task(shop.call("POST", status=503, json=REQUEST | {"guild_id": str(guild)}))
+        waiting_query = (
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        )
 
         async def is_waiting() -> bool:
-            return await other.fetchval(waits) == 1
+            return await other.fetchval(waiting_query) == 1
 
         await until(is_waiting)
-        await work.commit()
+        await transaction.commit()
 
-    assert (await asking)["code"] == "contended"
-    assert await count(database_urls) == 0
+    assert (await requesting)["code"] == "contended"
+    assert await count_requests(database_urls) == 0
 
 
 async def test_a_list_has_at_most_500_items(shop: ApiService, database_urls: DatabaseUrls) -> None:
     assert len(await shop.call("POST", status=202, json=[REQUEST] * 500)) == 500
-    for wrong in ([], [REQUEST] * 501):
-        refused = await shop.call("POST", status=400, json=wrong)
+    for body in ([], [REQUEST] * 501):
+        refused = await shop.call("POST", status=400, json=body)
         assert refused["mistakes"] == [{"field": "body", "why": "must be a list of 1 to 500 notifications"}]
-    assert await count(database_urls) == 500
+    assert await count_requests(database_urls) == 500
 
 
-# Looking
+# Reads
 
 
 async def test_notifications_of_another_service_are_not_found(
     shop: ApiService, admin: ApiService, hub: Hub, web: httpx2.AsyncClient
 ) -> None:
     other = await register_service(hub, web, "other", "write")
-    row = (await shop.send())["id"]
+    notification_id = (await shop.send())["id"]
 
-    for method, path in (("GET", f"{PATH}/{row}"), ("POST", f"{PATH}/{row}/cancel")):
+    for method, path in (("GET", f"{PATH}/{notification_id}"), ("POST", f"{PATH}/{notification_id}/cancel")):
         assert (await other.call(method, path, 404))["code"] == "not_found"
     assert (await other.call("GET"))["items"] == []
     assert (await other.call("GET", f"{PATH}?recipient=100"))["items"] == []
-    assert [item["id"] for item in (await admin.call("GET"))["items"]] == [row]
-    assert [item["id"] for item in (await admin.call("GET", f"{PATH}?recipient=100"))["items"]] == [row]
+    assert [notification["id"] for notification in (await admin.call("GET"))["items"]] == [notification_id]
+    assert [notification["id"] for notification in (await admin.call("GET", f"{PATH}?recipient=100"))["items"]] == [
+        notification_id
+    ]
     assert (await admin.call("GET", f"{PATH}/{new_id()}", 404))["code"] == "not_found"
 
 
 async def test_pages_list_the_newest_first(shop: ApiService, admin: ApiService) -> None:
-    created = [(await shop.send(recipient_id=str(number % 2)))["id"] for number in range(7)]
+    ids = [(await shop.send(recipient_id=str(number % 2)))["id"] for number in range(7)]
 
-    for who, query, expected in (
-        (shop, "", created),
-        (admin, "", created),
-        (shop, "&recipient=1", created[1::2]),
-        (admin, "&recipient=1", created[1::2]),
+    for service, query, expected in (
+        (shop, "", ids),
+        (admin, "", ids),
+        (shop, "&recipient=1", ids[1::2]),
+        (admin, "&recipient=1", ids[1::2]),
     ):
-        seen: list[str] = []
+        listed: list[str] = []
         cursor = ""
         while True:
-            page = await who.call("GET", f"{PATH}?limit=2{query}{cursor}")
-            seen += [item["id"] for item in page["items"]]
+            page = await service.call("GET", f"{PATH}?limit=2{query}{cursor}")
+            listed += [notification["id"] for notification in page["items"]]
             if page["cursor"] is None:
                 break
             cursor = f"&cursor={page['cursor']}"
-        assert seen == [*reversed(expected)]
+        assert listed == [*reversed(expected)]
 
 
 async def test_a_list_is_filtered_by_state_and_template(shop: ApiService, database_urls: DatabaseUrls) -> None:
     await sql(database_urls, "insert into notification.people (discord_id, dm_enabled) values ('7', false)")
-    waiting, quiet = (await shop.send())["id"], (await shop.send(recipient_id="7"))["id"]
+    pending, suppressed = (await shop.send())["id"], (await shop.send(recipient_id="7"))["id"]
     payload = {"headline": "Spring", "story": "x"}
     news = (
         await shop.send(
@@ -257,17 +266,17 @@ async def test_a_list_is_filtered_by_state_and_template(shop: ApiService, databa
     )["id"]
 
     async def ids(query: str) -> set[str]:
-        return {item["id"] for item in (await shop.call("GET", f"{PATH}?{query}"))["items"]}
+        return {notification["id"] for notification in (await shop.call("GET", f"{PATH}?{query}"))["items"]}
 
-    assert await ids("state=pending") == {waiting, news}
-    assert await ids("state=suppressed") == {quiet}
+    assert await ids("state=pending") == {pending, news}
+    assert await ids("state=suppressed") == {suppressed}
     assert await ids("template=marketing.news") == {news}
-    assert await ids("recipient=7") == {quiet, news}
+    assert await ids("recipient=7") == {suppressed, news}
     assert await ids("recipient=7&state=pending&template=payment.succeeded") == set()
     assert (await shop.call("GET", f"{PATH}?state=gone", 400))["mistakes"][0]["field"] == "state"
 
 
-CROWD = """
+INSERT_MANY = """
 insert into notification.requests
     (id, recipient_type, recipient_id, template_key, payload, state, sent_at, source_service)
 select pabal.uuid7(), 'user_dm', '1', 'payment.failed', '{}', 'sent', pabal.now(), 'shop'
@@ -278,45 +287,45 @@ from generate_series(1, 20000)
 async def test_rare_matches_are_found_page_by_page(
     shop: ApiService, admin: ApiService, database_urls: DatabaseUrls
 ) -> None:
-    rare = (await shop.send())["id"]
-    await sql(database_urls, CROWD)
+    match = (await shop.send())["id"]
+    await sql(database_urls, INSERT_MANY)
 
-    for who in (shop, admin):
-        cursor, looks = "", 0
+    for service in (shop, admin):
+        cursor, page_count = "", 0
         while True:
-            page = await who.call("GET", f"{PATH}?template=payment.succeeded{cursor}")
-            looks += 1
+            page = await service.call("GET", f"{PATH}?template=payment.succeeded{cursor}")
+            page_count += 1
             if page["items"] or page["cursor"] is None:
                 break
             cursor = f"&cursor={page['cursor']}"
-        assert [item["id"] for item in page["items"]] == [rare]
-        assert looks > 1, "no look goes through all of them"
+        assert [notification["id"] for notification in page["items"]] == [match]
+        assert page_count > 1, "one page does not scan all rows"
 
 
-# Calling off
+# Cancellation
 
 
 async def test_a_cancelled_notification_is_not_sent(shop: ApiService, database_urls: DatabaseUrls) -> None:
-    row = (await shop.send())["id"]
+    notification_id = (await shop.send())["id"]
 
-    gone = await shop.call("POST", f"{PATH}/{row}/cancel")
+    cancelled = await shop.call("POST", f"{PATH}/{notification_id}/cancel")
 
-    assert (gone["state"], gone["reason"]) == ("suppressed", "cancelled")
-    assert "suppressed" in (await shop.call("POST", f"{PATH}/{row}/cancel", 409))["detail"]
+    assert (cancelled["state"], cancelled["reason"]) == ("suppressed", "cancelled")
+    assert "suppressed" in (await shop.call("POST", f"{PATH}/{notification_id}/cancel", 409))["detail"]
     audit_query = "select actor || ' ' || action from pabal.audit_log where subject = $1"
-    assert await sql(database_urls, audit_query, row) == "shop notification.cancelled"
+    assert await sql(database_urls, audit_query, notification_id) == "shop notification.cancelled"
 
 
 async def test_a_claimed_notification_cannot_be_cancelled(shop: ApiService, database_urls: DatabaseUrls) -> None:
-    row = (await shop.send())["id"]
-    held = "update notification.requests set lease = gen_random_uuid(), leased_until = pabal.now() + interval '{}'"
-    await sql(database_urls, held.format("1 minute"))
+    notification_id = (await shop.send())["id"]
+    set_lease = "update notification.requests set lease = gen_random_uuid(), leased_until = pabal.now() + interval '{}'"
+    await sql(database_urls, set_lease.format("1 minute"))
 
-    assert "being sent" in (await shop.call("POST", f"{PATH}/{row}/cancel", 409))["detail"]
-    assert (await shop.call("GET", f"{PATH}/{row}"))["state"] == "pending"
+    assert "being sent" in (await shop.call("POST", f"{PATH}/{notification_id}/cancel", 409))["detail"]
+    assert (await shop.call("GET", f"{PATH}/{notification_id}"))["state"] == "pending"
 
-    await sql(database_urls, held.format("-1 minute"))
-    assert (await shop.call("POST", f"{PATH}/{row}/cancel"))["state"] == "suppressed"
+    await sql(database_urls, set_lease.format("-1 minute"))
+    assert (await shop.call("POST", f"{PATH}/{notification_id}/cancel"))["state"] == "suppressed"
 
 
 async def test_a_reader_cannot_request_notifications(hub: Hub, web: httpx2.AsyncClient) -> None:

@@ -78,9 +78,9 @@ SCOPES = {
 
 
 async def test_the_scope_is_what_was_requested_and_allowed(minu: Enrolled) -> None:
-    scopes = {scope: (await minu.tokens(scope=scope))["scope"] for scope in SCOPES}
+    granted = {scope: (await minu.tokens(scope=scope))["scope"] for scope in SCOPES}
 
-    assert scopes == SCOPES
+    assert granted == SCOPES
 
 
 async def test_the_refresh_token_is_optional(minu: Enrolled) -> None:
@@ -89,7 +89,7 @@ async def test_the_refresh_token_is_optional(minu: Enrolled) -> None:
 
 
 async def test_unknown_parameters_are_ignored(minu: Enrolled) -> None:
-    token = await minu.tokens(resource="https://elsewhere.example", client_assertion="", x="1")
+    token = await minu.tokens(resource="https://other.example", client_assertion="", x="1")
 
     assert token["scope"]
 
@@ -106,8 +106,8 @@ async def test_the_query_string_is_ignored(minu: Enrolled, web: httpx2.AsyncClie
     credentials = {"client_id": minu.name, "client_secret": minu.secret}
 
     assert error_of(await web.post("/oauth/token", params=GRANT | credentials, data=GRANT)) == (401, "invalid_client")
-    asked = await web.post("/oauth/token", params={"scope": "hub:nonsense"}, data=GRANT, headers=minu.basic)
-    assert asked.status_code == 200
+    response = await web.post("/oauth/token", params={"scope": "hub:nonsense"}, data=GRANT, headers=minu.basic)
+    assert response.status_code == 200
 
 
 Request = tuple[dict[str, Any], tuple[int, str]]
@@ -119,21 +119,21 @@ def wrong_requests(minu: Enrolled, refresh_token: str) -> dict[str, Request]:
     form, missing = {"content-type": FORM}, (400, "invalid_request")
     return {
         "no grant_type": ({"data": {"scope": "read"}}, missing),
-        "nothing at all": ({"content": b"", "headers": form}, missing),
+        "an empty body": ({"content": b"", "headers": form}, missing),
         "a parameter twice": ({"content": b"grant_type=client_credentials&scope=a&scope=a", "headers": form}, missing),
-        "an unknown one twice": ({"content": b"grant_type=client_credentials&x=1&x=2", "headers": form}, missing),
+        "an unknown parameter twice": ({"content": b"grant_type=client_credentials&x=1&x=2", "headers": form}, missing),
         "json": ({"json": GRANT}, missing),
         "multipart": ({"files": {"grant_type": b"client_credentials"}}, missing),
         "no content type": ({"content": b"grant_type=client_credentials"}, missing),
         "a secret twice": ({"data": GRANT | credentials}, missing),
-        "another name": ({"data": GRANT | {"client_id": "minu_find"}}, missing),
-        "an unclear refresh": ({"data": GRANT | {"refresh": "maybe"}}, missing),
+        "another client_id": ({"data": GRANT | {"client_id": "minu_find"}}, missing),
+        "an invalid refresh value": ({"data": GRANT | {"refresh": "maybe"}}, missing),
         "no refresh token": ({"data": {"grant_type": "refresh_token"}}, missing),
         "another grant": ({"data": {"grant_type": "password"}}, (400, "unsupported_grant_type")),
         "a grant in capitals": ({"data": {"grant_type": "Client_Credentials"}}, (400, "unsupported_grant_type")),
         "an unknown scope": ({"data": GRANT | {"scope": "read everything"}}, (400, "invalid_scope")),
-        "nothing allowed": ({"data": GRANT | {"scope": "hub:admin tokens:admin"}}, (400, "invalid_scope")),
-        "a scope while refreshing": (
+        "no allowed scope": ({"data": GRANT | {"scope": "hub:admin tokens:admin"}}, (400, "invalid_scope")),
+        "a wider scope while refreshing": (
             {"data": {"grant_type": "refresh_token", "refresh_token": refresh_token, "scope": "hub:admin"}},
             (400, "invalid_scope"),
         ),
@@ -142,8 +142,11 @@ def wrong_requests(minu: Enrolled, refresh_token: str) -> dict[str, Request]:
             (400, "invalid_grant"),
         ),
         "no client": ({"data": GRANT, "headers": {"authorization": ""}}, (401, "invalid_client")),
-        "half a client": ({"data": GRANT | {"client_id": minu.name}, "auth": None}, (401, "invalid_client")),
-        "a token for a secret": ({"data": GRANT, "headers": bearer("x.y.z")}, (401, "invalid_client")),
+        "a client_id without a secret": (
+            {"data": GRANT | {"client_id": minu.name}, "auth": None},
+            (401, "invalid_client"),
+        ),
+        "a token instead of a secret": ({"data": GRANT, "headers": bearer("x.y.z")}, (401, "invalid_client")),
     }
 
 
@@ -173,12 +176,12 @@ async def test_missing_credentials_get_a_challenge(minu: Enrolled, web: httpx2.A
 async def test_unknown_and_disabled_services_get_the_same_response(
     hub: Hub, minu: Enrolled, web: httpx2.AsyncClient
 ) -> None:
-    disabled = await enrol(hub, web, "minu_asleep", "read")
+    disabled = await enrol(hub, web, "minu_disabled", "read")
     await disabled.let_in(active=False)
     attempts = {
-        "unknown": (basic(b"minu_nobody:" + minu.secret.encode()), {}),
-        "no name at all": (basic(b"DROP TABLE:" + minu.secret.encode()), {}),
-        "wrong_requests_by_name secret": (basic(b"minu_test:" + disabled.secret.encode()), {}),
+        "unknown": (basic(b"minu_nosuch:" + minu.secret.encode()), {}),
+        "an invalid name": (basic(b"DROP TABLE:" + minu.secret.encode()), {}),
+        "wrong secret": (basic(b"minu_test:" + disabled.secret.encode()), {}),
         "disabled": (disabled.basic, {}),
         "disabled, in the body": ({}, {"client_id": disabled.name, "client_secret": disabled.secret}),
     }
@@ -198,8 +201,8 @@ async def test_unknown_and_disabled_services_get_the_same_response(
 
 
 async def test_failed_authentications_are_rate_limited(minu: Enrolled, web: httpx2.AsyncClient) -> None:
-    wrong_requests_by_name = basic(b"minu_test:wrong_requests_by_name")
-    responses = [await web.post("/oauth/token", data=GRANT, headers=wrong_requests_by_name) for _ in range(21)]
+    wrong_credentials = basic(b"minu_test:wrong")
+    responses = [await web.post("/oauth/token", data=GRANT, headers=wrong_credentials) for _ in range(21)]
 
     assert [response.status_code for response in responses] == [401] * 20 + [429]
     assert error_of(responses[-1]) == (429, "temporarily_unavailable")
@@ -219,9 +222,9 @@ async def test_a_refresh_returns_a_new_pair_and_may_reduce_the_scope(minu: Enrol
 async def test_a_refresh_token_works_only_for_its_service(hub: Hub, minu: Enrolled, web: httpx2.AsyncClient) -> None:
     other = await enrol(hub, web, "minu_other", *Permission)
     refresh_token = (await minu.tokens())["refresh_token"]
-    stolen = await other.ask("token", grant_type="refresh_token", refresh_token=refresh_token)
+    response = await other.ask("token", grant_type="refresh_token", refresh_token=refresh_token)
 
-    assert error_of(stolen) == (400, "invalid_grant")
+    assert error_of(response) == (400, "invalid_grant")
     await minu.refreshed(refresh_token)
 
 
@@ -239,12 +242,12 @@ async def test_late_reuse_of_a_refresh_token_revokes_the_family(
 ) -> None:
     first = await minu.tokens()
     second = await minu.refreshed(first["refresh_token"])
-    again = await minu.refreshed(first["refresh_token"])
+    repeated = await minu.refreshed(first["refresh_token"])
     await travel(timedelta(seconds=31))
-    late = await minu.ask("token", grant_type="refresh_token", refresh_token=first["refresh_token"])
+    reuse = await minu.ask("token", grant_type="refresh_token", refresh_token=first["refresh_token"])
 
-    assert again["refresh_token"] == second["refresh_token"]
-    assert error_of(late) == (400, "invalid_grant")
+    assert repeated["refresh_token"] == second["refresh_token"]
+    assert error_of(reuse) == (400, "invalid_grant")
     for pair in (first, second):
         assert not await minu.is_active(pair["access_token"])
         assert not await minu.is_active(pair["refresh_token"])
@@ -261,7 +264,15 @@ async def test_a_wrong_method_gets_an_rfc_error(web: httpx2.AsyncClient) -> None
 ODD_HEADERS = {
     "user-agent": (b"", b"caf\xe9 \xff", b"a" * 20_000, b"a\tb", "파발".encode()),
     "x-request-id": (b"", b"\xff" * 20, b"a" * 20_000),
-    "x-forwarded-for": (b"", b"fe80::1%eth0", b"fe80::1%\xff", b"nobody", b"1.2.3.4:80", b"::ffff:1.2.3.4", b"," * 999),
+    "x-forwarded-for": (
+        b"",
+        b"fe80::1%eth0",
+        b"fe80::1%\xff",
+        b"not-an-address",
+        b"1.2.3.4:80",
+        b"::ffff:1.2.3.4",
+        b"," * 999,
+    ),
     "x-real-ip": (b"fe80::1%eth0", b"\xff", b"::1"),
 }
 

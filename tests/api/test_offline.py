@@ -1,4 +1,4 @@
-"""Our tokens work with a generic OAuth client and a JOSE library, without code of ours."""
+"""The hub's tokens work with a generic OAuth client and a JOSE library, without code of the hub."""
 
 import asyncio
 import hmac
@@ -73,21 +73,21 @@ def run_oauth_client(address: str, minu: Enrolled, method: str, endpoints: dict[
     try:
         first = dict(client.fetch_token(grant_type="client_credentials"))
         second = dict(client.refresh_token())
-        asked = client.introspect_token(endpoints["introspection_endpoint"], token=second["access_token"])
+        introspected = client.introspect_token(endpoints["introspection_endpoint"], token=second["access_token"])
         client.revoke_token(
             endpoints["revocation_endpoint"], token=second["refresh_token"], token_type_hint="refresh_token"
         )
-        after = client.introspect_token(endpoints["introspection_endpoint"], token=second["access_token"])
-        with pytest.raises(OAuth2Error) as refused:
+        after_revocation = client.introspect_token(endpoints["introspection_endpoint"], token=second["access_token"])
+        with pytest.raises(OAuth2Error) as error:
             client.refresh_token()
     finally:
         session.close()
 
     assert first["token_type"] == "Bearer"
     assert second["refresh_token"] != first["refresh_token"]
-    assert (asked.json()["active"], asked.json()["scope"]) == (True, "events:publish events:read")
-    assert after.json() == {"active": False}
-    assert refused.value.error == "invalid_grant"
+    assert (introspected.json()["active"], introspected.json()["scope"]) == (True, "events:publish events:read")
+    assert after_revocation.json() == {"active": False}
+    assert error.value.error == "invalid_grant"
 
 
 async def test_a_token_can_be_verified_with_the_published_keys_alone(
@@ -104,15 +104,15 @@ async def test_a_token_can_be_verified_with_the_published_keys_alone(
 
 
 def verify_offline(hub: Hub, published: KeySet, token: str) -> dict[str, Any]:
-    """What a service does that cannot call the hub."""
-    read = jwt.decode(token, published, algorithms=["ES256"])
-    rules = JWTClaimsRegistry(
+    """Verify a token as a service does that cannot call the hub."""
+    decoded = jwt.decode(token, published, algorithms=["ES256"])
+    registry = JWTClaimsRegistry(
         iss={"essential": True, "value": hub.settings.issuer},
         aud={"essential": True, "value": hub.settings.token_audience},
         exp={"essential": True},
     )
-    rules.validate(read.claims)
-    return read.claims
+    registry.validate(decoded.claims)
+    return decoded.claims
 
 
 Forgery = Callable[[Hub, str, dict[str, Any]], str]
@@ -129,15 +129,14 @@ def unsigned(hub: Hub, token: str, claims: dict[str, Any]) -> str:
 
 
 def public_key_as_secret(hub: Hub, token: str, claims: dict[str, Any]) -> str:
-    ours = signing_jwk(hub.key_ring.active(KeyUse.SIGNING))
-    signing_input = f"{encode_part({'alg': 'HS256', 'typ': 'at+jwt', 'kid': ours.kid})}.{encode_part(claims)}"
-    return (
-        f"{signing_input}.{encode_base64url(hmac.digest(ours.as_pem(private=False), signing_input.encode(), 'sha256'))}"
-    )
+    hub_key = signing_jwk(hub.key_ring.active(KeyUse.SIGNING))
+    signing_input = f"{encode_part({'alg': 'HS256', 'typ': 'at+jwt', 'kid': hub_key.kid})}.{encode_part(claims)}"
+    signature = hmac.digest(hub_key.as_pem(private=False), signing_input.encode(), "sha256")
+    return f"{signing_input}.{encode_base64url(signature)}"
 
 
-def another_key_under_our_name(hub: Hub, token: str, claims: dict[str, Any]) -> str:
-    return signed(hub, claims, ECKey.generate_key("P-256"))
+def another_key_with_the_hubs_key_id(hub: Hub, token: str, claims: dict[str, Any]) -> str:
+    return sign(hub, claims, ECKey.generate_key("P-256"))
 
 
 def without_a_kid(hub: Hub, token: str, claims: dict[str, Any]) -> str:
@@ -145,16 +144,16 @@ def without_a_kid(hub: Hub, token: str, claims: dict[str, Any]) -> str:
 
 
 def expired(hub: Hub, token: str, claims: dict[str, Any]) -> str:
-    return signed(hub, claims | {"exp": int(time.time()) - 1})
+    return sign(hub, claims | {"exp": int(time.time()) - 1})
 
 
 def wrong_audience(hub: Hub, token: str, claims: dict[str, Any]) -> str:
-    return signed(hub, claims | {"aud": "another service"})
+    return sign(hub, claims | {"aud": "other-service"})
 
 
-def signed(hub: Hub, claims: dict[str, Any], key: ECKey | None = None) -> str:
-    ours = signing_jwk(hub.key_ring.active(KeyUse.SIGNING))
-    return jwt.encode({"alg": "ES256", "typ": "at+jwt", "kid": ours.kid}, claims, key or ours)
+def sign(hub: Hub, claims: dict[str, Any], key: ECKey | None = None) -> str:
+    hub_key = signing_jwk(hub.key_ring.active(KeyUse.SIGNING))
+    return jwt.encode({"alg": "ES256", "typ": "at+jwt", "kid": hub_key.kid}, claims, key or hub_key)
 
 
 def encode_part(document: dict[str, Any]) -> str:
@@ -165,7 +164,7 @@ FORGERIES: tuple[Forgery, ...] = (
     tampered,
     unsigned,
     public_key_as_secret,
-    another_key_under_our_name,
+    another_key_with_the_hubs_key_id,
     without_a_kid,
     expired,
     wrong_audience,

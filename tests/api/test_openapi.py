@@ -1,4 +1,4 @@
-"""The OpenAPI document is valid, complete, and true: the routes behave as it says."""
+"""The OpenAPI document is valid and complete, and the routes behave as documented."""
 
 import asyncio
 import enum
@@ -75,12 +75,12 @@ def refs(node: Any) -> list[str]:
         case dict():
             return [value for key, value in node.items() if key == "$ref"] + refs(list(node.values()))
         case list():
-            return [ref for item in node for ref in refs(item)]
+            return [ref for element in node for ref in refs(element)]
         case _:
             return []
 
 
-@pytest.mark.parametrize("table", [routes.ROUTES, TABLE], ids=["the hub's", "a test's"])
+@pytest.mark.parametrize("table", [routes.ROUTES, TABLE], ids=["hub", "test"])
 def test_the_document_is_valid(table: tuple[Route, ...]) -> None:
     document = build_openapi(table)
 
@@ -150,8 +150,8 @@ PERSONAL = tuple(route for route in routes.ROUTES if route.person_auth and route
 @pytest.mark.parametrize(
     ("credential", "table"),
     [
-        ("nothing", PUBLIC),
-        ("nothing", PROTECTED),
+        ("no credential", PUBLIC),
+        ("no credential", PROTECTED),
         ("a secret", OAUTH),
         ("a token", PROTECTED),
         ("a token", OAUTH[1:]),
@@ -159,10 +159,10 @@ PERSONAL = tuple(route for route in routes.ROUTES if route.person_auth and route
         ("a person's token", PERSONAL),
     ],
     ids=[
-        "nothing, public",
-        "nothing, guarded",
+        "no credential, public",
+        "no credential, protected",
         "a secret",
-        "a token, guarded",
+        "a token, protected",
         "a token, oauth",
         "a relay token",
         "a person's token",
@@ -173,11 +173,11 @@ async def test_the_routes_behave_as_documented(
 ) -> None:
     minu = await enrol(hub, web, "minu_test", *Permission)
     headers = {
-        "nothing": {},
+        "no credential": {},
         "a secret": minu.basic,
         "a token": capitalized(bearer((await minu.tokens())["access_token"])),
         "a relay token": capitalized((await an_owner(hub)).bearer),
-        "a person's token": capitalized(bearer(await a_persons_token(hub))),
+        "a person's token": capitalized(bearer(await issue_person_token(hub))),
     }
     assert database_urls.direct
     async with connected(database_urls.direct) as owner:
@@ -194,7 +194,7 @@ def capitalized(header: dict[str, str]) -> dict[str, str]:
     return {name.title(): value for name, value in header.items()}
 
 
-async def a_persons_token(hub: Hub) -> str:
+async def issue_person_token(hub: Hub) -> str:
     async with hub.transaction() as tx:
         return (await issue_person_link(tx, "80351110224678912", Actor("tester"))).token
 
@@ -217,21 +217,23 @@ async def check_routes(
     headers: dict[str, str] | None = None,
     between: Callable[[], Awaitable[object]] = no_action,
 ) -> tuple[list[str], int]:
-    """Call every route of a table from a thread; `between` runs in this loop before each call."""
+    """Call every route of a table from a thread; `between` runs in this event loop before each call."""
     loop = asyncio.get_running_loop()
     schema = schemathesis.openapi.from_dict(build_openapi(table))
     schema.config.update(base_url=address)
 
-    async def paused() -> None:
+    async def run_between() -> None:
         await between()
 
-    def pause() -> None:
-        asyncio.run_coroutine_threadsafe(paused(), loop).result()
+    def run_between_in_loop() -> None:
+        asyncio.run_coroutine_threadsafe(run_between(), loop).result()
 
-    return await asyncio.to_thread(try_all, schema, headers, pause)
+    return await asyncio.to_thread(call_all_operations, schema, headers, run_between_in_loop)
 
 
-def try_all(schema: Any, headers: dict[str, str] | None, pause: Callable[[], None]) -> tuple[list[str], int]:
+def call_all_operations(
+    schema: Any, headers: dict[str, str] | None, between: Callable[[], None]
+) -> tuple[list[str], int]:
     """Call every operation with valid and invalid data; each response must be documented.
 
     Returns the violations and the number of calls.
@@ -252,12 +254,12 @@ def try_all(schema: Any, headers: dict[str, str] | None, pause: Callable[[], Non
         def call(case: Case[Any]) -> None:
             nonlocal calls
             calls += 1
-            pause()
+            between()
             shorten_wait(case)
             # A schema cannot describe every invalid value: NUL, a foreign cursor, an unknown token.
             excluded: list[Any] = [positive_data_acceptance]
             response = case.call(headers=headers)
-            if refuses_some(response.json() if response.status_code == ACCEPTED else None):
+            if has_rejected_item(response.json() if response.status_code == ACCEPTED else None):
                 excluded.append(negative_data_rejection)
             case.validate_response(response, excluded_checks=excluded, headers=headers)
 
@@ -268,7 +270,7 @@ def try_all(schema: Any, headers: dict[str, str] | None, pause: Callable[[], Non
     return violations, calls
 
 
-def refuses_some(response: object) -> bool:
+def has_rejected_item(response: object) -> bool:
     """Whether a batch endpoint rejected at least one item."""
     match response:
         case [*items]:

@@ -34,19 +34,19 @@ MINUTE = timedelta(minutes=1)
 class Bot:
     """An owner who calls the pairing endpoints."""
 
-    who: Owning
-    family: str
+    owner: Owning
+    prefix: str
     web: httpx2.AsyncClient = field(repr=False)
 
-    async def ask(self, word: str, status: int = 200, **body: Any) -> Any:
-        answer = await self.web.post(f"{self.family}/pairing/{word}", json=body, headers=self.who.bearer)
-        assert answer.status_code == status, answer.text
-        return answer.json()
+    async def post(self, action: str, status: int = 200, **body: Any) -> Any:
+        response = await self.web.post(f"{self.prefix}/pairing/{action}", json=body, headers=self.owner.bearer)
+        assert response.status_code == status, response.text
+        return response.json()
 
     async def users(self, **query: Any) -> Any:
-        answer = await self.web.get(f"{self.family}/pairing/list", params=query, headers=self.who.bearer)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = await self.web.get(f"{self.prefix}/pairing/list", params=query, headers=self.owner.bearer)
+        assert response.status_code == 200, response.text
+        return response.json()
 
 
 @pytest.fixture(params=["/openclaw", "/v1"])
@@ -57,11 +57,11 @@ async def bot(request: pytest.FixtureRequest, hub: Hub, web: httpx2.AsyncClient)
 async def test_a_code_pairs_a_user_who_is_then_listed(hub: Hub, owner: Connection, bot: Bot) -> None:
     assert await bot.users() == {"users": [], "cursor": None, "hasMore": False}
 
-    code = await bot.ask("generate", metadata={"for": "min"})
-    row = await owner.fetchrow("select *, expires_at - created_at as life from public.pairing_codes")
+    code = await bot.post("generate", metadata={"for": "min"})
+    row = await owner.fetchrow("select *, expires_at - created_at as lifetime from public.pairing_codes")
     assert row
     assert code == {"code": row["code"], "expiresAt": round(row["expires_at"].timestamp() * 1000)}
-    assert row["life"] == 10 * MINUTE
+    assert row["lifetime"] == 10 * MINUTE
 
     await write(hub, "min", f"/pair {code['code']}")
     [user] = (await bot.users())["users"]
@@ -71,9 +71,9 @@ async def test_a_code_pairs_a_user_who_is_then_listed(hub: Hub, owner: Connectio
 
 
 async def test_an_empty_body_creates_a_default_code(web: httpx2.AsyncClient, bot: Bot) -> None:
-    answer = await web.post(f"{bot.family}/pairing/generate", headers=bot.who.bearer)
+    response = await web.post(f"{bot.prefix}/pairing/generate", headers=bot.owner.bearer)
 
-    assert answer.status_code == 200
+    assert response.status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ async def test_an_empty_body_creates_a_default_code(web: httpx2.AsyncClient, bot
     ],
 )
 async def test_an_invalid_field_is_named(bot: Bot, body: dict[str, Any], field: str) -> None:
-    refused = await bot.ask("generate", 400, **body)
+    refused = await bot.post("generate", 400, **body)
 
     assert refused["code"] == "INVALID_REQUEST"
     assert field in refused["message"]
@@ -96,9 +96,9 @@ async def test_an_invalid_field_is_named(bot: Bot, body: dict[str, Any], field: 
 
 async def test_an_account_has_at_most_five_unused_codes(bot: Bot) -> None:
     for _ in range(5):
-        await bot.ask("generate", expiresInSeconds=1800)
+        await bot.post("generate", expiresInSeconds=1800)
 
-    refused = await bot.web.post(f"{bot.family}/pairing/generate", json={}, headers=bot.who.bearer)
+    refused = await bot.web.post(f"{bot.prefix}/pairing/generate", json={}, headers=bot.owner.bearer)
 
     assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
     assert 1700 < int(refused.headers["retry-after"]) <= 1800
@@ -106,21 +106,21 @@ async def test_an_account_has_at_most_five_unused_codes(bot: Bot) -> None:
 
 async def test_an_account_creates_at_most_ten_codes_a_minute(bot: Bot, owner: Connection, travel: Travel) -> None:
     for _ in range(10):
-        await bot.ask("generate")
+        await bot.post("generate")
         await owner.execute("delete from public.pairing_codes")
 
-    assert (await bot.ask("generate", 429))["code"] == "RATE_LIMITED"
+    assert (await bot.post("generate", 429))["code"] == "RATE_LIMITED"
     await travel(MINUTE)
-    await bot.ask("generate")
+    await bot.post("generate")
 
 
 async def test_an_owner_unpairs_blocks_and_unblocks(hub: Hub, owner: Connection, bot: Bot) -> None:
-    account = bot.who.account
+    account = bot.owner.account
     await pair(hub, "min", account)
     message = await a_message(owner, account, "min")
     states: list[tuple[str, object]] = []
-    for word in ("block", "unblock", "unpair"):
-        assert await bot.ask(word, conversationKey=key_of("min")) == {"success": True}
+    for action in ("block", "unblock", "unpair"):
+        assert await bot.post(action, conversationKey=key_of("min")) == {"success": True}
         states.append(await connection_of(owner, "min"))
 
     assert states == [("BLOCKED", account), ("PAIRED", account), ("UNPAIRED", None)]
@@ -134,13 +134,13 @@ async def test_an_owner_unpairs_blocks_and_unblocks(hub: Hub, owner: Connection,
     assert [tuple(row) for row in actors] == [(f"account:{account}", "127.0.0.1")]
 
 
-@pytest.mark.parametrize(("word", "state"), [("approve", "PAIRED"), ("deny", "UNPAIRED")])
-async def test_an_owner_approves_and_denies(hub: Hub, owner: Connection, bot: Bot, word: str, state: str) -> None:
-    patient = hub.settings.model_copy(update={"pairing_approval": True})
-    await write(hub, "min", f"/pair {await a_code(hub, bot.who.account)}", settings=patient)
+@pytest.mark.parametrize(("action", "state"), [("approve", "PAIRED"), ("deny", "UNPAIRED")])
+async def test_an_owner_approves_and_denies(hub: Hub, owner: Connection, bot: Bot, action: str, state: str) -> None:
+    with_approval = hub.settings.model_copy(update={"pairing_approval": True})
+    await write(hub, "min", f"/pair {await a_code(hub, bot.owner.account)}", settings=with_approval)
     assert [user["state"] for user in (await bot.users())["users"]] == ["PENDING"]
 
-    await bot.ask(word, conversationKey=key_of("min"))
+    await bot.post(action, conversationKey=key_of("min"))
 
     assert (await connection_of(owner, "min"))[0] == state
 
@@ -148,7 +148,7 @@ async def test_an_owner_approves_and_denies(hub: Hub, owner: Connection, bot: Bo
 async def test_users_are_paginated(hub: Hub, bot: Bot) -> None:
     users = [f"사용자{number}" for number in range(5)]
     for user in users:
-        await pair(hub, user, bot.who.account)
+        await pair(hub, user, bot.owner.account)
     listed: list[str] = []
     query: dict[str, Any] = {"limit": 2}
     while True:
@@ -164,14 +164,14 @@ async def test_users_are_paginated(hub: Hub, bot: Bot) -> None:
 
 @pytest.mark.parametrize("query", [{"cursor": "!"}, {"cursor": "AA"}, {"limit": 0}, {"limit": 101}, {"cursor": "_w"}])
 async def test_an_invalid_page_is_refused(bot: Bot, query: dict[str, Any]) -> None:
-    answer = await bot.web.get(f"{bot.family}/pairing/list", params=query, headers=bot.who.bearer)
+    response = await bot.web.get(f"{bot.prefix}/pairing/list", params=query, headers=bot.owner.bearer)
 
-    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+    assert (response.status_code, response.json()["code"]) == (400, "INVALID_REQUEST")
 
 
 async def test_a_paired_sessions_token_is_accepted(hub: Hub, web: httpx2.AsyncClient) -> None:
     session = await a_session(hub)
     await write(hub, "min", f"/pair {session.code}")
-    answer = await web.get("/v1/pairing/list", headers={"authorization": f"Bearer {session.token}"})
+    response = await web.get("/v1/pairing/list", headers={"authorization": f"Bearer {session.token}"})
 
-    assert [user["plusfriendUserKey"] for user in answer.json()["users"]] == ["min"]
+    assert [user["plusfriendUserKey"] for user in response.json()["users"]] == ["min"]

@@ -30,27 +30,27 @@ ACTIONS = {
 
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
-    async with serving(hub) as where, httpx2.AsyncClient(base_url=where, timeout=30) as client:
+    async with serving(hub) as address, httpx2.AsyncClient(base_url=address, timeout=30) as client:
         yield client
 
 
-@pytest.mark.parametrize("how", get_args(End))
+@pytest.mark.parametrize("revocation", get_args(End))
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_an_action_that_waited_for_its_tokens_revocation_is_refused(
-    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, action: str, how: End
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, action: str, revocation: End
 ) -> None:
     await stand(talk, ACTIONS[action])
-    asks = {} if action == "generate" else {"conversationKey": key_of(MINA)}
+    body = {} if action == "generate" else {"conversationKey": key_of(MINA)}
     before = len(await talk.deeds())
 
     async with hub.transaction() as tx:
-        await end(tx, mine.account, how)
-        late = asyncio.create_task(web.post(f"/openclaw/pairing/{action}", json=asks, headers=mine.bearer))
-        await waits_for_it(talk.db, late)
-    answer = await late
+        await end(tx, mine.account, revocation)
+        waiting = asyncio.create_task(web.post(f"/openclaw/pairing/{action}", json=body, headers=mine.bearer))
+        await waits_for_it(talk.db, waiting)
+    response = await waiting
 
-    assert answer.status_code == (401 if how == "rotated" else 403), answer.text
-    assert [who for who, _ in (await talk.deeds())[before:]] == [OPERATOR.name]
+    assert response.status_code == (401 if revocation == "rotated" else 403), response.text
+    assert [actor for actor, _ in (await talk.deeds())[before:]] == [OPERATOR.name]
     assert (await connection_of(talk.db, MINA))[0] == ACTIONS[action]
     assert await unused_codes(talk) == 0
 
@@ -64,9 +64,9 @@ async def test_an_action_with_a_revoked_session_token_is_refused(hub: Hub, web: 
     async with hub.transaction() as tx:
         await rotate_relay_token(tx, account, OPERATOR, revoke_sessions=True)
         bearer = {"authorization": f"Bearer {session.token}"}
-        late = asyncio.create_task(web.post("/v1/pairing/generate", json={}, headers=bearer))
-        await waits_for_it(talk.db, late)
-    answer = await late
+        waiting = asyncio.create_task(web.post("/v1/pairing/generate", json={}, headers=bearer))
+        await waits_for_it(talk.db, waiting)
+    response = await waiting
 
-    assert answer.status_code == 401, answer.text
+    assert response.status_code == 401, response.text
     assert await unused_codes(talk) == 0

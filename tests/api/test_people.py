@@ -20,18 +20,18 @@ pytestmark = pytest.mark.anyio
 Travel = Callable[[timedelta], Awaitable[None]]
 
 
-async def service(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: Permission) -> dict[str, str]:
+async def service_header(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: Permission) -> dict[str, str]:
     return bearer((await (await enrol(hub, web, name, *permissions)).tokens())["access_token"])
 
 
 @pytest.fixture
 async def admin(hub: Hub, web: httpx2.AsyncClient) -> dict[str, str]:
-    return await service(hub, web, "office", Permission.ADMIN)
+    return await service_header(hub, web, "office", Permission.ADMIN)
 
 
 @pytest.fixture
 async def shop(hub: Hub, web: httpx2.AsyncClient) -> dict[str, str]:
-    return await service(hub, web, "shop", Permission.SEND)
+    return await service_header(hub, web, "shop", Permission.SEND)
 
 
 async def test_a_person_is_exported(
@@ -41,14 +41,14 @@ async def test_a_person_is_exported(
     await inbox.arrive(JUN)
     await web.put(f"/v1/preferences/{MINA}", headers=shop, json={"dm_enabled": False})
 
-    answer = await web.get(f"/v1/people/{MINA}/export", headers=admin)
+    response = await web.get(f"/v1/people/{MINA}/export", headers=admin)
 
-    document = answer.json()
-    assert answer.status_code == 200
-    assert [item["id"] for item in document["requests"]] == [str(toast)]
-    assert [item["body"] for item in document["toasts"]] == ["for Mina alone"]
+    document = response.json()
+    assert response.status_code == 200
+    assert [row["id"] for row in document["requests"]] == [str(toast)]
+    assert [row["body"] for row in document["toasts"]] == ["for Mina alone"]
     assert document["person"]["dm_enabled"] is False
-    assert JUN not in answer.text
+    assert JUN not in response.text
     export_entry = await inbox.db.fetchrow(
         "select actor, subject from pabal.audit_log where action = 'person.exported'"
     )
@@ -66,15 +66,15 @@ async def test_only_the_person_is_erased(
     assert MINA.encode() in await dumped(database_urls)
 
     erased = await web.delete(f"/v1/people/{MINA}", headers=admin)
-    again = await web.delete(f"/v1/people/{MINA}", headers=admin)
+    repeated = await web.delete(f"/v1/people/{MINA}", headers=admin)
 
     assert (erased.status_code, erased.json()) == (200, {"requests": 1, "toasts": 1, "others": 2})
-    assert (again.status_code, again.json()["detail"]) == (404, "No such person")
-    left = await dumped(database_urls)
-    assert MINA.encode() not in left
-    assert JUN.encode() in left
-    done = await inbox.db.fetch("select actor, subject from pabal.audit_log where action = 'person.erased'")
-    assert [tuple(item) for item in done] == [("office", person_pseudonym(MINA))]
+    assert (repeated.status_code, repeated.json()["detail"]) == (404, "No such person")
+    dump = await dumped(database_urls)
+    assert MINA.encode() not in dump
+    assert JUN.encode() in dump
+    entries = await inbox.db.fetch("select actor, subject from pabal.audit_log where action = 'person.erased'")
+    assert [tuple(entry) for entry in entries] == [("office", person_pseudonym(MINA))]
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/people/{}/export"), ("DELETE", "/v1/people/{}")])
@@ -82,11 +82,11 @@ async def test_export_and_erase_require_admin(
     inbox: Inbox, shop: dict[str, str], web: httpx2.AsyncClient, method: str, path: str
 ) -> None:
     await inbox.arrive(MINA)
-    theirs = bearer(await inbox.token(MINA))
+    person = bearer(await inbox.token(MINA))
 
-    answers = [await web.request(method, path.format(MINA), headers=who) for who in (shop, theirs)]
+    responses = [await web.request(method, path.format(MINA), headers=header) for header in (shop, person)]
 
-    assert [answer.status_code for answer in answers] == [403, 401]
+    assert [response.status_code for response in responses] == [403, 401]
     assert len(await inbox.listed(MINA)) == 1
 
 
@@ -94,14 +94,14 @@ async def test_links_are_limited_per_person(
     inbox: Inbox, shop: dict[str, str], web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     path = f"/v1/people/{MINA}/token"
-    arguments = [(await web.post(path, headers=shop)).status_code for _ in range(TOKENS_PER_PERSON.count)]
+    statuses = [(await web.post(path, headers=shop)).status_code for _ in range(TOKENS_PER_PERSON.count)]
 
-    late = await web.post(path, headers=shop)
+    refused = await web.post(path, headers=shop)
     other = await web.post(f"/v1/people/{JUN}/token", headers=shop)
 
-    assert arguments == [201] * TOKENS_PER_PERSON.count
-    assert (late.status_code, late.json()["code"], other.status_code) == (429, "too_many", 201)
-    wait = int(late.headers["retry-after"])
+    assert statuses == [201] * TOKENS_PER_PERSON.count
+    assert (refused.status_code, refused.json()["code"], other.status_code) == (429, "too_many", 201)
+    wait = int(refused.headers["retry-after"])
     assert 25 <= wait <= 30
     assert await inbox.db.fetchval("select count(*) from notification.person_tokens") == TOKENS_PER_PERSON.count + 1
     await travel(timedelta(seconds=wait))
@@ -110,18 +110,18 @@ async def test_links_are_limited_per_person(
 
 @pytest.mark.usefixtures("still")
 async def test_links_are_limited_per_service(hub: Hub, shop: dict[str, str], web: httpx2.AsyncClient) -> None:
-    keep = await service(hub, web, "keep", Permission.SEND)
+    keep = await service_header(hub, web, "keep", Permission.SEND)
     async with hub.autocommit() as tx:
         await consume_rate_limit(tx, PERSON_TOKENS_PER_SERVICE, "shop", PERSON_TOKENS_PER_SERVICE.count)
 
-    answers = [await web.post(f"/v1/people/{MINA}/token", headers=who) for who in (shop, keep)]
+    responses = [await web.post(f"/v1/people/{MINA}/token", headers=header) for header in (shop, keep)]
 
-    assert [answer.status_code for answer in answers] == [429, 201]
-    assert answers[0].headers["retry-after"] == "1"
+    assert [response.status_code for response in responses] == [429, 201]
+    assert responses[0].headers["retry-after"] == "1"
 
 
 @pytest.mark.parametrize("name", ["1%0A", "1%202", "1" * 65, "%ED%95%9C"])
 async def test_an_invalid_id_is_refused(web: httpx2.AsyncClient, shop: dict[str, str], name: str) -> None:
-    answer = await web.post(f"/v1/people/{name}/token", headers=shop)
+    response = await web.post(f"/v1/people/{name}/token", headers=shop)
 
-    assert answer.status_code == 400
+    assert response.status_code == 400

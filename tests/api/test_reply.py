@@ -29,9 +29,9 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def there() -> AsyncGenerator[Kakao]:
-    async with kakao() as opened:
-        yield opened
+async def fake_kakao() -> AsyncGenerator[Kakao]:
+    async with kakao() as server:
+        yield server
 
 
 @pytest.fixture
@@ -47,31 +47,33 @@ class Bot:
 
     web: httpx2.AsyncClient
     chat: Chat
-    there: Kakao
+    kakao: Kakao
     owner: Owner
     message: UUID
 
-    async def unspent(self) -> bool:
+    async def is_untouched(self) -> bool:
         """Whether nothing has happened to the message."""
-        current = await self.chat.reply(self.message), await self.chat.status(self.message), self.there.posts
+        current = await self.chat.reply(self.message), await self.chat.status(self.message), self.kakao.posts
         return current == (None, ("QUEUED", None), 0)
 
 
 @pytest.fixture
-async def bot(web: httpx2.AsyncClient, chat: Chat, there: Kakao) -> Bot:
+async def bot(web: httpx2.AsyncClient, chat: Chat, fake_kakao: Kakao) -> Bot:
     owner = await chat.owner()
-    return Bot(web, chat, there, owner, await chat.message(owner, await chat.conversation(owner), there.url("first")))
+    return Bot(
+        web, chat, fake_kakao, owner, await chat.message(owner, await chat.conversation(owner), fake_kakao.url("first"))
+    )
 
 
-def reply(message: object, *texts: str, **more: Any) -> dict[str, Any]:
-    return {"messageId": str(message), "response": skill_response(*texts or ("hello",))} | more
+def reply(message: object, *texts: str, **fields: Any) -> dict[str, Any]:
+    return {"messageId": str(message), "response": skill_response(*texts or ("hello",))} | fields
 
 
-def refused(answer: httpx2.Response) -> tuple[int, str]:
-    body = answer.json()
+def error_of(response: httpx2.Response) -> tuple[int, str]:
+    body = response.json()
     assert body.keys() == {"error", "code", "message"}
     assert body["error"] == body["message"]
-    return answer.status_code, body["code"]
+    return response.status_code, body["code"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -79,62 +81,64 @@ async def test_a_reply_reaches_kakao_and_returns_the_time(bot: Bot, path: str) -
     before = time.time() * 1000
     body = b'{"messageId": "%s", "response": %s, "conversationKey": "channel:user", "extra": 1}' % (
         str(bot.message).encode(),
-        (written := json.dumps(skill_response("안녕"), ensure_ascii=False, indent=1).encode()),
+        (skill_json := json.dumps(skill_response("안녕"), ensure_ascii=False, indent=1).encode()),
     )
 
-    answer = await bot.web.post(
+    response = await bot.web.post(
         httpx2.URL(f"{bot.web.base_url}".rstrip("/") + path), content=body, headers=bot.owner.header
     )
 
-    body = answer.json()
+    body = response.json()
     row = await bot.chat.reply(bot.message)
-    assert (answer.status_code, body["success"], body["callbackSent"]) == (200, True, True)
+    assert (response.status_code, body["success"], body["callbackSent"]) == (200, True, True)
     assert before - 1000 < body["deliveredAt"] < time.time() * 1000 + 1000
     assert row
     assert body["outboundMessageId"] == str(row["id"])
     assert (row["state"], row["spent_by"], row["status_code"]) == ("sent", "agent", 200)
     assert json.loads(row["kakao"])["taskId"] == "task-1"
     assert await bot.chat.status(bot.message) == ("ACKED", "answered")
-    [request] = bot.there.there.requests
-    assert request.body == written  # unchanged
+    [request] = bot.kakao.there.requests
+    assert request.body == skill_json  # unchanged
     assert request.headers["content-type"].startswith("application/json")
 
 
 async def test_a_session_token_replies_like_a_relay_token(bot: Bot) -> None:
     token = await bot.chat.session(bot.owner.id)
 
-    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers={"authorization": f"bearer {token}"})
+    response = await bot.web.post("/v1/reply", json=reply(bot.message), headers={"authorization": f"bearer {token}"})
 
-    assert answer.status_code == 200
-    assert bot.there.texts("first") == [["hello"]]
+    assert response.status_code == 200
+    assert bot.kakao.texts("first") == [["hello"]]
 
 
 @pytest.mark.parametrize(
     "headers",
-    [{}, {"authorization": "Bearer"}, {"authorization": "Bearer nobody"}, {"authorization": "Basic eDp5"}],
+    [{}, {"authorization": "Bearer"}, {"authorization": "Bearer unknown"}, {"authorization": "Basic eDp5"}],
     ids=["none", "empty", "unknown", "another scheme"],
 )
-@pytest.mark.parametrize("content", [None, b"{", b"{}"], ids=["a good body", "no JSON", "nothing"])
+@pytest.mark.parametrize("content", [None, b"{", b"{}"], ids=["a valid body", "invalid JSON", "an empty object"])
 async def test_an_invalid_token_is_refused_before_the_body(
     bot: Bot, headers: dict[str, str], content: bytes | None
 ) -> None:
     body = json.dumps(reply(bot.message)).encode() if content is None else content
 
-    answer = await bot.web.post("/openclaw/reply", content=body, headers=headers)
+    response = await bot.web.post("/openclaw/reply", content=body, headers=headers)
 
-    assert refused(answer) == (401, "UNAUTHORIZED")
-    assert await bot.unspent()
+    assert error_of(response) == (401, "UNAUTHORIZED")
+    assert await bot.is_untouched()
 
 
 async def test_a_revoked_token_is_unauthenticated(bot: Bot) -> None:
     now = await bot.chat.db.fetchval("select pabal.now()")
     revoked = await bot.chat.session(bot.owner.id, revoked_at=now)
-    lapsed = await bot.chat.session(None, expires_at=now)
+    expired = await bot.chat.session(None, expires_at=now)
 
-    for token in (revoked, lapsed):
-        answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers={"authorization": f"Bearer {token}"})
-        assert refused(answer) == (401, "UNAUTHORIZED")
-    assert await bot.unspent()
+    for token in (revoked, expired):
+        response = await bot.web.post(
+            "/v1/reply", json=reply(bot.message), headers={"authorization": f"Bearer {token}"}
+        )
+        assert error_of(response) == (401, "UNAUTHORIZED")
+    assert await bot.is_untouched()
 
 
 async def test_an_unpaired_session_is_refused(bot: Bot) -> None:
@@ -143,26 +147,26 @@ async def test_an_unpaired_session_is_refused(bot: Bot) -> None:
 
     for token in (pending, unapproved):
         for body in (reply(bot.message), {}):
-            answer = await bot.web.post("/v1/reply", json=body, headers={"authorization": f"Bearer {token}"})
-            assert refused(answer) == (409, "SESSION_NOT_PAIRED")
-    assert await bot.unspent()
+            response = await bot.web.post("/v1/reply", json=body, headers={"authorization": f"Bearer {token}"})
+            assert error_of(response) == (409, "SESSION_NOT_PAIRED")
+    assert await bot.is_untouched()
 
 
 async def test_a_disabled_account_is_refused(bot: Bot) -> None:
     await bot.chat.db.execute("update accounts set disabled_at = pabal.now()")
 
-    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+    response = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
 
-    assert refused(answer) == (403, "ACCOUNT_DISABLED")
-    assert await bot.unspent()
+    assert error_of(response) == (403, "ACCOUNT_DISABLED")
+    assert await bot.is_untouched()
 
 
 MALFORMED: dict[str, tuple[bytes, str]] = {
-    "no JSON": (b"{", "body"),
-    "no object": (b"[]", "body"),
-    "nothing": (b"", "body"),
+    "invalid JSON": (b"{", "body"),
+    "not an object": (b"[]", "body"),
+    "an empty body": (b"", "body"),
     "no message": (b'{"response": {}}', "messageId"),
-    "a bot.message that is a number": (b'{"messageId": 5, "response": {}}', "messageId"),
+    "a message id that is a number": (b'{"messageId": 5, "response": {}}', "messageId"),
     "no response": (b'{"messageId": "MESSAGE"}', "response"),
     "a text for a response": (b'{"messageId": "MESSAGE", "response": "hello"}', "response"),
     "null for a response": (b'{"messageId": "MESSAGE", "response": null}', "response"),
@@ -177,7 +181,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     ),
     "NUL": (b'{"messageId": "MESSAGE", "response": {"version": "2.0", "data": {"a": "\\u0000"}}}', "response"),
     "too deep": (b'{"messageId": "MESSAGE", "response": ' + b"[" * 3000 + b"]" * 3000 + b"}", ""),
-    "a number beyond numbers": (
+    "a number out of range": (
         b'{"messageId": "MESSAGE", "response": {"version": "2.0", "data": {"a": 1e999999}}}',
         "response",
     ),
@@ -188,41 +192,44 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
 async def test_an_invalid_reply_is_refused_without_spending_the_callback(bot: Bot, name: str) -> None:
     body, field = MALFORMED[name]
 
-    answer = await bot.web.post(
+    response = await bot.web.post(
         "/v1/reply", content=body.replace(b"MESSAGE", str(bot.message).encode()), headers=bot.owner.header
     )
 
-    assert refused(answer) == (400, "INVALID_REQUEST")
-    assert answer.json()["error"].startswith(field)
-    assert await bot.unspent()
+    assert error_of(response) == (400, "INVALID_REQUEST")
+    assert response.json()["error"].startswith(field)
+    assert await bot.is_untouched()
 
 
 async def test_a_body_that_is_too_large_is_refused(bot: Bot) -> None:
-    answer = await bot.web.post("/v1/reply", json=reply(bot.message, "x" * 9000), headers=bot.owner.header)
+    response = await bot.web.post("/v1/reply", json=reply(bot.message, "x" * 9000), headers=bot.owner.header)
 
-    assert refused(answer) == (413, "TOO_LARGE")
-    assert await bot.unspent()
+    assert error_of(response) == (413, "TOO_LARGE")
+    assert await bot.is_untouched()
 
 
 async def test_a_message_of_another_account_is_not_found(bot: Bot) -> None:
-    stranger = await bot.chat.owner()
-    await bot.chat.conversation(stranger, "another")
-    tries = [
-        (stranger, reply(bot.message)),
-        (stranger, reply(bot.message, conversationKey="channel:user")),
+    other = await bot.chat.owner()
+    await bot.chat.conversation(other, "another")
+    attempts = [
+        (other, reply(bot.message)),
+        (other, reply(bot.message, conversationKey="channel:user")),
         (bot.owner, reply(uuid4())),
         (bot.owner, reply("not-a-uuid")),
         (bot.owner, reply(bot.message, conversationKey="channel:another")),
         (bot.owner, reply(bot.message, conversationKey="")),
     ]
 
-    for account, body in tries:
-        assert refused(await bot.web.post("/v1/reply", json=body, headers=account.header)) == (404, "MESSAGE_NOT_FOUND")
-    assert await bot.unspent()
+    for account, body in attempts:
+        assert error_of(await bot.web.post("/v1/reply", json=body, headers=account.header)) == (
+            404,
+            "MESSAGE_NOT_FOUND",
+        )
+    assert await bot.is_untouched()
 
 
 @pytest.mark.parametrize(
-    "ends",
+    "change",
     [
         "update inbound_messages set status = 'CANCELLED', reason = 'unpaired', ended_at = pabal.now()",
         "update inbound_messages set status = 'ACKED'; update conversation_mappings set state = 'UNPAIRED'",
@@ -230,43 +237,45 @@ async def test_a_message_of_another_account_is_not_found(bot: Bot) -> None:
     ],
     ids=["cancelled", "unpaired after an ack", "blocked"],
 )
-async def test_an_unpaired_user_gets_no_reply(bot: Bot, ends: str) -> None:
-    await bot.chat.db.execute(ends)
+async def test_an_unpaired_user_gets_no_reply(bot: Bot, change: str) -> None:
+    await bot.chat.db.execute(change)
 
-    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+    response = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
 
-    assert refused(answer) == (404, "MESSAGE_NOT_FOUND")
-    assert (bot.there.posts, await bot.chat.reply(bot.message)) == (0, None)
+    assert error_of(response) == (404, "MESSAGE_NOT_FOUND")
+    assert (bot.kakao.posts, await bot.chat.reply(bot.message)) == (0, None)
 
 
-@pytest.mark.parametrize("life", [None, timedelta(seconds=-1), timedelta()], ids=["missing", "expired", "this moment"])
-async def test_a_reply_after_the_callback_expired_is_kept(bot: Bot, life: timedelta | None) -> None:
+@pytest.mark.parametrize(
+    "lifetime", [None, timedelta(seconds=-1), timedelta()], ids=["missing", "expired", "expiring now"]
+)
+async def test_a_reply_after_the_callback_expired_is_kept(bot: Bot, lifetime: timedelta | None) -> None:
     key = await bot.chat.conversation(bot.owner)
     message = await bot.chat.message(
-        bot.owner, key, None if life is None else bot.there.url("gone"), life or timedelta()
+        bot.owner, key, None if lifetime is None else bot.kakao.url("expired"), lifetime or timedelta()
     )
 
-    answer = await bot.web.post("/v1/reply", json=reply(message, "late"), headers=bot.owner.header)
-    again = await bot.web.post("/v1/reply", json=reply(message, "again"), headers=bot.owner.header)
+    response = await bot.web.post("/v1/reply", json=reply(message, "late"), headers=bot.owner.header)
+    repeated = await bot.web.post("/v1/reply", json=reply(message, "again"), headers=bot.owner.header)
 
-    assert refused(answer) == (400, "CALLBACK_EXPIRED")
-    assert refused(again) == (409, "ALREADY_REPLIED")
-    assert (bot.there.posts, await bot.chat.state(message)) == (0, "late")
+    assert error_of(response) == (400, "CALLBACK_EXPIRED")
+    assert error_of(repeated) == (409, "ALREADY_REPLIED")
+    assert (bot.kakao.posts, await bot.chat.state(message)) == (0, "late")
     assert await bot.chat.status(message) == ("ACKED", "answered")
     time_left = await bot.chat.db.fetchval("select kept_until - pabal.now() from relay_replies")
     assert timedelta(minutes=29) < time_left <= timedelta(minutes=30)
 
 
-@pytest.mark.parametrize("how", ["QUEUED", "DELIVERED", "ACKED"])
-async def test_a_message_is_answered_once_in_every_status(bot: Bot, how: str) -> None:
-    await bot.chat.db.execute("update inbound_messages set status = $1", how)
+@pytest.mark.parametrize("status", ["QUEUED", "DELIVERED", "ACKED"])
+async def test_a_message_is_answered_once_in_every_status(bot: Bot, status: str) -> None:
+    await bot.chat.db.execute("update inbound_messages set status = $1", status)
 
-    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
-    again = await bot.web.post("/v1/reply", json=reply(bot.message, "again"), headers=bot.owner.header)
+    response = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+    repeated = await bot.web.post("/v1/reply", json=reply(bot.message, "again"), headers=bot.owner.header)
 
-    assert answer.status_code == 200
-    assert refused(again) == (409, "ALREADY_REPLIED")
-    assert bot.there.texts("first") == [["hello"]]
+    assert response.status_code == 200
+    assert error_of(repeated) == (409, "ALREADY_REPLIED")
+    assert bot.kakao.texts("first") == [["hello"]]
     lease = await bot.chat.db.fetchval(
         "select coalesce(lease::text, leased_until::text, held_by) from inbound_messages"
     )
@@ -275,13 +284,13 @@ async def test_a_message_is_answered_once_in_every_status(bot: Bot, how: str) ->
 
 async def test_a_reply_to_an_expired_message_is_kept_and_its_status_stays(bot: Bot) -> None:
     message = await bot.chat.message(
-        bot.owner, await bot.chat.conversation(bot.owner), bot.there.url("gone"), timedelta(seconds=-1)
+        bot.owner, await bot.chat.conversation(bot.owner), bot.kakao.url("expired"), timedelta(seconds=-1)
     )
     await bot.chat.db.execute("update inbound_messages set status = 'EXPIRED'")
 
-    answer = await bot.web.post("/v1/reply", json=reply(message), headers=bot.owner.header)
+    response = await bot.web.post("/v1/reply", json=reply(message), headers=bot.owner.header)
 
-    assert refused(answer) == (400, "CALLBACK_EXPIRED")
+    assert error_of(response) == (400, "CALLBACK_EXPIRED")
     assert (await bot.chat.status(message), await bot.chat.state(message)) == (("EXPIRED", "queue_life"), "late")
 
 
@@ -296,60 +305,64 @@ KAKAO_REFUSALS = {
 
 @pytest.mark.parametrize("name", sorted(KAKAO_REFUSALS))
 async def test_a_reply_that_kakao_refuses_fails(bot: Bot, name: str) -> None:
-    bot.there.mood, status, why = KAKAO_REFUSALS[name]
+    bot.kakao.mood, status, error = KAKAO_REFUSALS[name]
 
-    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
-    bot.there.mood = kakao_says("SUCCESS")
-    again = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+    response = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+    bot.kakao.mood = kakao_says("SUCCESS")
+    repeated = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
 
-    assert refused(answer) == (502, "CALLBACK_FAILED")
-    assert answer.json()["error"] == why
-    assert refused(again) == (409, "ALREADY_REPLIED")
+    assert error_of(response) == (502, "CALLBACK_FAILED")
+    assert response.json()["error"] == error
+    assert error_of(repeated) == (409, "ALREADY_REPLIED")
     row = await bot.chat.reply(bot.message)
     assert row
-    assert (row["state"], row["status_code"], row["error"]) == ("refused", status, why)
-    assert (bot.there.posts, await bot.chat.failures()) == (1, ["refused"])
+    assert (row["state"], row["status_code"], row["error"]) == ("refused", status, error)
+    assert (bot.kakao.posts, await bot.chat.failures()) == (1, ["refused"])
 
 
-KAKAO_SILENCES = {
+KAKAO_UNCLEAR_RESPONSES = {
     "closes": (closes, None, "the response is empty or not valid HTTP"),
-    "half an answer": (says(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"), 200, "Kakao's response is incomplete"),
+    "an incomplete response": (
+        says(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"),
+        200,
+        "Kakao's response is incomplete",
+    ),
     "no JSON": (answers(200, b"<html>"), 200, "Kakao's response is not a JSON object"),
-    "another word": (kakao_says("MAYBE"), 200, "Kakao returned MAYBE"),
+    "an unknown status": (kakao_says("MAYBE"), 200, "Kakao returned MAYBE"),
 }
 
 
-@pytest.mark.parametrize("name", sorted(KAKAO_SILENCES))
+@pytest.mark.parametrize("name", sorted(KAKAO_UNCLEAR_RESPONSES))
 async def test_an_unconfirmed_reply_is_unknown_and_not_sent_again(bot: Bot, name: str) -> None:
-    bot.there.mood, status, why = KAKAO_SILENCES[name]
+    bot.kakao.mood, status, error = KAKAO_UNCLEAR_RESPONSES[name]
 
-    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
-    bot.there.mood = kakao_says("SUCCESS")
-    again = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+    response = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+    bot.kakao.mood = kakao_says("SUCCESS")
+    repeated = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
 
-    assert refused(answer) == (502, "CALLBACK_UNKNOWN")
-    assert refused(again) == (409, "ALREADY_REPLIED")
+    assert error_of(response) == (502, "CALLBACK_UNKNOWN")
+    assert error_of(repeated) == (409, "ALREADY_REPLIED")
     row = await bot.chat.reply(bot.message)
     assert row
-    assert (row["state"], row["status_code"], row["error"]) == ("unknown", status, why)
-    assert (bot.there.posts, await bot.chat.failures()) == (1, ["unknown"])
+    assert (row["state"], row["status_code"], row["error"]) == ("unknown", status, error)
+    assert (bot.kakao.posts, await bot.chat.failures()) == (1, ["unknown"])
 
 
 async def test_a_reply_over_the_rate_limit_spends_nothing(bot: Bot) -> None:
     owner = await bot.chat.owner(rate_limit_per_minute=3)
     other = await bot.chat.owner(rate_limit_per_minute=3)
     key = await bot.chat.conversation(owner)
-    messages = [await bot.chat.message(owner, key, bot.there.url(str(n))) for n in range(4)]
+    messages = [await bot.chat.message(owner, key, bot.kakao.url(str(number))) for number in range(4)]
 
     responses = [await bot.web.post("/v1/reply", json=reply(message), headers=owner.header) for message in messages]
-    theirs = await bot.web.post("/v1/reply", json=reply(uuid4()), headers=other.header)
+    other_response = await bot.web.post("/v1/reply", json=reply(uuid4()), headers=other.header)
 
-    assert [answer.status_code for answer in responses[:3]] == [200] * 3
-    assert refused(responses[3]) == (429, "RATE_LIMITED")
+    assert [response.status_code for response in responses[:3]] == [200] * 3
+    assert error_of(responses[3]) == (429, "RATE_LIMITED")
     assert 1 <= int(responses[3].headers["retry-after"]) <= 20
     assert await bot.chat.reply(messages[3]) is None
-    assert bot.there.posts == 3
-    assert refused(theirs) == (404, "MESSAGE_NOT_FOUND")
+    assert bot.kakao.posts == 3
+    assert error_of(other_response) == (404, "MESSAGE_NOT_FOUND")
 
 
 async def test_an_invalid_body_counts_against_the_rate_limit(bot: Bot) -> None:
@@ -357,26 +370,26 @@ async def test_an_invalid_body_counts_against_the_rate_limit(bot: Bot) -> None:
 
     responses = [await bot.web.post("/v1/reply", content=b"{", headers=owner.header) for _ in range(3)]
 
-    assert [answer.status_code for answer in responses] == [400, 400, 429]
+    assert [response.status_code for response in responses] == [400, 400, 429]
 
 
 @pytest.mark.parametrize("limit", [None, 2_147_483_647])
 async def test_every_allowed_rate_limit_works(bot: Bot, limit: int | None) -> None:
     owner = await bot.chat.owner(rate_limit_per_minute=limit)
-    message = await bot.chat.message(owner, await bot.chat.conversation(owner), bot.there.url("first"))
+    message = await bot.chat.message(owner, await bot.chat.conversation(owner), bot.kakao.url("first"))
 
     assert (await bot.web.post("/v1/reply", json=reply(message), headers=owner.header)).status_code == 200
 
 
 async def test_responses_and_logs_contain_no_secret(bot: Bot, capsys: pytest.CaptureFixture[str]) -> None:
     key = await bot.chat.conversation(bot.owner)
-    message = await bot.chat.message(bot.owner, key, bot.there.url("first"))
-    bot.there.mood = answers(500, b"no")
+    message = await bot.chat.message(bot.owner, key, bot.kakao.url("first"))
+    bot.kakao.mood = answers(500, b"no")
 
-    answer = await bot.web.post("/v1/reply", json=reply(message, "a private word"), headers=bot.owner.header)
+    response = await bot.web.post("/v1/reply", json=reply(message, "a private text"), headers=bot.owner.header)
 
     payload = await bot.chat.db.fetchval("select payload::text from event_queue")
     output = capsys.readouterr()
-    everything = answer.text + payload + output.out + output.err
-    for secret in ("capability", "a private word", bot.owner.token):
-        assert secret not in everything
+    text = response.text + payload + output.out + output.err
+    for secret in ("capability", "a private text", bot.owner.token):
+        assert secret not in text

@@ -30,21 +30,21 @@ async def test_a_rule_is_added_shown_changed_and_removed(admin: ApiService) -> N
     added = await admin.call(
         "POST", RULES, 201, json=RULE | {"expires_after_seconds": 3600, "variables": {"item": "thing"}}
     )
-    one = f"{RULES}/{added['id']}"
+    path = f"{RULES}/{added['id']}"
 
     assert {name: added[name] for name in RULE} == RULE
     assert (added["expires_after_seconds"], added["created_by"], added["is_active"]) == (3600, "admin", True)
-    assert await admin.call("GET", one) == added
+    assert await admin.call("GET", path) == added
     assert (await admin.call("GET", RULES))["items"] == [added]
 
     change = {"is_active": False, "expires_after_seconds": None, "channels": ["dashboard_toast"]}
-    changed = await admin.call("PATCH", one, json=change)
+    changed = await admin.call("PATCH", path, json=change)
     assert {name: changed[name] for name in change} == change
     assert changed["variables"] == {"item": "thing"}
 
-    await admin.call("DELETE", one, 204)
+    await admin.call("DELETE", path, 204)
     for method in ("GET", "PATCH", "DELETE"):
-        assert (await admin.call(method, one, 404, **({"json": {}} if method == "PATCH" else {})))[
+        assert (await admin.call(method, path, 404, **({"json": {}} if method == "PATCH" else {})))[
             "code"
         ] == "not_found"
 
@@ -71,17 +71,17 @@ async def test_a_rule_is_added_shown_changed_and_removed(admin: ApiService) -> N
 async def test_invalid_rule_fields_are_reported(admin: ApiService, values: dict[str, Any], field: str) -> None:
     assert [name for name, _ in await admin.field_errors(RULES, **(RULE | values))] == [field]
 
-    stored = await admin.call("POST", RULES, 201, json=RULE)
-    assert [name for name, _ in await admin.field_errors(f"{RULES}/{stored['id']}", "PATCH", **values)] == [field]
+    rule = await admin.call("POST", RULES, 201, json=RULE)
+    assert [name for name, _ in await admin.field_errors(f"{RULES}/{rule['id']}", "PATCH", **values)] == [field]
 
 
 async def test_rule_names_are_unique_and_rules_are_paginated(admin: ApiService) -> None:
-    created = [(await admin.call("POST", RULES, 201, json=RULE | {"name": f"r{number}"}))["id"] for number in range(3)]
+    ids = [(await admin.call("POST", RULES, 201, json=RULE | {"name": f"r{number}"}))["id"] for number in range(3)]
 
     assert (await admin.call("POST", RULES, 409, json=RULE | {"name": "r1"}))["code"] == "conflict"
     first = await admin.call("GET", f"{RULES}?limit=2")
-    rest = await admin.call("GET", f"{RULES}?limit=2&cursor={first['cursor']}")
-    assert [item["id"] for item in (*first["items"], *rest["items"])] == created
+    second = await admin.call("GET", f"{RULES}?limit=2&cursor={first['cursor']}")
+    assert [rule["id"] for rule in (*first["items"], *second["items"])] == ids
 
 
 async def test_rules_require_admin(shop: ApiService, admin: ApiService, hub: Hub, database_urls: DatabaseUrls) -> None:

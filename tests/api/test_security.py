@@ -79,16 +79,16 @@ async def wrong_credentials(
     await travel(timedelta(hours=1))
     hub.token_verifier.invalidate()  # `travel` moves only the database's clock
 
-    pair, revoked, whole = await minu.tokens(), await minu.tokens(), await minu.tokens()
-    disabled_service = await enrol(hub, web, "minu_asleep", *Permission)
+    pair, revoked, revoked_family = await minu.tokens(), await minu.tokens(), await minu.tokens()
+    disabled_service = await enrol(hub, web, "minu_disabled", *Permission)
     disabled = (await disabled_service.tokens())["access_token"]
-    for token in (revoked["access_token"], whole["access_token"], disabled):
+    for token in (revoked["access_token"], revoked_family["access_token"], disabled):
         await hub.token_verifier.verify(token)
     await minu.ask("revoke", token=revoked["access_token"])
-    await minu.ask("revoke", token=whole["refresh_token"])
+    await minu.ask("revoke", token=revoked_family["refresh_token"])
     await disabled_service.let_in(active=False)
 
-    other_keys = open_or_create_keyring(tmp_path / "elsewhere")
+    other_keys = open_or_create_keyring(tmp_path / "other")
     same_key_ids = KeyRing(
         KeySet(tuple(replace(key, secret=bytes(reversed(key.secret))) for key in hub.key_ring.keys.all_keys))
     )
@@ -105,16 +105,16 @@ async def wrong_credentials(
         "a token cut short": WrongCredential(bearer(pair["access_token"][:-1]), UNREADABLE),
         "expired": WrongCredential(bearer(expired), EXPIRED_OR_REVOKED),
         "revoked": WrongCredential(bearer(revoked["access_token"]), EXPIRED_OR_REVOKED),
-        "of a revoked family": WrongCredential(bearer(whole["access_token"]), EXPIRED_OR_REVOKED),
+        "of a revoked family": WrongCredential(bearer(revoked_family["access_token"]), EXPIRED_OR_REVOKED),
         "of a disabled service": WrongCredential(bearer(disabled), EXPIRED_OR_REVOKED),
-        "another hub's": WrongCredential(bearer(issue_unknown_token(hub, other_keys)), UNREADABLE),
-        "another hub's under our key's name": WrongCredential(
+        "of another hub": WrongCredential(bearer(issue_unknown_token(hub, other_keys)), UNREADABLE),
+        "of another hub with the same key id": WrongCredential(
             bearer(issue_unknown_token(hub, same_key_ids)), UNREADABLE
         ),
         "for another audience": WrongCredential(
-            bearer(issue_unknown_token(hub, hub.key_ring, audience="elsewhere")), WRONG_AUDIENCE
+            bearer(issue_unknown_token(hub, hub.key_ring, audience="other")), WRONG_AUDIENCE
         ),
-        "signed by us and never issued": WrongCredential(
+        "signed by the hub but never issued": WrongCredential(
             bearer(issue_unknown_token(hub, hub.key_ring)), EXPIRED_OR_REVOKED
         ),
     }
@@ -162,11 +162,11 @@ async def test_a_route_accepts_only_its_permission(web: httpx2.AsyncClient, minu
         permission = route.permission
         assert permission
         others = " ".join(other for other in Permission if other is not permission)
-        everything_else = (await minu.tokens(scope=others))["access_token"]
-        just_this = (await minu.tokens(scope=permission))["access_token"]
+        with_other_permissions = (await minu.tokens(scope=others))["access_token"]
+        with_permission = (await minu.tokens(scope=permission))["access_token"]
 
-        refused = await call_with(web, route, bearer(everything_else))
-        accepted = await call_with(web, route, bearer(just_this))
+        refused = await call_with(web, route, bearer(with_other_permissions))
+        accepted = await call_with(web, route, bearer(with_permission))
 
         assert status_and_challenge(refused) == (
             403,

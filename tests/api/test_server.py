@@ -19,10 +19,10 @@ pytestmark = pytest.mark.anyio
 
 UVICORN_DELAY = 0.1
 """Seconds that plain uvicorn needs at least."""
-TRIES = 10
-"""Only the fastest shutdown counts: the others may have waited for other work on this machine."""
+MAX_ATTEMPTS = 10
+"""Only the fastest shutdown counts: a busy machine delays the others."""
 
-PATIENCE = 20
+TIMEOUT = 20
 
 
 class SlowServer:
@@ -62,7 +62,7 @@ async def running_server(within: int = 10) -> AsyncGenerator[tuple[SlowServer, "
     with socket.create_server(("127.0.0.1", 0)) as listener:
         slow.port = listener.getsockname()[1]
         serving = asyncio.create_task(slow.server.serve(sockets=[listener]))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             yield slow, serving
             slow.server.stop()
             await serving
@@ -70,7 +70,7 @@ async def running_server(within: int = 10) -> AsyncGenerator[tuple[SlowServer, "
 
 async def test_an_idle_connection_does_not_delay_shutdown() -> None:
     shutdown_seconds: list[float] = []
-    while len(shutdown_seconds) < TRIES and min(shutdown_seconds, default=UVICORN_DELAY) >= UVICORN_DELAY:
+    while len(shutdown_seconds) < MAX_ATTEMPTS and min(shutdown_seconds, default=UVICORN_DELAY) >= UVICORN_DELAY:
         async with running_server() as (slow, serving):
             slow.release.set()
             reader, writer = await asyncio.open_connection("127.0.0.1", slow.port)

@@ -90,19 +90,19 @@ async def test_no_route_accepts_a_wrong_token(
     service = (await (await enrol(hub, web, "minu_test", *Permission)).tokens())["access_token"]
     unauthenticated, disabled, unpaired = (401, "UNAUTHORIZED"), (403, "ACCOUNT_DISABLED"), (409, "SESSION_NOT_PAIRED")
     wrong_tokens = {
-        "nothing": ({}, unauthenticated),
+        "no header": ({}, unauthenticated),
         "an empty header": ({"authorization": ""}, unauthenticated),
         "a scheme alone": ({"authorization": "Bearer"}, unauthenticated),
         "no scheme": ({"authorization": bot.token}, unauthenticated),
         "garbage": (bearer("garbage"), unauthenticated),
-        "rotated away": (bot.bearer, unauthenticated),
+        "rotated": (bot.bearer, unauthenticated),
         "of a deleted account": (deleted_bot.bearer, unauthenticated),
         "of a disabled account": (disabled_bot.bearer, disabled),
         "of an expired session": (bearer(expired.token), unauthenticated),
         "a session's id": (bearer(str(pending.id)), unauthenticated),
         "an account's id": (bearer(str(bot.account)), unauthenticated),
         "a pairing code": (bearer(pending.code), unauthenticated),
-        "a service's": (bearer(service), unauthenticated),
+        "of a service": (bearer(service), unauthenticated),
     }
 
     results = {
@@ -124,9 +124,9 @@ async def test_no_service_route_accepts_a_relay_token(hub: Hub, web: httpx2.Asyn
     assert results == {401}
 
 
-@pytest.mark.parametrize("whose", ["a relay token", "a session's token"])
+@pytest.mark.parametrize("credential", ["a relay token", "a session's token"])
 async def test_no_tenant_can_read_or_change_another(
-    hub: Hub, web: httpx2.AsyncClient, owner: Connection, whose: str
+    hub: Hub, web: httpx2.AsyncClient, owner: Connection, credential: str
 ) -> None:
     bot = await an_owner(hub)
     for user in ("min", "jun"):
@@ -136,22 +136,22 @@ async def test_no_tenant_can_read_or_change_another(
     await write(hub, "kim", f"/pair {await a_code(hub, bot.account)}", settings=with_approval)
     await web.post("/v1/pairing/block", json={"conversationKey": key_of("jun")}, headers=bot.bearer)
     await a_code(hub, bot.account)
-    if whose == "a relay token":
-        stranger = (await an_owner(hub, "stranger")).bearer
+    if credential == "a relay token":
+        other_header = (await an_owner(hub, "other")).bearer
     else:
         session = await a_session(hub)
         await write(hub, "lee", f"/pair {session.code}")
-        stranger = bearer(session.token)
+        other_header = bearer(session.token)
     before = await tenant_rows(owner, bot.account)
     assert all(before[table] for table in ("conversation_mappings", "inbound_messages", "pairing_codes"))
 
     for route in PAIRING:
         if route.method == "GET":
-            seen = (await web.get(route.path, headers=stranger)).json()["users"]
-            assert {user["plusfriendUserKey"] for user in seen} <= {"lee"}
+            listed = (await web.get(route.path, headers=other_header)).json()["users"]
+            assert {user["plusfriendUserKey"] for user in listed} <= {"lee"}
         elif not route.path.endswith("/generate"):
             for user in ("min", "jun", "kim", "unknown"):
-                response = await web.post(route.path, json={"conversationKey": key_of(user)}, headers=stranger)
+                response = await web.post(route.path, json={"conversationKey": key_of(user)}, headers=other_header)
                 assert status_and_code(response) == (404, "NOT_FOUND")
 
     assert await tenant_rows(owner, bot.account) == before

@@ -1,4 +1,4 @@
-"""The toasts API: inbox, stream and preferences of one person, and of no other."""
+"""The toasts API: inbox, stream and preferences of one person only."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -35,16 +35,16 @@ from support.wait import until
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-OWN_SCAN = tuple(door for door in routes.ROUTES if door.person_auth)
-ONLY_OWN = tuple(door for door in OWN_SCAN if not door.permission)
+PERSON_ROUTES = tuple(route for route in routes.ROUTES if route.person_auth)
+PERSON_ONLY_ROUTES = tuple(route for route in PERSON_ROUTES if not route.permission)
 STREAM = "/v1/toasts/stream"
 USER = "0192f0c1-0000-7000-8000-000000000001"
 
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as where:
-        yield where
+    async with serving(hub) as url:
+        yield url
 
 
 @pytest.fixture
@@ -53,44 +53,44 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
         yield client
 
 
-async def service(hub: Hub, web: httpx2.AsyncClient, *permissions: Permission) -> dict[str, str]:
-    """How a service with these permissions comes."""
+async def service_header(hub: Hub, web: httpx2.AsyncClient, *permissions: Permission) -> dict[str, str]:
+    """The authorization header of a service with these permissions."""
     return bearer((await (await enrol(hub, web, "shop", *permissions)).tokens())["access_token"])
 
 
-async def send_request(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) -> httpx2.Response:
-    path = door.path.format(id=new_id(), user_id=MINA)
-    return await web.request(door.method, path, content=b"{" if door.body_type else None, headers=header)
+async def send_request(web: httpx2.AsyncClient, route: Route, header: dict[str, str]) -> httpx2.Response:
+    path = route.path.format(id=new_id(), user_id=MINA)
+    return await web.request(route.method, path, content=b"{" if route.body_type else None, headers=header)
 
 
 # Tokens
 
 
 async def test_a_service_gets_a_token_and_a_url_for_a_person(hub: Hub, web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    answer = await web.post(f"/v1/people/{MINA}/token", headers=await service(hub, web, Permission.SEND))
+    response = await web.post(f"/v1/people/{MINA}/token", headers=await service_header(hub, web, Permission.SEND))
 
-    assert answer.status_code == 201
-    result = answer.json()
-    where = urlsplit(result["url"])
-    assert (where.path, parse_qs(where.query)) == ("/me", {"token": [result["token"]]})
-    assert (await web.get("/v1/toasts", headers=bearer(result["token"]))).status_code == 200
+    assert response.status_code == 201
+    link = response.json()
+    url = urlsplit(link["url"])
+    assert (url.path, parse_qs(url.query)) == ("/me", {"token": [link["token"]]})
+    assert (await web.get("/v1/toasts", headers=bearer(link["token"]))).status_code == 200
     assert await inbox.db.fetchval("select issued_by from notification.person_tokens") == "shop"
 
 
 async def test_only_a_sending_service_gets_a_person_token(hub: Hub, web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    reads = await service(hub, web, Permission.READ_NOTIFICATIONS)
+    header = await service_header(hub, web, Permission.READ_NOTIFICATIONS)
 
-    assert (await web.post(f"/v1/people/{MINA}/token", headers=reads)).status_code == 403
+    assert (await web.post(f"/v1/people/{MINA}/token", headers=header)).status_code == 403
     assert (await web.post(f"/v1/people/{MINA}/token", headers=bearer(await inbox.token()))).status_code == 401
     assert (await web.post(f"/v1/people/{MINA}/token")).status_code == 401
     assert await inbox.db.fetchval("select count(*) from notification.person_tokens") == 1
 
 
-# Who may come in
+# Authorization
 
 
 def test_person_endpoints_are_documented() -> None:
-    assert {(door.method, door.path) for door in OWN_SCAN} == {
+    assert {(route.method, route.path) for route in PERSON_ROUTES} == {
         ("GET", "/v1/toasts"),
         ("GET", STREAM),
         ("POST", "/v1/toasts/{id}/seen"),
@@ -101,11 +101,11 @@ def test_person_endpoints_are_documented() -> None:
     }
     document = build_openapi(routes.ROUTES)
     assert document["components"]["securitySchemes"]["cookie"]["name"] == PERSON_COOKIE
-    for door in OWN_SCAN:
-        format_time = document["paths"][door.path][door.method.lower()]
-        also = [{"token": ["notifications:send"]}] if door.permission else []
-        assert format_time["security"] == [*also, {"person": []}, {"cookie": []}]
-        assert {"401", "403", "503"} <= format_time["responses"].keys()
+    for route in PERSON_ROUTES:
+        operation = document["paths"][route.path][route.method.lower()]
+        service_security = [{"token": ["notifications:send"]}] if route.permission else []
+        assert operation["security"] == [*service_security, {"person": []}, {"cookie": []}]
+        assert {"401", "403", "503"} <= operation["responses"].keys()
 
 
 async def test_invalid_person_tokens_are_refused(
@@ -117,76 +117,84 @@ async def test_invalid_person_tokens_are_refused(
     async with hub.transaction() as tx:
         cookie = await exchange_person_link(tx, used)
         assert cookie
-        gone = await find_person_by_token(tx, await inbox.cookie(), "cookie")
-        await revoke_person_token(tx, gone)
-    stored = await inbox.db.fetchval("select token_hash from notification.person_tokens where kind = 'cookie' limit 1")
-    wrong = {
-        "nothing": {},
+        revoked = await find_person_by_token(tx, await inbox.cookie(), "cookie")
+        await revoke_person_token(tx, revoked)
+    token_hash = await inbox.db.fetchval(
+        "select token_hash from notification.person_tokens where kind = 'cookie' limit 1"
+    )
+    wrong_headers = {
+        "no header": {},
         "an empty header": {"authorization": ""},
         "garbage": bearer("garbage"),
         "unknown": bearer("pbp_" + "a" * 43),
         "expired": bearer(expired),
-        "swapped": bearer(used),
+        "used": bearer(used),
         "a cookie as a token": bearer(cookie),
-        "what is stored": bearer(stored),
+        "the stored hash": bearer(token_hash),
         "a person's id": bearer(MINA),
         "a link as a cookie": {"cookie": f"{PERSON_COOKIE}={await inbox.token()}", "origin": address},
-        "no cookie of ours": {"cookie": f"{PERSON_COOKIE}=x", "origin": address},
-        "a bot owner's": (await an_owner(hub)).bearer,
+        "an unknown cookie": {"cookie": f"{PERSON_COOKIE}=x", "origin": address},
+        "a relay token": (await an_owner(hub)).bearer,
     }
-    tried = {
-        (door.path, name): (await send_request(web, door, header)).status_code
-        for door in OWN_SCAN
-        for name, header in wrong.items()
+    statuses = {
+        (route.path, name): (await send_request(web, route, header)).status_code
+        for route in PERSON_ROUTES
+        for name, header in wrong_headers.items()
     }
-    assert {key: status for key, status in tried.items() if status != 401} == {}
+    assert {key: status for key, status in statuses.items() if status != 401} == {}
 
-    everything = await service(hub, web, *Permission)
-    assert {(await send_request(web, door, everything)).status_code for door in ONLY_OWN} == {401}
+    all_permissions = await service_header(hub, web, *Permission)
+    assert {(await send_request(web, route, all_permissions)).status_code for route in PERSON_ONLY_ROUTES} == {401}
 
 
 async def test_a_person_token_is_refused_by_service_endpoints(web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    theirs = [door for door in routes.ROUTES if (door.permission or door.relay_auth) and not door.person_auth]
-    keys = [bearer(await inbox.token()), {"cookie": f"{PERSON_COOKIE}={await inbox.cookie()}"}]
+    service_routes = [
+        route for route in routes.ROUTES if (route.permission or route.relay_auth) and not route.person_auth
+    ]
+    headers = [bearer(await inbox.token()), {"cookie": f"{PERSON_COOKIE}={await inbox.cookie()}"}]
 
-    assert len(theirs) > 20
-    assert {(await knock_at(web, door, key)).status_code for door in theirs for key in keys} == {401}
+    assert len(service_routes) > 20
+    assert {(await call_route(web, route, header)).status_code for route in service_routes for header in headers} == {
+        401
+    }
 
 
-async def knock_at(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) -> httpx2.Response:
-    path = door.path.format(**{name: str(new_id()) if kind is UUID else "x" for name, kind in door.path_types.items()})
-    return await web.request(door.method, path, content=b"{" if door.body_type else None, headers=header)
+async def call_route(web: httpx2.AsyncClient, route: Route, header: dict[str, str]) -> httpx2.Response:
+    path = route.path.format(
+        **{name: str(new_id()) if kind is UUID else "x" for name, kind in route.path_types.items()}
+    )
+    return await web.request(route.method, path, content=b"{" if route.body_type else None, headers=header)
 
 
-@pytest.mark.parametrize("way", ["token", "cookie"])
+@pytest.mark.parametrize("credential", ["token", "cookie"])
 async def test_a_person_cannot_access_toasts_of_another(
-    web: httpx2.AsyncClient, address: str, inbox: Inbox, way: str
+    web: httpx2.AsyncClient, address: str, inbox: Inbox, credential: str
 ) -> None:
     """With ids of another person, and with unknown ids."""
-    toast = await inbox.arrive(MINA, title="between us")
-    put_away = await inbox.arrive(MINA)
-    await inbox.mark(put_away, ToastAction.ARCHIVE)
+    toast = await inbox.arrive(MINA, title="private")
+    archived_toast = await inbox.arrive(MINA)
+    await inbox.mark(archived_toast, ToastAction.ARCHIVE)
     await inbox.db.execute("insert into identity.users (id) values ($1)", USER)
     await inbox.db.execute("insert into notification.people (discord_id, user_id) values ($1, $2)", MINA, USER)
     await inbox.db.execute("insert into notification.preferences (user_id, dm_enabled) values ($1, false)", USER)
-    if way == "token":
-        stranger = bearer(await inbox.token(JUN))
+    if credential == "token":
+        other_header = bearer(await inbox.token(JUN))
     else:
-        stranger = {"cookie": f"{PERSON_COOKIE}={await inbox.cookie(JUN)}", "origin": address}
+        other_header = {"cookie": f"{PERSON_COOKIE}={await inbox.cookie(JUN)}", "origin": address}
     before = await person_rows(inbox)
 
     for archived in ("false", "true"):
-        seen = (await web.get("/v1/toasts", params={"archived": archived}, headers=stranger)).json()
-        assert (seen["items"], seen["unread"], seen["last"]) == ([], 0, 0)
-    for item in (toast, put_away, new_id()):
-        for word in ("seen", "read", "archive"):
-            assert (await web.post(f"/v1/toasts/{item}/{word}", headers=stranger)).status_code == 404
-    for item in (MINA, USER, str(new_id()), "nobody"):
-        path = f"/v1/preferences/{item}"
-        shown = await web.get(path, headers=stranger)
-        changed = await web.put(path, headers=stranger, json={"dm_enabled": True})
-        assert (shown.status_code, changed.status_code) == (404, 404)
-        assert shown.json()["detail"] == changed.json()["detail"] == "No such person"
+        listed = (await web.get("/v1/toasts", params={"archived": archived}, headers=other_header)).json()
+        assert (listed["items"], listed["unread"], listed["last"]) == ([], 0, 0)
+    for toast_id in (toast, archived_toast, new_id()):
+        for action in ("seen", "read", "archive"):
+            assert (await web.post(f"/v1/toasts/{toast_id}/{action}", headers=other_header)).status_code == 404
+    for user_id in (MINA, USER, str(new_id()), "unknown"):
+        path = f"/v1/preferences/{user_id}"
+        read_response = await web.get(path, headers=other_header)
+        write_response = await web.put(path, headers=other_header, json={"dm_enabled": True})
+        assert (read_response.status_code, write_response.status_code) == (404, 404)
+        assert read_response.json()["detail"] == write_response.json()["detail"] == "No such person"
 
     assert await person_rows(inbox) == before
     assert await inbox.db.fetchval("select count(*) from notification.people") == 1
@@ -195,40 +203,40 @@ async def test_a_person_cannot_access_toasts_of_another(
 async def person_rows(inbox: Inbox) -> dict[str, list[dict[str, Any]]]:
     tables = ("toasts", "people", "preferences", "requests")
     return {
-        item: [dict(row) for row in await inbox.db.fetch(f"select * from notification.{item} order by 1")]
-        for item in tables
+        table: [dict(row) for row in await inbox.db.fetch(f"select * from notification.{table} order by 1")]
+        for table in tables
     }
 
 
 async def test_a_stream_has_only_the_persons_own_changes(address: str, inbox: Inbox) -> None:
-    async with bot(address, await inbox.token(JUN), path=f"{STREAM}?after=0") as theirs:
-        await theirs.next("connected")
+    async with bot(address, await inbox.token(JUN), path=f"{STREAM}?after=0") as client:
+        await client.next("connected")
         await inbox.arrive(MINA)
-        mine = await inbox.arrive(JUN)
+        own_toast = await inbox.arrive(JUN)
 
-        assert (await theirs.next("toast")).data["toast"]["id"] == str(mine)
-        after = await inbox.arrive(JUN)
-        assert (await theirs.first()).data["toast"]["id"] == str(after)
+        assert (await client.next("toast")).data["toast"]["id"] == str(own_toast)
+        next_toast = await inbox.arrive(JUN)
+        assert (await client.first()).data["toast"]["id"] == str(next_toast)
 
 
-# The inbox
+# Inbox
 
 
 async def test_the_inbox_is_paginated(web: httpx2.AsyncClient, inbox: Inbox) -> None:
     ids = [await inbox.arrive(title=None, body=f"{number}") for number in range(5)]
     await inbox.mark(ids[0], ToastAction.READ)
-    me = bearer(await inbox.token())
-    requested: dict[str, Any] = {"limit": 2}
-    page = (await web.get("/v1/toasts", params=requested, headers=me)).json()
-    rows: list[dict[str, Any]] = page["items"]
+    header = bearer(await inbox.token())
+    params: dict[str, Any] = {"limit": 2}
+    page = (await web.get("/v1/toasts", params=params, headers=header)).json()
+    toasts: list[dict[str, Any]] = page["items"]
     while page["cursor"]:
-        page = (await web.get("/v1/toasts", params=requested | {"cursor": page["cursor"]}, headers=me)).json()
-        rows += page["items"]
+        page = (await web.get("/v1/toasts", params=params | {"cursor": page["cursor"]}, headers=header)).json()
+        toasts += page["items"]
 
-    assert [item["id"] for item in rows] == [str(item) for item in ids[::-1]]
-    assert [item["state"] for item in rows] == ["unseen"] * 4 + ["read"]
+    assert [toast["id"] for toast in toasts] == [str(toast_id) for toast_id in ids[::-1]]
+    assert [toast["state"] for toast in toasts] == ["unseen"] * 4 + ["read"]
     assert page["unread"] == 4
-    assert rows[0].keys() == {
+    assert toasts[0].keys() == {
         *("id", "category", "criticality", "locale", "title", "body"),
         *("state", "created_at", "seen_at", "read_at", "archived_at"),
     }
@@ -236,19 +244,19 @@ async def test_the_inbox_is_paginated(web: httpx2.AsyncClient, inbox: Inbox) -> 
 
 async def test_a_toast_is_marked_seen_read_and_archived(web: httpx2.AsyncClient, address: str, inbox: Inbox) -> None:
     toast = await inbox.arrive()
-    keys = (bearer(await inbox.token()), {"cookie": f"{PERSON_COOKIE}={await inbox.cookie()}", "origin": address})
+    headers = (bearer(await inbox.token()), {"cookie": f"{PERSON_COOKIE}={await inbox.cookie()}", "origin": address})
     states: list[str] = []
-    for word, key in (("seen", keys[0]), ("read", keys[1]), ("archive", keys[0]), ("seen", keys[1])):
-        answer = await web.post(f"/v1/toasts/{toast}/{word}", headers=key)
-        states.append(answer.json()["state"])
+    for action, header in (("seen", headers[0]), ("read", headers[1]), ("archive", headers[0]), ("seen", headers[1])):
+        response = await web.post(f"/v1/toasts/{toast}/{action}", headers=header)
+        states.append(response.json()["state"])
 
     assert states == ["seen", "read", "archived", "archived"]
-    assert (await web.get("/v1/toasts", headers=keys[0])).json()["items"] == []
-    archived = (await web.get("/v1/toasts", params={"archived": "true"}, headers=keys[0])).json()
-    assert [item["id"] for item in archived["items"]] == [str(toast)]
+    assert (await web.get("/v1/toasts", headers=headers[0])).json()["items"] == []
+    archived = (await web.get("/v1/toasts", params={"archived": "true"}, headers=headers[0])).json()
+    assert [row["id"] for row in archived["items"]] == [str(toast)]
 
 
-# The stream
+# Stream
 
 
 async def test_the_stream_continues_where_the_list_ended(web: httpx2.AsyncClient, address: str, inbox: Inbox) -> None:
@@ -273,27 +281,27 @@ async def test_a_reconnecting_client_gets_the_rest_once(address: str, inbox: Inb
     token = await inbox.token()
     ids = [await inbox.arrive() for _ in range(4)]
     async with bot(address, token, path=f"{STREAM}?after=0") as client:
-        for item in ids[:2]:
-            assert (await client.next("toast")).data["toast"]["id"] == str(item)
+        for toast_id in ids[:2]:
+            assert (await client.next("toast")).data["toast"]["id"] == str(toast_id)
         last = client.last
-    async with bot(address, token, last, path=f"{STREAM}?after=0") as again:
-        for item in ids[2:]:
-            assert (await again.next("toast")).data["toast"]["id"] == str(item)
-        after = await inbox.arrive()
-        assert (await again.first()).data["toast"]["id"] == str(after)
+    async with bot(address, token, last, path=f"{STREAM}?after=0") as reconnected:
+        for toast_id in ids[2:]:
+            assert (await reconnected.next("toast")).data["toast"]["id"] == str(toast_id)
+        next_toast = await inbox.arrive()
+        assert (await reconnected.first()).data["toast"]["id"] == str(next_toast)
 
 
 async def test_a_client_that_only_connected_has_lost_nothing(hub: Hub, inbox: Inbox) -> None:
-    """The first event names where the stream begins, not what already waits to be sent."""
+    """The first event names the start of the stream, not the toasts that are waiting to be sent."""
     await inbox.arrive()
     stream, now = await hub.toast_streams.open(await inbox.person(), 0)
     await until(lambda: stream.last_seq > 0)
     lines = stream_toast_events(hub, stream, now)
 
-    hello, toast = await anext(lines), await anext(lines)
+    connected, toast = await anext(lines), await anext(lines)
     await lines.aclose()
 
-    assert hello.startswith(b"id: 0\nevent: connected\n")
+    assert connected.startswith(b"id: 0\nevent: connected\n")
     assert toast.startswith(f"id: {stream.last_seq}\nevent: toast\n".encode())
     assert len(hub.toast_streams) == 0
 
@@ -308,9 +316,9 @@ async def test_a_stream_without_a_number_starts_now(address: str, inbox: Inbox) 
 
 @pytest.mark.parametrize("after", ["-1", "x", str(2**63)])
 async def test_an_invalid_number_is_reported(web: httpx2.AsyncClient, inbox: Inbox, after: str) -> None:
-    answer = await web.get(STREAM, params={"after": after}, headers=bearer(await inbox.token()))
+    response = await web.get(STREAM, params={"after": after}, headers=bearer(await inbox.token()))
 
-    assert (answer.status_code, answer.json()["mistakes"][0]["field"]) == (400, "after")
+    assert (response.status_code, response.json()["mistakes"][0]["field"]) == (400, "after")
 
 
 async def test_a_stream_ends_with_its_token_and_with_the_hub(
@@ -330,13 +338,13 @@ async def test_a_stream_ends_with_its_token_and_with_the_hub(
 
 
 async def test_a_head_request_opens_no_stream(web: httpx2.AsyncClient, hub: Hub, inbox: Inbox) -> None:
-    me = bearer(await inbox.token())
+    header = bearer(await inbox.token())
 
-    answer = await web.head(STREAM, headers=me)
+    response = await web.head(STREAM, headers=header)
 
-    assert answer.status_code == 405
+    assert response.status_code == 405
     assert len(hub.toast_streams) == 0
-    assert (await web.get("/v1/toasts", headers=me)).status_code == 200  # on the same connection
+    assert (await web.get("/v1/toasts", headers=header)).status_code == 200  # on the same connection
 
 
 async def test_open_streams_hold_no_database_connection(hub: Hub, address: str, inbox: Inbox) -> None:

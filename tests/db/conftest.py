@@ -8,8 +8,8 @@ from support.clusters import Cluster, binaries, started
 
 @pytest.fixture(scope="session")
 def servers() -> Generator[Callable[[Path], Cluster]]:
-    with started() as server_of:
-        yield server_of
+    with started() as start_server:
+        yield start_server
 
 
 @pytest.fixture(scope="session", params=["embedded", "pg15"])

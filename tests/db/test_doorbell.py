@@ -15,24 +15,24 @@ from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
-SOON, NEVER = timedelta(seconds=10), timedelta(milliseconds=50)
+TIMEOUT, SHORT_TIMEOUT = timedelta(seconds=10), timedelta(milliseconds=50)
 
 
 @pytest.fixture
-async def other(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
+async def other_hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
     """A second process of the same hub."""
     async with open_hub(settings, database_urls) as hub:
         yield hub
 
 
-async def test_a_notification_wakes_another_process(hub: Hub, other: Hub) -> None:
-    await until(lambda: other.doorbell.listening)
-    with other.doorbell.listen(Channel.EVENTS) as events, other.doorbell.listen(Channel.MESSAGES) as messages:
+async def test_a_notification_wakes_another_process(hub: Hub, other_hub: Hub) -> None:
+    await until(lambda: other_hub.doorbell.listening)
+    with other_hub.doorbell.listen(Channel.EVENTS) as events, other_hub.doorbell.listen(Channel.MESSAGES) as messages:
         async with hub.transaction() as tx:
             tx.notify(Channel.EVENTS)
 
-        assert await events.wait(SOON)
-        assert not await messages.wait(NEVER)
+        assert await events.wait(TIMEOUT)
+        assert not await messages.wait(SHORT_TIMEOUT)
 
 
 async def test_a_process_receives_its_own_notification_at_once_and_once(hub: Hub) -> None:
@@ -41,14 +41,14 @@ async def test_a_process_receives_its_own_notification_at_once_and_once(hub: Hub
         async with hub.transaction() as tx:
             tx.notify(Channel.EVENTS)
 
-        assert await listener.wait(NEVER)
-        assert not await listener.wait(NEVER)
+        assert await listener.wait(SHORT_TIMEOUT)
+        assert not await listener.wait(SHORT_TIMEOUT)
 
 
-async def test_topics_reach_every_process(hub: Hub, other: Hub) -> None:
-    await until(lambda: other.doorbell.listening)
+async def test_topics_reach_every_process(hub: Hub, other_hub: Hub) -> None:
+    await until(lambda: other_hub.doorbell.listening)
     with (
-        other.doorbell.listen(Channel.MESSAGES) as remote,
+        other_hub.doorbell.listen(Channel.MESSAGES) as remote,
         hub.doorbell.listen(Channel.MESSAGES) as local,
     ):
         async with hub.transaction() as tx:
@@ -56,16 +56,16 @@ async def test_topics_reach_every_process(hub: Hub, other: Hub) -> None:
             tx.notify(Channel.MESSAGES, "another")
 
         for listener in (local, remote):
-            assert await listener.wait_for_topics(SOON)
+            assert await listener.wait_for_topics(TIMEOUT)
             assert listener.take_topics() == {"one", "another"}
-            assert not await listener.wait_for_topics(NEVER)
+            assert not await listener.wait_for_topics(SHORT_TIMEOUT)
 
 
 def test_topics_that_exceed_one_notify_payload_wake_all_listeners() -> None:
-    many = {Wakeup(Channel.MESSAGES, f"{number:036}") for number in range(150)}
+    wakeups = {Wakeup(Channel.MESSAGES, f"{number:036}") for number in range(150)}
 
-    assert len(encode_wakeups(many)) == 150
-    assert encode_wakeups({*many, *(Wakeup(Channel.MESSAGES, f"x{number:036}") for number in range(50))}) == [
+    assert len(encode_wakeups(wakeups)) == 150
+    assert encode_wakeups({*wakeups, *(Wakeup(Channel.MESSAGES, f"x{number:036}") for number in range(50))}) == [
         "messages"
     ]
 
@@ -76,19 +76,19 @@ async def test_a_wakeup_between_listening_and_waiting_is_not_missed(hub: Hub) ->
         hub.doorbell.notify([Channel.EVENTS])
         hub.doorbell.notify([Channel.EVENTS])
 
-        assert await listener.wait(NEVER)
-        assert not await listener.wait(NEVER)
+        assert await listener.wait(SHORT_TIMEOUT)
+        assert not await listener.wait(SHORT_TIMEOUT)
 
 
 async def test_waiting_holds_no_connection_and_leaves_no_listener_behind(hub: Hub) -> None:
     await until(lambda: hub.doorbell.listening)
-    waits = [asyncio.create_task(hub.doorbell.wait(Channel.EVENTS, SOON)) for _ in range(200)]
+    tasks = [asyncio.create_task(hub.doorbell.wait(Channel.EVENTS, TIMEOUT)) for _ in range(200)]
     await until(lambda: len(hub.doorbell._listeners[Channel.EVENTS]) == 200)
     assert hub.db.connections_in_use() == 0
 
     hub.doorbell.notify([Channel.EVENTS])
 
-    assert all(await asyncio.gather(*waits))
+    assert all(await asyncio.gather(*tasks))
     assert not hub.doorbell._listeners[Channel.EVENTS]
 
 
@@ -99,7 +99,7 @@ async def test_unknown_payloads_are_ignored(hub: Hub, database_urls: DatabaseUrl
             for payload in ("", " ", "sender", "sender unknown channels", "sender tokens unknown"):
                 await client.execute("select pg_notify($1, $2)", NOTIFY_CHANNEL, payload)
 
-        assert await listener.wait(SOON)
+        assert await listener.wait(TIMEOUT)
     assert hub.doorbell.listening
 
 
@@ -113,8 +113,8 @@ async def test_many_wakeups_are_sent_in_few_notifies(hub: Hub, database_urls: Da
             hub.doorbell.notify([Channel.EVENTS, Channel.MESSAGES])
 
         await until(lambda: any(payload.endswith("events messages") for payload in payloads))
-        await connection.execute("select pg_notify($1, 'the end')", NOTIFY_CHANNEL)
-        await until(lambda: "the end" in payloads)
+        await connection.execute("select pg_notify($1, 'last')", NOTIFY_CHANNEL)
+        await until(lambda: "last" in payloads)
 
     assert len([payload for payload in payloads if "events" in payload]) < 5
 
@@ -123,37 +123,37 @@ async def test_all_listeners_are_woken_after_a_reconnect(
     hub: Hub, database_urls: DatabaseUrls, settings: Settings
 ) -> None:
     async with between(database_urls.direct or database_urls.main) as (proxy, url):
-        bell = Doorbell(hub.db, connect_options(settings, url, pooler=False))
-        await bell.open()
+        second_doorbell = Doorbell(hub.db, connect_options(settings, url, pooler=False))
+        await second_doorbell.open()
         try:
-            await until(lambda: bell.listening)
-            with bell.listen(Channel.NOTIFICATIONS) as listener:
+            await until(lambda: second_doorbell.listening)
+            with second_doorbell.listen(Channel.NOTIFICATIONS) as listener:
                 proxy.reset()
-                await until(lambda: not bell.listening)
+                await until(lambda: not second_doorbell.listening)
 
-                assert await listener.wait(SOON)
-                assert bell.listening
+                assert await listener.wait(TIMEOUT)
+                assert second_doorbell.listening
         finally:
-            await bell.close()
-    assert not bell.listening
+            await second_doorbell.close()
+    assert not second_doorbell.listening
 
 
 async def test_a_silently_dead_connection_is_detected(
     hub: Hub, database_urls: DatabaseUrls, settings: Settings
 ) -> None:
     async with between(database_urls.direct or database_urls.main) as (proxy, url):
-        bell = Doorbell(
+        second_doorbell = Doorbell(
             hub.db, connect_options(settings, url, pooler=False), keepalive_interval=timedelta(milliseconds=50)
         )
-        await bell.open()
+        await second_doorbell.open()
         try:
-            await until(lambda: bell.listening)
+            await until(lambda: second_doorbell.listening)
             proxy.swallow()
-            await until(lambda: not bell.listening)
+            await until(lambda: not second_doorbell.listening)
             proxy.flow()
-            await until(lambda: bell.listening)
+            await until(lambda: second_doorbell.listening)
         finally:
-            await bell.close()
+            await second_doorbell.close()
 
 
 async def test_the_self_test_receives_its_own_notification(database_urls: DatabaseUrls, settings: Settings) -> None:
@@ -161,9 +161,9 @@ async def test_the_self_test_receives_its_own_notification(database_urls: Databa
 
 
 async def test_sending_continues_after_an_unexpected_error(
-    hub: Hub, other: Hub, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, other_hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await until(lambda: other.doorbell.listening)
+    await until(lambda: other_hub.doorbell.listening)
     calls: list[str] = []
 
     def fail(wakeups: object) -> list[str]:
@@ -174,10 +174,10 @@ async def test_sending_continues_after_an_unexpected_error(
         patch.setattr(doorbell, "encode_wakeups", fail)
         hub.doorbell.notify([Channel.EVENTS])
         await until(lambda: bool(calls))
-    with other.doorbell.listen(Channel.EVENTS) as listener:
+    with other_hub.doorbell.listen(Channel.EVENTS) as listener:
         hub.doorbell.notify([Channel.EVENTS])
 
-        assert await listener.wait(SOON)
+        assert await listener.wait(TIMEOUT)
 
 
 async def test_listening_continues_after_an_unexpected_error(
@@ -189,13 +189,15 @@ async def test_listening_continues_after_an_unexpected_error(
         calls.append(str(arguments))
         raise ZeroDivisionError
 
-    bell = Doorbell(hub.db, connect_options(settings, database_urls.direct or database_urls.main, pooler=False))
+    second_doorbell = Doorbell(
+        hub.db, connect_options(settings, database_urls.direct or database_urls.main, pooler=False)
+    )
     with monkeypatch.context() as patch:
         patch.setattr(doorbell, "connect_arguments", fail)
-        await bell.open()
+        await second_doorbell.open()
         await until(lambda: len(calls) > 1)
-        assert not bell.listening
+        assert not second_doorbell.listening
     try:
-        await until(lambda: bell.listening)
+        await until(lambda: second_doorbell.listening)
     finally:
-        await bell.close()
+        await second_doorbell.close()

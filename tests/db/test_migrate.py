@@ -44,11 +44,11 @@ def versions(migrations: list[migrate.Migration]) -> list[str]:
 
 async def test_up_applies_in_order_and_then_has_nothing_to_do(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
-    seen: list[str] = []
+    reported: list[str] = []
 
-    done = await apply_migrations(url, folder=folder, progress=lambda m: seen.append(m.version))
+    applied = await apply_migrations(url, folder=folder, progress=lambda migration: reported.append(migration.version))
 
-    assert versions(done) == seen == [FIRST, SECOND, THIRD]
+    assert versions(applied) == reported == [FIRST, SECOND, THIRD]
     assert await apply_migrations(url, folder=folder) == []
     assert await tables(url) == {"one", "two", "three"}
 
@@ -71,7 +71,7 @@ async def test_down_reverts_everything_newer_than_a_version(server: Cluster, fol
     assert (await read_migration_status(url, folder=folder)).applied == ()
 
 
-async def test_an_unknown_version_is_no_target(server: Cluster, folder: Path) -> None:
+async def test_an_unknown_target_version_is_refused(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
 
     with pytest.raises(MigrationError, match="no migration 20240101000000"):
@@ -118,7 +118,7 @@ async def test_a_database_newer_than_the_code_is_unchanged(server: Cluster, fold
     assert unknown.version == THIRD
 
 
-def test_an_older_unknown_migration_is_not_called_newer(folder: Path) -> None:
+def test_an_older_unknown_migration_is_not_reported_as_newer(folder: Path) -> None:
     known = migrate.load_migrations(folder)
     unknown = AppliedMigration("20240101000000", "gone", "x", datetime.now(UTC))
 
@@ -129,12 +129,12 @@ def test_an_older_unknown_migration_is_not_called_newer(folder: Path) -> None:
 async def test_a_foreign_table_of_the_same_name_stops_the_migration(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
-        await conn.execute("create table public.two (theirs text); insert into public.two values ('precious')")
+        await conn.execute("create table public.two (foreign_column text); insert into public.two values ('kept')")
 
         with pytest.raises(MigrationError, match=r"table public\.two exists and is not Pabal's"):
             await apply_migrations(url, folder=folder)
 
-        assert await conn.fetchval("select theirs from public.two") == "precious"
+        assert await conn.fetchval("select foreign_column from public.two") == "kept"
     assert await tables(url) == {"one", "two"}
 
 
@@ -142,7 +142,7 @@ async def test_a_foreign_table_of_the_same_name_stops_the_migration(server: Clus
 async def test_a_foreign_table_of_the_same_name_stops_the_shipped_files(server: Cluster, name: str) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
-        await conn.execute(f"create table {name} (theirs text)")
+        await conn.execute(f"create table {name} (foreign_column text)")
 
         with pytest.raises(MigrationError, match=f"table {name} exists and is not Pabal's"):
             await apply_migrations(url)
@@ -151,7 +151,7 @@ async def test_a_foreign_table_of_the_same_name_stops_the_shipped_files(server: 
         columns = await conn.fetch(
             "select attname from pg_attribute where attrelid = $1::regclass and attnum > 0", name
         )
-        assert [row["attname"] for row in columns] == ["theirs"]
+        assert [row["attname"] for row in columns] == ["foreign_column"]
 
 
 async def test_a_failing_file_is_rolled_back(server: Cluster, folder: Path) -> None:
@@ -182,9 +182,9 @@ async def test_two_concurrent_migrations_apply_each_file_once(server: Cluster) -
 
     first, second = await asyncio.gather(apply_migrations(url), apply_migrations(url))
 
-    shipped = [migration.version for migration in migrate.load_migrations()]
-    assert sorted(versions(first) + versions(second)) == shipped
-    assert [row.version for row in (await read_migration_status(url)).applied] == shipped
+    expected = [migration.version for migration in migrate.load_migrations()]
+    assert sorted(versions(first) + versions(second)) == expected
+    assert [row.version for row in (await read_migration_status(url)).applied] == expected
 
 
 async def test_waiting_for_another_migration_times_out(server: Cluster, folder: Path) -> None:
@@ -199,13 +199,18 @@ async def test_waiting_for_another_migration_times_out(server: Cluster, folder: 
 
 async def test_settings_reach_the_migration(server: Cluster, tmp_path: Path) -> None:
     (tmp_path / "down").mkdir()
-    write(tmp_path, FIRST, "one", "create table public.one as select current_setting('pabal.mood', true) as mood;")
+    write(
+        tmp_path,
+        FIRST,
+        "one",
+        "create table public.one as select current_setting('pabal.test_setting', true) as setting;",
+    )
     url = await server.fresh_database()
 
-    await apply_migrations(url, folder=tmp_path, settings={"pabal.mood": "sunny"})
+    await apply_migrations(url, folder=tmp_path, settings={"pabal.test_setting": "on"})
 
     async with connected(url) as conn:
-        assert await conn.fetchval("select mood from public.one") == "sunny"
+        assert await conn.fetchval("select setting from public.one") == "on"
 
 
 async def test_the_login_becomes_an_inheriting_member_of_service_role(server: Cluster) -> None:
@@ -224,16 +229,16 @@ async def test_a_superuser_login_needs_no_membership(server: Cluster) -> None:
     await apply_migrations(url, login="pabal")
 
     async with connected(url) as conn:
-        granted = await conn.fetchval("select count(*) from pg_auth_members where member = 'pabal'::regrole")
-    assert granted == 0
+        membership_count = await conn.fetchval("select count(*) from pg_auth_members where member = 'pabal'::regrole")
+    assert membership_count == 0
 
 
 async def test_an_owner_without_superuser_can_migrate(server: Cluster) -> None:
     """As on Supabase and most managed servers, where the roles may exist already."""
     async with connected(await server.fresh_database()) as conn:
-        await conn.execute("create role modest login createrole createdb")
-        await conn.execute("create database modest owner modest")
-    url = server.url("modest", "modest")
+        await conn.execute("create role db_owner login createrole createdb")
+        await conn.execute("create database db_owner owner db_owner")
+    url = server.url("db_owner", "db_owner")
 
     await apply_migrations(url)
     await revert_migrations(url)
@@ -250,15 +255,15 @@ async def test_an_unknown_login_is_refused(server: Cluster) -> None:
 async def test_the_error_for_a_login_without_inherit_says_what_to_do(server: Cluster) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
-        await conn.execute("create role distant login noinherit")
-        with pytest.raises(MigrationError, match="alter role distant inherit"):
-            await apply_migrations(url, login="distant")
-        await conn.execute("drop role distant")
+        await conn.execute("create role without_inherit login noinherit")
+        with pytest.raises(MigrationError, match="alter role without_inherit inherit"):
+            await apply_migrations(url, login="without_inherit")
+        await conn.execute("drop role without_inherit")
 
 
 async def test_a_missing_database_is_unavailable(server: Cluster) -> None:
-    with pytest.raises(Unavailable, match="nowhere"):
-        await apply_migrations(server.url("nowhere"))
+    with pytest.raises(Unavailable, match="missing_database"):
+        await apply_migrations(server.url("missing_database"))
     with pytest.raises(Unavailable):
         await read_migration_status("postgresql://pabal@127.0.0.1:1/pabal")
 

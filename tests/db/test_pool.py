@@ -26,12 +26,12 @@ from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
-ONE, SLEEP, WHO, AS_JSON, TIMEOUT = parse_queries("""
+ONE, SLEEP, CURRENT_USER, AS_JSON, TIMEOUT = parse_queries("""
 -- name: one
 select 1
 -- name: sleep
 select pg_sleep(:seconds)
--- name: who
+-- name: current_user
 select current_user
 -- name: as_json
 select :value::jsonb
@@ -120,7 +120,7 @@ async def test_a_cancelled_statement_returns_without_a_network(
         assert time.monotonic() - started < 5
 
 
-async def test_a_health_check_is_answered_without_a_network(
+async def test_a_health_check_responds_without_a_network(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
     fault_proxy, database_urls = proxy
@@ -168,7 +168,7 @@ async def test_a_full_pool_times_out(database_urls: DatabaseUrls, settings: Sett
 async def test_a_superuser_takes_the_role_service_role(database_urls: DatabaseUrls, settings: Settings) -> None:
     assert database_urls.direct
     async with open_hub(settings, DatabaseUrls(database_urls.direct, None)) as hub, hub.autocommit() as tx:
-        assert await tx.value(WHO) == "service_role"
+        assert await tx.value(CURRENT_USER) == "service_role"
         assert hub.db.server_info.superuser
 
 

@@ -13,9 +13,9 @@ def test_parameters_are_numbered_and_a_repeated_one_keeps_its_number() -> None:
 @pytest.mark.parametrize(
     "sql",
     [
-        "select 'it''s :not a word'",
-        "select 1 -- nor :here",
-        "select /* nor\n:here */ 1",
+        "select 'it''s :quoted'",
+        "select 1 -- not :here",
+        "select /* not\n:here */ 1",
         'select ":quoted"',
         "select x::text",
         "select $$ :body $$",

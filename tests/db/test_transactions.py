@@ -18,7 +18,7 @@ select count(*) from public.services where name = :name
 -- name: bad_name
 insert into public.services (name) values ('Not A Name')
 -- name: orphan
-insert into public.service_secrets (service_name, secret_hash) values ('nobody', repeat('a', 64))
+insert into public.service_secrets (service_name, secret_hash) values ('nosuch', repeat('a', 64))
 -- name: read
 select name, description, permissions from public.services where name = :name
 """)

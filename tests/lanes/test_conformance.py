@@ -1,4 +1,4 @@
-"""Promises that every lane keeps."""
+"""Guarantees of every lane."""
 
 import asyncio
 from datetime import timedelta
@@ -16,10 +16,10 @@ async def test_a_row_is_claimed_once_and_settled(lane: LaneUnderTest) -> None:
     ids = await lane.put(3)
 
     claimed = await lane.claim()
-    assert sorted(item.id for item in claimed) == sorted(ids)
+    assert sorted(row.id for row in claimed) == sorted(ids)
     assert await lane.claim() == []
 
-    assert await lane.settle_all([(item, DONE) for item in claimed]) == set(ids)
+    assert await lane.settle_all([(row, DONE) for row in claimed]) == set(ids)
     assert sum((await lane.states()).values()) == 3
     await lane.travel(hours=1)
     assert await lane.claim() == []
@@ -27,17 +27,17 @@ async def test_a_row_is_claimed_once_and_settled(lane: LaneUnderTest) -> None:
 
 async def test_eight_claimers_never_share_a_row(lane: LaneUnderTest) -> None:
     ids = await lane.put(20_000)
-    seen: list[object] = []
+    claimed_ids: list[object] = []
 
     async def claimer() -> None:
-        while found := await lane.claim(limit=97):
-            seen.extend(item.id for item in found)
-            await lane.settle_all([(item, DONE) for item in found])
+        while rows := await lane.claim(limit=97):
+            claimed_ids.extend(row.id for row in rows)
+            await lane.settle_all([(row, DONE) for row in rows])
 
     await asyncio.gather(*(claimer() for _ in range(8)))
 
-    assert len(seen) == 20_000
-    assert set(seen) == set(ids)
+    assert len(claimed_ids) == 20_000
+    assert set(claimed_ids) == set(ids)
 
 
 async def test_an_expired_lease_makes_the_row_due_again_and_the_fence_holds(lane: LaneUnderTest) -> None:
@@ -57,23 +57,23 @@ async def test_an_expired_lease_makes_the_row_due_again_and_the_fence_holds(lane
 
 async def test_a_row_is_settled_once(lane: LaneUnderTest) -> None:
     await lane.put()
-    [item] = await lane.claim()
+    [row] = await lane.claim()
 
-    results = await asyncio.gather(*(lane.settle(item, DONE) for _ in range(8)))
+    results = await asyncio.gather(*(lane.settle(row, DONE) for _ in range(8)))
 
     assert results.count(True) == 1
 
 
 async def test_a_heartbeat_extends_the_lease_of_a_slow_holder(lane: LaneUnderTest) -> None:
     await lane.put(2)
-    held = await lane.claim(hold=MINUTE)
+    rows = await lane.claim(hold=MINUTE)
 
     for _ in range(5):
         await lane.travel(seconds=50)
-        assert await lane.extend(held, MINUTE) == set()
+        assert await lane.extend(rows, MINUTE) == set()
         assert await lane.claim() == []
 
-    assert len(await lane.settle_all([(item, DONE) for item in held])) == 2
+    assert len(await lane.settle_all([(row, DONE) for row in rows])) == 2
 
 
 async def test_a_heartbeat_returns_the_rows_whose_lease_is_lost(lane: LaneUnderTest) -> None:
@@ -88,14 +88,14 @@ async def test_a_heartbeat_returns_the_rows_whose_lease_is_lost(lane: LaneUnderT
 
 async def test_released_rows_are_due_at_once_and_cost_no_attempt(lane: LaneUnderTest) -> None:
     await lane.put(2)
-    held = await lane.claim()
+    first = await lane.claim()
 
-    assert len(await lane.release(held)) == 2
-    again = await lane.claim()
+    assert len(await lane.release(first)) == 2
+    second = await lane.claim()
 
-    assert {item.id for item in again} == {item.id for item in held}
+    assert {row.id for row in second} == {row.id for row in first}
     if Capability.RETRY in lane.can:
-        assert {item.attempt for item in again} == {1}
+        assert {row.attempt for row in second} == {1}
 
 
 @pytest.mark.needs(Capability.RETRY, Capability.DEAD_LETTER)
@@ -103,11 +103,11 @@ async def test_retries_back_off_and_the_last_one_is_dead(lane: LaneUnderTest) ->
     await lane.put()
     attempts: list[int] = []
     max_attempts = 0
-    while found := await lane.claim():
-        [item] = found
-        attempts.append(item.attempt)
-        max_attempts = item.max_attempts
-        await lane.settle(item, Retry(f"attempt {item.attempt} failed"))
+    while rows := await lane.claim():
+        [row] = rows
+        attempts.append(row.attempt)
+        max_attempts = row.max_attempts
+        await lane.settle(row, Retry(f"attempt {row.attempt} failed"))
         assert await lane.claim() == []
         await lane.travel(minutes=6)
 
@@ -119,8 +119,8 @@ async def test_retries_back_off_and_the_last_one_is_dead(lane: LaneUnderTest) ->
 @pytest.mark.needs(Capability.RETRY)
 async def test_a_retry_waits_for_its_delay(lane: LaneUnderTest) -> None:
     await lane.put()
-    [item] = await lane.claim()
-    await lane.settle(item, Retry("come back later", delay=timedelta(seconds=30)))
+    [row] = await lane.claim()
+    await lane.settle(row, Retry("come back later", delay=timedelta(seconds=30)))
 
     await lane.travel(seconds=29)
     assert await lane.claim() == []
@@ -131,9 +131,9 @@ async def test_a_retry_waits_for_its_delay(lane: LaneUnderTest) -> None:
 @pytest.mark.needs(Capability.DEAD_LETTER)
 async def test_dead_is_immediate_and_final(lane: LaneUnderTest) -> None:
     await lane.put()
-    [item] = await lane.claim()
+    [row] = await lane.claim()
 
-    assert await lane.settle(item, Dead("never"))
+    assert await lane.settle(row, Dead("never"))
     await lane.travel(hours=1)
 
     assert await lane.claim() == []
@@ -157,20 +157,20 @@ async def test_a_row_whose_holders_keep_crashing_becomes_dead(lane: LaneUnderTes
 async def test_a_snooze_costs_no_attempt(lane: LaneUnderTest) -> None:
     await lane.put()
     for _ in range(6):
-        [item] = await lane.claim()
-        assert item.attempt == 1
-        await lane.settle(item, Snooze("rate limited", timedelta(seconds=10)))
+        [row] = await lane.claim()
+        assert row.attempt == 1
+        await lane.settle(row, Snooze("rate limited", timedelta(seconds=10)))
         assert await lane.claim() == []
         await lane.travel(seconds=10)
-    [item] = await lane.claim()
-    await lane.settle(item, Retry("failed"))
+    [row] = await lane.claim()
+    await lane.settle(row, Retry("failed"))
     await lane.travel(minutes=1)
-    [item] = await lane.claim()
-    assert item.attempt == 2
-    await lane.settle(item, Snooze("rate limited", timedelta(seconds=10)))
+    [row] = await lane.claim()
+    assert row.attempt == 2
+    await lane.settle(row, Snooze("rate limited", timedelta(seconds=10)))
     await lane.travel(seconds=10)
-    [item] = await lane.claim()
-    assert item.attempt == 2
+    [row] = await lane.claim()
+    assert row.attempt == 2
 
 
 @pytest.mark.needs(Capability.DELAY)
@@ -198,21 +198,21 @@ async def test_an_expired_row_is_not_claimed(lane: LaneUnderTest) -> None:
 @pytest.mark.needs(Capability.EXPIRE)
 async def test_a_held_row_does_not_expire(lane: LaneUnderTest) -> None:
     await lane.put(expires=timedelta(minutes=5))
-    [held] = await lane.claim(hold=timedelta(minutes=10))
+    [row] = await lane.claim(hold=timedelta(minutes=10))
 
     await lane.travel(minutes=6)
     assert await lane.expire() == 0
 
-    assert await lane.settle(held, DONE)
+    assert await lane.settle(row, DONE)
 
 
 async def test_purge_deletes_only_rows_that_ended_long_ago(lane: LaneUnderTest) -> None:
-    long = {"expires": timedelta(days=400)}
-    await lane.put(2, **long)
-    done = await lane.claim(limit=1)
-    await lane.settle(done[0], DONE)
+    late_expiry = {"expires": timedelta(days=400)}
+    await lane.put(2, **late_expiry)
+    claimed = await lane.claim(limit=1)
+    await lane.settle(claimed[0], DONE)
     await lane.travel(days=100)
-    await lane.put(1, **long)
+    await lane.put(1, **late_expiry)
     [*_, last] = await lane.claim(limit=2, hold=timedelta(days=300))
     await lane.settle(last, DONE)
 
@@ -230,12 +230,12 @@ async def test_urgent_rows_are_claimed_first(lane: LaneUnderTest) -> None:
 
     assert len(first) == 2
     assert len(rest) == 5
-    assert {item.id for item in first}.isdisjoint(item.id for item in rest)
+    assert {row.id for row in first}.isdisjoint(row.id for row in rest)
 
 
 @pytest.mark.needs(Capability.ARRIVAL_ORDER)
 async def test_rows_are_claimed_in_order_of_arrival(lane: LaneUnderTest) -> None:
     ids = await lane.put(50)
 
-    assert [item.id for item in await lane.claim(limit=20)] == ids[:20]
-    assert [item.id for item in await lane.claim(limit=50)] == ids[20:]
+    assert [row.id for row in await lane.claim(limit=20)] == ids[:20]
+    assert [row.id for row in await lane.claim(limit=50)] == ids[20:]

@@ -1,4 +1,4 @@
-"""Pages that the statements of the lanes touch, beside hundreds of thousands of rows that do not concern them."""
+"""Pages that lane statements read in tables with hundreds of thousands of unrelated rows."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping
@@ -19,14 +19,14 @@ from support.large_tables import ACCOUNT, DUE, FEW, FILL, FLOODED, FORGET, pages
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-FULL = 40 * DUE
+PAGES_FULL = 40 * DUE
 """A claim also writes: each row, and entries in seven or nine indexes."""
-ONE = 150
-NOTHING = 80
+PAGES_ONE = 150
+PAGES_NONE = 80
 """Ten index descents, one per priority, or one scan of an index."""
-OLD = 200
-"""NOTHING plus BRIN summaries, which are read completely."""
-COUNTED = 12_000
+PAGES_BRIN = 200
+"""PAGES_NONE plus BRIN summaries, which are read completely."""
+PAGES_COUNTED = 12_000
 """200,000 waiting rows are counted, most of them in an index; future and finished rows cost nothing."""
 
 
@@ -50,7 +50,7 @@ def event_claim(service: str, rows: int, max_pages: int, *patterns: str) -> Case
 
 def scan_case(query: Query, rows: int, **filters: object) -> Case:
     arguments = {name: filters.get(name) for name in query.parameters}
-    return Case(query, arguments | {"scan_limit": DUE, "limit": DUE}, rows, NOTHING)
+    return Case(query, arguments | {"scan_limit": DUE, "limit": DUE}, rows, PAGES_NONE)
 
 
 def notification_claim(channel: str, rows: int, max_pages: int) -> Case:
@@ -63,52 +63,50 @@ def message_claim(account: object, rows: int, max_pages: int) -> Case:
 
 
 CASES = {
-    "events, a full claim": event_claim("minu_build", DUE, FULL),
-    "events, an empty claim": event_claim("minu_find", 0, NOTHING),
-    "events, a claim from a flood": event_claim("minu_keep", DUE, FULL),
-    "events, a claim of the first of many ordered events": event_claim("minu_frame", 1, ONE),
-    "events, a claim of the few of one type in a flood": event_claim("minu_keep", FEW, ONE, "cart.%"),
-    "events, a claim of a type in a flood of others": event_claim("minu_keep", 0, NOTHING, "%.lost", "cart.lost", "z%"),
-    "events, a claim of the flood by its type": event_claim("minu_keep", DUE, FULL, "order.%"),
-    "events, who has something due": Case(EVENTS.q.services_with_due, {}, 4, ONE),
-    "events, what a service sent": scan_case(events.Q.scan_sent_events, FEW, source="hub"),
-    "events, what it sent of a state": scan_case(events.Q.scan_sent_events, FEW, source="hub", status="pending"),
-    "events, what it sent of a type": scan_case(events.Q.scan_sent_events, 0, source="hub", event_type="order.%"),
-    "events, sent to a service": scan_case(events.Q.scan_sent_events, FEW, source="hub", target="minu_keep"),
-    "events, what it received": scan_case(events.Q.scan_received_events, FEW, target="hub", except_source="hub"),
-    "events, what it received of a state": scan_case(
-        events.Q.scan_received_events, FEW, target="hub", status="pending"
+    "events, a full claim": event_claim("minu_build", DUE, PAGES_FULL),
+    "events, an empty claim": event_claim("minu_find", 0, PAGES_NONE),
+    "events, a claim from a flood": event_claim("minu_keep", DUE, PAGES_FULL),
+    "events, a claim of the first of many ordered events": event_claim("minu_frame", 1, PAGES_ONE),
+    "events, a claim of the few of one type in a flood": event_claim("minu_keep", FEW, PAGES_ONE, "cart.%"),
+    "events, a claim of a type in a flood of others": event_claim(
+        "minu_keep", 0, PAGES_NONE, "%.lost", "cart.lost", "z%"
     ),
-    "events, what it received of a type": scan_case(
-        events.Q.scan_received_events, 0, target="hub", event_type="order.%"
-    ),
-    "events, received from a service": scan_case(events.Q.scan_received_events, FEW, target="hub", source="minu_find"),
+    "events, a claim of the flood by its type": event_claim("minu_keep", DUE, PAGES_FULL, "order.%"),
+    "events, services with due events": Case(EVENTS.q.services_with_due, {}, 4, PAGES_ONE),
+    "events, sent by a service": scan_case(events.Q.scan_sent_events, FEW, source="hub"),
+    "events, sent, by status": scan_case(events.Q.scan_sent_events, FEW, source="hub", status="pending"),
+    "events, sent, by type": scan_case(events.Q.scan_sent_events, 0, source="hub", event_type="order.%"),
+    "events, sent, by target": scan_case(events.Q.scan_sent_events, FEW, source="hub", target="minu_keep"),
+    "events, received by a service": scan_case(events.Q.scan_received_events, FEW, target="hub", except_source="hub"),
+    "events, received, by status": scan_case(events.Q.scan_received_events, FEW, target="hub", status="pending"),
+    "events, received, by type": scan_case(events.Q.scan_received_events, 0, target="hub", event_type="order.%"),
+    "events, received, by source": scan_case(events.Q.scan_received_events, FEW, target="hub", source="minu_find"),
     "events, list of all services": scan_case(events.Q.scan_newest_events, DUE),
-    "events, revive": Case(EVENTS.q.revive, {"batch": DUE}, 1, NOTHING),
-    "events, advance ordered events": Case(repair.Q.advance_ordered_events, {"batch": 5000}, 0, NOTHING),
-    "events, expire": Case(EVENTS.q.expire, {"batch": 5000}, 0, NOTHING),
-    "events, purge": Case(EVENTS.q.purge, {"days": 30, "batch": 5000}, 1, OLD),
-    "notifications, a full claim": notification_claim("dashboard_toast", DUE, FULL),
-    "notifications, a claim beside a flood of another channel": notification_claim("user_dm", 0, NOTHING),
-    "notifications, expire": Case(NOTIFICATIONS.q.expire, {"batch": 5000}, 0, NOTHING),
-    "notifications, purge": Case(NOTIFICATIONS.q.purge, {"days": 30, "batch": 5000}, 0, NOTHING),
-    "relay, a full claim": message_claim(ACCOUNT, DUE, FULL),
-    "relay, an empty claim": message_claim(new_id(), 0, NOTHING),
-    "relay, a claim from a flood": message_claim(FLOODED, DUE, FULL),
-    "relay, expire": Case(RELAY.q.expire, {"batch": 5000, "response": "{}", "keep": "1 day"}, 1, NOTHING),
-    "relay, purge": Case(RELAY.q.purge, {"days": 7, "batch": 5000}, 0, NOTHING),
-    "lane statistics": Case(stats.Q.lane_stats, {}, 3, COUNTED),
+    "events, revive": Case(EVENTS.q.revive, {"batch": DUE}, 1, PAGES_NONE),
+    "events, advance ordered events": Case(repair.Q.advance_ordered_events, {"batch": 5000}, 0, PAGES_NONE),
+    "events, expire": Case(EVENTS.q.expire, {"batch": 5000}, 0, PAGES_NONE),
+    "events, purge": Case(EVENTS.q.purge, {"days": 30, "batch": 5000}, 1, PAGES_BRIN),
+    "notifications, a full claim": notification_claim("dashboard_toast", DUE, PAGES_FULL),
+    "notifications, a claim beside a flood of another channel": notification_claim("user_dm", 0, PAGES_NONE),
+    "notifications, expire": Case(NOTIFICATIONS.q.expire, {"batch": 5000}, 0, PAGES_NONE),
+    "notifications, purge": Case(NOTIFICATIONS.q.purge, {"days": 30, "batch": 5000}, 0, PAGES_NONE),
+    "relay, a full claim": message_claim(ACCOUNT, DUE, PAGES_FULL),
+    "relay, an empty claim": message_claim(new_id(), 0, PAGES_NONE),
+    "relay, a claim from a flood": message_claim(FLOODED, DUE, PAGES_FULL),
+    "relay, expire": Case(RELAY.q.expire, {"batch": 5000, "response": "{}", "keep": "1 day"}, 1, PAGES_NONE),
+    "relay, purge": Case(RELAY.q.purge, {"days": 7, "batch": 5000}, 0, PAGES_NONE),
+    "lane statistics": Case(stats.Q.lane_stats, {}, 3, PAGES_COUNTED),
 }
 
-KNOWLEDGE = {"as autovacuum leaves it": "", "without statistics": FORGET}
+STATISTICS = {"after autovacuum": "", "without statistics": FORGET}
 PLANS = ("custom", "generic")
 
 
 @pytest.fixture(scope="module")
-def crowded(postgres: embedded.ServerAddress, template_database: str) -> Generator[str]:
+def filled_database(postgres: embedded.ServerAddress, template_database: str) -> Generator[str]:
     url = postgres.owner_url.rpartition("/")[0] + "/crowded"
 
-    async def make() -> None:
+    async def create() -> None:
         async with connected(postgres.owner_url) as conn:
             await conn.execute(f"create database crowded template {template_database}")
         async with connected(url) as conn:
@@ -119,45 +117,45 @@ def crowded(postgres: embedded.ServerAddress, template_database: str) -> Generat
         async with connected(postgres.owner_url) as conn:
             await conn.execute("drop database crowded with (force)")
 
-    asyncio.run(make())
+    asyncio.run(create())
     yield url
     asyncio.run(drop())
 
 
 @pytest.fixture
-async def owner(crowded: str) -> AsyncGenerator[Connection]:
-    async with connected(crowded) as conn:
+async def owner(filled_database: str) -> AsyncGenerator[Connection]:
+    async with connected(filled_database) as conn:
         yield conn
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("knowledge", KNOWLEDGE)
+@pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.parametrize("case", CASES)
 async def test_a_statement_reads_only_the_rows_it_returns(
-    owner: Connection, case: str, knowledge: str, plan: str
+    owner: Connection, case: str, statistics: str, plan: str
 ) -> None:
     measured_case = CASES[case]
-    prepare = f"{KNOWLEDGE[knowledge]}; set local plan_cache_mode = force_{plan}_plan"
+    prepare = f"{STATISTICS[statistics]}; set local plan_cache_mode = force_{plan}_plan"
 
-    touched, rows = await pages(owner, measured_case.query, measured_case.arguments, prepare=prepare)
+    page_count, rows = await pages(owner, measured_case.query, measured_case.arguments, prepare=prepare)
 
     assert rows == measured_case.rows
-    assert touched <= measured_case.max_pages
+    assert page_count <= measured_case.max_pages
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("knowledge", KNOWLEDGE)
+@pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.parametrize("scan", ["sent", "newest"])
 async def test_a_second_page_costs_as_much_as_the_first(
-    owner: Connection, knowledge: str, plan: str, scan: str
+    owner: Connection, statistics: str, plan: str, scan: str
 ) -> None:
     hub_events = "select created_at, id from public.event_queue where source_service = 'hub'"
     [first, *others] = await owner.fetch(f"{hub_events} order by created_at desc, id desc")
     scans = {"sent": (events.Q.scan_sent_events, len(others)), "newest": (events.Q.scan_newest_events, DUE)}
     measured_case = scan_case(*scans[scan], source="hub", before=first["created_at"], before_id=first["id"])
-    prepare = f"{KNOWLEDGE[knowledge]}; set local plan_cache_mode = force_{plan}_plan"
+    prepare = f"{STATISTICS[statistics]}; set local plan_cache_mode = force_{plan}_plan"
 
-    touched, rows = await pages(owner, measured_case.query, measured_case.arguments, prepare=prepare)
+    page_count, rows = await pages(owner, measured_case.query, measured_case.arguments, prepare=prepare)
 
     assert rows == measured_case.rows
-    assert touched <= measured_case.max_pages
+    assert page_count <= measured_case.max_pages

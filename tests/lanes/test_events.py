@@ -1,4 +1,4 @@
-"""Promises of the event lane alone: order within a key, no starvation, plain SQL, repair."""
+"""Guarantees of the event lane: order within a key, no starvation, plain SQL, repair."""
 
 import asyncio
 from collections import Counter
@@ -66,14 +66,14 @@ async def lane_counts(events: Events) -> tuple[int, int, int]:
 
 
 class TestOrderWithinAKey:
-    async def test_one_at_a_time_in_order(self, events: Events) -> None:
+    async def test_events_of_a_key_are_claimed_one_at_a_time_in_order(self, events: Events) -> None:
         ids = await events.put(5, ordering_key="order-1")
         seen: list[Any] = []
-        while found := await events.claim():
-            [item] = found
+        while claimed := await events.claim():
+            [event] = claimed
             assert await events.claim() == []
-            seen.append(item.id)
-            await events.settle(item, DONE)
+            seen.append(event.id)
+            await events.settle(event, DONE)
 
         assert seen == ids
 
@@ -82,7 +82,7 @@ class TestOrderWithinAKey:
             await events.put(2, ordering_key=key)
         await events.put(1)
 
-        assert sorted(str(item.ordering_key) for item in await events.claim()) == ["None", "a", "b", "c"]
+        assert sorted(str(event.ordering_key) for event in await events.claim()) == ["None", "a", "b", "c"]
 
     async def test_a_retrying_first_event_blocks_its_key_and_a_dead_one_does_not(self, events: Events) -> None:
         first, second = await events.put(2, ordering_key="k")
@@ -95,14 +95,14 @@ class TestOrderWithinAKey:
         assert head.id == first
         await events.settle(head, Dead("never"))
 
-        assert [item.id for item in await events.claim()] == [second]
+        assert [event.id for event in await events.claim()] == [second]
 
     async def test_a_cancelled_or_deleted_first_event_frees_its_key(self, events: Events) -> None:
         first, second, third = await events.put(3, ordering_key="k")
         await events.owner.execute("update public.event_queue set status = 'cancelled' where id = $1", first)
         await events.owner.execute("delete from public.event_queue where id = $1", second)
 
-        assert [item.id for item in await events.claim()] == [third]
+        assert [event.id for event in await events.claim()] == [third]
 
     async def test_a_key_is_ordered_per_target(self, events: Events) -> None:
         await events.put(1, ordering_key="k")
@@ -116,7 +116,7 @@ class TestOrderWithinAKey:
         await events.claim(hold=timedelta(minutes=1))
         await events.travel(minutes=1)
 
-        assert [item.id for item in await events.claim()] == [first]
+        assert [event.id for event in await events.claim()] == [first]
 
     async def test_concurrent_claims_and_publishers_keep_the_order(self, events: Events, hub: Hub) -> None:
         """Publishers commit out of order while events end: one at a time is delivered, and all are."""
@@ -134,20 +134,20 @@ class TestOrderWithinAKey:
             nonlocal handled
             while handled < total:
                 try:
-                    found = await events.claim(limit=3)
+                    claimed = await events.claim(limit=3)
                 except RetryableError:  # two claims at the same time: the second is repeated
                     continue
-                for item in found:
-                    assert item.ordering_key
-                    holding[item.ordering_key] += 1
-                    assert holding[item.ordering_key] == 1
-                    seen[item.ordering_key].append(item.seq)
+                for event in claimed:
+                    assert event.ordering_key
+                    holding[event.ordering_key] += 1
+                    assert holding[event.ordering_key] == 1
+                    seen[event.ordering_key].append(event.seq)
                 await asyncio.sleep(0)
-                for item in found:
-                    holding[item.ordering_key] -= 1
-                settled = await events.settle_all([(item, DONE) for item in found])
+                for event in claimed:
+                    holding[event.ordering_key] -= 1
+                settled = await events.settle_all([(event, DONE) for event in claimed])
                 handled += len(settled)
-                if not found:
+                if not claimed:
                     await run_advance_chore(hub)
 
         async with asyncio.timeout(30):
@@ -159,8 +159,8 @@ class TestOrderWithinAKey:
     async def test_an_event_published_while_the_last_one_ends_becomes_due(self, events: Events, hub: Hub) -> None:
         await events.put(1, ordering_key="k")
         [head] = await events.claim()
-        async with hub.transaction() as joining:
-            await joining.all(Row, PUT, key="k")  # sees the first event, so it is not due
+        async with hub.transaction() as publishing:
+            await publishing.all(Row, PUT, key="k")  # sees the first event, so it is not due
             await events.settle(head, DONE)  # cannot see the new event, so makes none due
         assert await events.claim() == []
 
@@ -170,59 +170,59 @@ class TestOrderWithinAKey:
 
 
 class TestTwoEndAtOnce:
-    """The first event ends while the second is cancelled; the third must become due all the same."""
+    """The first event ends while the second is cancelled; the third must still become due."""
 
     async def test_the_first_event_ends_first(self, events: Events, hub: Hub) -> None:
         _, second, third = await events.put(3, ordering_key="k")
         [head] = await events.claim()
-        async with hub.transaction() as leaving:
-            await events.lane.settle(leaving, [Settlement(head, DONE)])
+        async with hub.transaction() as settling:
+            await events.lane.settle(settling, [Settlement(head, DONE)])
             cancelling = asyncio.create_task(events.owner.execute(events.cancel_sql, second))
             await until(lambda: is_blocked_by_lock(hub))
         await cancelling
 
-        assert [item.id for item in await events.claim()] == [third]
+        assert [event.id for event in await events.claim()] == [third]
 
     async def test_the_second_event_ends_first(self, events: Events, hub: Hub) -> None:
         _, second, third = await events.put(3, ordering_key="k")
         [head] = await events.claim()
         async with events.owner.transaction():
             await events.owner.execute(events.cancel_sql, second)
-            leaving = asyncio.create_task(events.settle(head, DONE))
+            settling = asyncio.create_task(events.settle(head, DONE))
             await until(lambda: is_blocked_by_lock(hub))
-        assert await leaving
+        assert await settling
 
         await run_advance_chore(hub)
-        assert [item.id for item in await events.claim()] == [third]
+        assert [event.id for event in await events.claim()] == [third]
         assert await run_repair(hub) == 0
 
 
 class TestStarvation:
     async def test_one_in_eight_claimed_events_is_the_longest_due(self, events: Events) -> None:
-        [old] = await events.put(1, priority=10)
+        [oldest] = await events.put(1, priority=10)
         await events.travel(seconds=1)
         await events.put(100, priority=1)
 
         claims = 0
         while True:
             claims += 1
-            found = await events.claim(limit=8)
-            if old in {item.id for item in found}:
+            claimed = await events.claim(limit=8)
+            if oldest in {event.id for event in claimed}:
                 break
             assert claims < 3
         assert claims == 1
 
     def test_a_claim_of_one_is_fair_on_average(self) -> None:
-        assert sum(oldest_first_quota(1, chance / 1000) for chance in range(1000)) == 125
+        assert sum(oldest_first_quota(1, jitter / 1000) for jitter in range(1000)) == 125
         assert oldest_first_quota(8, 0.99) == 1
         assert oldest_first_quota(20, 0.4) == 3
         assert oldest_first_quota(20, 0.6) == 2
 
     async def test_a_backlog_of_one_service_does_not_affect_claims_of_another(self, events: Events) -> None:
         await events.put(5000)
-        [lone] = await events.put(1, target="minu_keep")
+        [only_event] = await events.put(1, target="minu_keep")
 
-        assert [item.id for item in await events.claim(service="minu_keep")] == [lone]
+        assert [event.id for event in await events.claim(service="minu_keep")] == [only_event]
 
     async def test_services_with_due_events_are_found_without_counting(self, events: Events, hub: Hub) -> None:
         await events.put(100)
@@ -237,7 +237,7 @@ class TestPlainSql:
     async def test_a_status_set_by_plain_sql_is_applied_to_the_lane(self, events: Events) -> None:
         [event] = await events.put()
         await events.owner.execute(
-            "update public.event_queue set status = 'processing', processor_id = 'mine' where id = $1", event
+            "update public.event_queue set status = 'processing', processor_id = 'other' where id = $1", event
         )
         assert await events.claim() == []
         await events.owner.execute("update public.event_queue set status = 'pending' where id = $1", event)
@@ -245,34 +245,34 @@ class TestPlainSql:
 
     async def test_a_status_set_by_plain_sql_ends_the_lease(self, events: Events) -> None:
         await events.put()
-        [held] = await events.claim()
+        [event] = await events.claim()
         await events.owner.execute("update public.event_queue set status = 'completed'")
 
-        assert not await events.settle(held, Retry("too late"))
-        assert await events.extend([held]) == {held.id}
+        assert not await events.settle(event, Retry("too late"))
+        assert await events.extend([event]) == {event.id}
         assert await events.states() == {"completed": 1}
         assert await lane_counts(events) == (0, 0, 0)
 
     async def test_a_new_priority_or_time_applies_at_once(self, events: Events) -> None:
-        late, now = await events.put(2)
+        later, due = await events.put(2)
         await events.owner.execute(
-            "update public.event_queue set next_retry_at = pabal.now() + interval '1 hour' where id = $1", late
+            "update public.event_queue set next_retry_at = pabal.now() + interval '1 hour' where id = $1", later
         )
 
-        assert [item.id for item in await events.claim()] == [now]
+        assert [event.id for event in await events.claim()] == [due]
         await events.travel(hours=1)
-        assert [item.id for item in await events.claim()] == [late]
+        assert [event.id for event in await events.claim()] == [later]
 
     async def test_a_new_priority_does_not_end_the_lease(self, events: Events) -> None:
         await events.put()
-        [held] = await events.claim()
+        [claimed] = await events.claim()
         await events.owner.execute(
             "update public.event_queue set priority = 1, expires_at = pabal.now() + interval '1 day'"
         )
 
-        assert await events.extend([held]) == set()
-        assert await events.settle(held, Retry("again", timedelta()))
-        assert [item.priority for item in await events.claim()] == [1]
+        assert await events.extend([claimed]) == set()
+        assert await events.settle(claimed, Retry("again", timedelta()))
+        assert [event.priority for event in await events.claim()] == [1]
 
     async def test_a_deleted_event_is_removed_from_all_tables(self, events: Events) -> None:
         await events.put(3)
@@ -284,8 +284,8 @@ class TestPlainSql:
     async def test_the_error_history_lists_each_attempt(self, events: Events) -> None:
         await events.put()
         for number in (1, 2):
-            [item] = await events.claim()
-            await events.settle(item, Retry(f"failure {number}", timedelta(), "E1"))
+            [event] = await events.claim()
+            await events.settle(event, Retry(f"failure {number}", timedelta(), "E1"))
         history = await events.owner.fetchval("select error_history::text from public.event_queue")
 
         assert history.count("failure") == 2
@@ -319,9 +319,9 @@ class TestRepair:
 
         await events.travel(minutes=2)
         seen: set[Any] = set()
-        while found := await events.claim(limit=100):
-            seen |= {item.id for item in found}
-            await events.settle_all([(item, DONE) for item in found])
+        while claimed := await events.claim(limit=100):
+            seen |= {event.id for event in claimed}
+            await events.settle_all([(event, DONE) for event in claimed])
             await run_advance_chore(hub)
         assert seen == set(ids)
         assert await lane_counts(events) == (0, 0, 0)
@@ -329,8 +329,8 @@ class TestRepair:
     async def test_intact_tables_need_no_repair(self, events: Events, hub: Hub) -> None:
         await events.put(20)
         await events.put(5, ordering_key="k")
-        items = await events.claim(limit=10)
-        await events.settle_all([(items[0], DONE), (items[1], Retry("later")), (items[2], Dead("no"))])
+        claimed = await events.claim(limit=10)
+        await events.settle_all([(claimed[0], DONE), (claimed[1], Retry("later")), (claimed[2], Dead("no"))])
 
         assert await run_repair(hub) == 0
 

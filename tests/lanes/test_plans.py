@@ -1,4 +1,4 @@
-"""A generic plan is made once, perhaps on the first day, when every table is empty."""
+"""A generic plan is created once, possibly while every table is still empty."""
 
 import json
 from datetime import timedelta
@@ -15,10 +15,10 @@ from support.lane_under_test import Events, LaneUnderTest
 
 pytestmark = pytest.mark.anyio
 
-FEW = 100
+MAX_PAGES = 100
 """Pages: a few index descents. Reading the five thousand rows touches more, with any plan."""
-WIDE = ("event_queue", "event_due", "requests", "inbound_messages")
-GIVEN: dict[str, Any] = {
+LARGE_TABLES = ("event_queue", "event_due", "requests", "inbound_messages")
+ARGUMENTS: dict[str, Any] = {
     "limit": 50,
     "oldest_quota": 6,
     "patterns": None,
@@ -55,15 +55,15 @@ def literal(value: Any) -> str:
 
 
 @pytest.mark.parametrize("statement", ["claim", "settle_done", "extend"])
-async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
+async def test_a_plan_created_on_an_empty_table_does_not_read_the_full_one(
     lane: LaneUnderTest, database_urls: DatabaseUrls, statement: str
 ) -> None:
     query: Query = getattr(lane.lane.q, statement)
-    given = GIVEN | {"accounts": [lane.whom.get("account", uuid4())] * (1 if statement == "claim" else 50)}
-    reach = ConnectOptions(database_urls.main)
-    connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))  # as the hub connects
+    arguments = ARGUMENTS | {"accounts": [lane.whom.get("account", uuid4())] * (1 if statement == "claim" else 50)}
+    options = ConnectOptions(database_urls.main)
+    connection = await asyncpg.connect(**connect_arguments(options, await probe_server(options)))  # as the hub connects
     try:
-        call = f"execute statement ({', '.join(literal(given[name]) for name in query.parameters)})"
+        call = f"execute statement ({', '.join(literal(arguments[name]) for name in query.parameters)})"
         await connection.execute(f"prepare statement as {query.sql}")
         await connection.execute(call)
         await lane.put(5000)
@@ -72,7 +72,7 @@ async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
         await connection.close()
 
     assert "Scan" in plan
-    assert [table for table in WIDE if f"Seq Scan on {table}" in plan] == [], plan
+    assert [table for table in LARGE_TABLES if f"Seq Scan on {table}" in plan] == [], plan
 
 
 @pytest.mark.parametrize("lane", [Events], ids=["events"], indirect=True)
@@ -81,10 +81,10 @@ async def test_a_claim_of_some_types_planned_on_an_empty_table_does_not_read_oth
     lane: LaneUnderTest, database_urls: DatabaseUrls, patterns: list[str]
 ) -> None:
     query: Query = lane.lane.q.claim
-    reach = ConnectOptions(database_urls.main)
-    connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))
+    options = ConnectOptions(database_urls.main)
+    connection = await asyncpg.connect(**connect_arguments(options, await probe_server(options)))
     try:
-        values = ", ".join(literal((GIVEN | {"patterns": patterns})[name]) for name in query.parameters)
+        values = ", ".join(literal((ARGUMENTS | {"patterns": patterns})[name]) for name in query.parameters)
         await connection.execute(f"prepare statement as {query.sql}")
         await connection.execute(f"execute statement ({values})")
         await lane.put(1)
@@ -96,7 +96,7 @@ async def test_a_claim_of_some_types_planned_on_an_empty_table_does_not_read_oth
 
     [top] = json.loads(plan)
     assert top["Plan"]["Actual Rows"] == 1
-    assert top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"] < FEW
+    assert top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"] < MAX_PAGES
 
 
 @pytest.mark.parametrize("lane", [Events], ids=["events"], indirect=True)
@@ -108,10 +108,10 @@ async def test_statistics_without_pending_rows_do_not_cause_a_full_scan(
     await lane.put(5000)
     await lane.owner.execute("update public.event_queue set status = 'completed'; analyze")
     query: Query = getattr(lane.lane.q, statement)
-    reach = ConnectOptions(database_urls.main)
-    connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))
+    options = ConnectOptions(database_urls.main)
+    connection = await asyncpg.connect(**connect_arguments(options, await probe_server(options)))
     try:
-        values = ", ".join(literal((GIVEN | {"batch": 5000})[name]) for name in query.parameters)
+        values = ", ".join(literal((ARGUMENTS | {"batch": 5000})[name]) for name in query.parameters)
         await connection.execute(f"prepare statement as {query.sql}")
         plan = "\n".join(row[0] for row in await connection.fetch(f"explain execute statement ({values})"))
     finally:

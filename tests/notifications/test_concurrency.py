@@ -38,7 +38,7 @@ async def flood(notifier: NotificationHub, recipient: Callable[[int], str], coun
 
 
 async def open_dm_channels(notifier: NotificationHub) -> None:
-    """Store a DM channel for every recipient: each is a route of its own."""
+    """Store a DM channel for every recipient: each channel is a separate route."""
     await notifier.owner.execute(
         "insert into notification.addresses (recipient_type, recipient_id, dm_channel_id) "
         "select distinct recipient_type, recipient_id, 9 || recipient_id from notification.requests"

@@ -27,7 +27,7 @@ from pabal.notifications.decision.decide import (
 )
 
 NO_DEADLINE = trying(deadline=None)  # the machine may be busy
-EXPECTED_TABLE = Path(__file__).with_name("truth.md")
+EXPECTED_TABLE = Path(__file__).with_name("expected_decisions.md")
 DOCUMENTED_TABLE = Path(__file__).parents[2] / "docs" / "notifications.md"
 COLUMNS = {
     "channel": [*NotificationChannel],

@@ -106,15 +106,15 @@ async def test_an_approval_timeout_ends_the_wait(
     assert await client.state() == "expired"
 
 
-@pytest.mark.parametrize("how", ["unpairs", "is unpaired", "is blocked", "is erased", "pairs with another bot"])
-async def test_the_wait_ends_however_the_pending_user_leaves(
-    hub: Hub, web: httpx2.AsyncClient, other_address: str, client: Client, how: str
+@pytest.mark.parametrize("cause", ["unpairs", "is unpaired", "is blocked", "is erased", "pairs with another bot"])
+async def test_the_wait_ends_when_the_pending_user_leaves_in_any_way(
+    hub: Hub, web: httpx2.AsyncClient, other_address: str, client: Client, cause: str
 ) -> None:
     other = (await web.post("/v1/sessions/create", json={})).json()
     async with bot(other_address, client.token) as stream:
         await stream.next("connected")
         await write(web, f"/pair {client.code}")
-        match how:
+        match cause:
             case "unpairs":
                 await write(web, "/unpair")
             case "pairs with another bot":
@@ -124,7 +124,7 @@ async def test_the_wait_ends_however_the_pending_user_leaves(
                     "is unpaired": unpair_conversation,
                     "is blocked": block_conversation,
                     "is erased": erase_conversation,
-                }[how]
+                }[cause]
                 async with hub.transaction() as tx:
                     await operation(tx, KEY, TESTER)
         await expect_pairing_expired(stream)

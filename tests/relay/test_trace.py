@@ -214,7 +214,7 @@ async def test_a_trace_shows_deliveries_and_the_last_holder(bot: Bot, travel: Tr
     )
 
 
-async def test_an_acknowledgement_before_the_reply_is_a_step_of_its_own(bot: Bot, travel: Travel) -> None:
+async def test_an_acknowledgement_before_the_reply_is_a_separate_entry(bot: Bot, travel: Travel) -> None:
     message, unanswered = await bot.hears("first"), await bot.hears("second")
     async with bot.hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [message, unanswered])

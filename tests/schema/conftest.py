@@ -13,8 +13,8 @@ SEEDS = Path(__file__).with_name("seeds")
 
 @pytest.fixture(scope="session")
 def servers() -> Generator[Callable[[Path], Cluster]]:
-    with started() as server_of:
-        yield server_of
+    with started() as start_server:
+        yield start_server
 
 
 @pytest.fixture(scope="session", params=["embedded", "pg15"])
@@ -28,19 +28,19 @@ def server(request: pytest.FixtureRequest, servers: Callable[[Path], Cluster]) -
 
 @pytest.fixture(scope="session")
 def template(server: Cluster) -> str:
-    return made(server)
+    return migrated_template(server)
 
 
 @cache
-def made(server: Cluster) -> str:
+def migrated_template(server: Cluster) -> str:
     """A migrated database to copy: copying takes a tenth of the time of migrating."""
 
-    async def make() -> str:
+    async def migrate() -> str:
         url = await server.fresh_database()
         await apply_migrations(url)
         return url.rpartition("/")[2]
 
-    return asyncio.run(make())
+    return asyncio.run(migrate())
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A database of the development version is moved to the present migrations, or refused and left unchanged."""
+"""A database of the development version is moved to the current migrations, or refused and left unchanged."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ RENAMED = {
     "public.relay_news": "public.relay_control_events",
 }
 RENAMED_COLUMNS = {"handed": "delivery_seq", "is_sure": "is_checked"}
-# What the hub writes anew: the versions themselves, and the last runs of chores.
+# Tables that the hub rewrites: the versions themselves, and the last runs of chores.
 REPLACED = {"pabal.schema_migrations", "pabal.chores"}
 
 
@@ -73,7 +73,7 @@ async def columns_in_order(conn: Connection) -> list[tuple[str, str]]:
 
 
 async def all_rows(conn: Connection) -> dict[str, list[str]]:
-    """Every row of every table as text, under the present names."""
+    """Every row of every table as text, under the current names."""
     tables = await conn.fetch(
         "select format('%I.%I', schemaname, tablename) as name from pg_tables"
         " where schemaname <> 'information_schema' and schemaname !~ '^pg_'"
@@ -90,30 +90,30 @@ async def all_rows(conn: Connection) -> dict[str, list[str]]:
 
 
 @pytest.fixture(params=["empty", "supabase"])
-def surroundings(request: pytest.FixtureRequest) -> str:
+def existing_objects(request: pytest.FixtureRequest) -> str:
     """What a database has before Pabal: nothing, or the objects of Supabase."""
     return SUPABASE.read_text("utf-8") if request.param == "supabase" else ""
 
 
-async def test_a_bridged_database_has_the_catalog_of_a_new_one(server: Cluster, surroundings: str) -> None:
-    new, old = await server.fresh_database(), await server.fresh_database()
-    async with connected(new) as new_conn, connected(old) as old_conn:
+async def test_a_bridged_database_has_the_catalog_of_a_new_one(server: Cluster, existing_objects: str) -> None:
+    new_url, old_url = await server.fresh_database(), await server.fresh_database()
+    async with connected(new_url) as new_conn, connected(old_url) as old_conn:
         for conn in (new_conn, old_conn):
-            if surroundings:
-                await conn.execute(surroundings)
-        await apply_migrations(new)
-        await apply_migrations(old, folder=BEFORE_SQUASH)
-        assert (await read_migration_status(old)).needs_bridge
+            if existing_objects:
+                await conn.execute(existing_objects)
+        await apply_migrations(new_url)
+        await apply_migrations(old_url, folder=BEFORE_SQUASH)
+        assert (await read_migration_status(old_url)).needs_bridge
 
-        applied = await apply_migrations(old)
+        applied = await apply_migrations(old_url)
 
         assert applied == [*load_migrations()]
         assert await snapshot(old_conn) == await snapshot(new_conn)
         assert await columns_in_order(old_conn) == await columns_in_order(new_conn)
         migrations = "select version, name, checksum from pabal.schema_migrations order by version"
         assert await old_conn.fetch(migrations) == await new_conn.fetch(migrations)
-    assert await apply_migrations(old) == []
-    await revert_migrations(old)
+    assert await apply_migrations(old_url) == []
+    await revert_migrations(old_url)
 
 
 async def test_rows_are_kept(server: Cluster) -> None:

@@ -12,10 +12,10 @@ from support.clusters import Connection, connected
 
 pytestmark = pytest.mark.anyio
 
-SECRET = "insert into public.service_secrets (service_name, secret_hash) values ($1, $2) returning id"
+INSERT_SECRET = "insert into public.service_secrets (service_name, secret_hash) values ($1, $2) returning id"
 
 
-def hashed(number: int) -> str:
+def fake_hash(number: int) -> str:
     return f"{number:064x}"
 
 
@@ -36,21 +36,21 @@ async def test_a_service_has_a_plain_name(db: Connection, name: str) -> None:
 async def test_a_disabled_service_has_a_time(db: Connection) -> None:
     with pytest.raises(asyncpg.CheckViolationError, match="service_disabled_has_time"):
         await db.execute("update public.services set is_active = false where name = 'minu_find'")
-    done = await db.execute(
+    result = await db.execute(
         "update public.services set is_active = false, disabled_at = now() where name = 'minu_find'"
     )
-    assert done == "UPDATE 1"
+    assert result == "UPDATE 1"
 
 
 async def test_a_service_has_at_most_two_live_secrets(db: Connection) -> None:
-    first = await db.fetchval(SECRET, "minu_find", hashed(1))
-    await db.execute(SECRET, "minu_find", hashed(2))
-    await db.execute(SECRET, "minu_frame", hashed(3))
+    first = await db.fetchval(INSERT_SECRET, "minu_find", fake_hash(1))
+    await db.execute(INSERT_SECRET, "minu_find", fake_hash(2))
+    await db.execute(INSERT_SECRET, "minu_frame", fake_hash(3))
     with pytest.raises(asyncpg.CheckViolationError, match="minu_find already has two live secrets"):
-        await db.execute(SECRET, "minu_find", hashed(4))
+        await db.execute(INSERT_SECRET, "minu_find", fake_hash(4))
 
     await db.execute("update public.service_secrets set revoked_at = now() where id = $1", first)
-    await db.execute(SECRET, "minu_find", hashed(4))
+    await db.execute(INSERT_SECRET, "minu_find", fake_hash(4))
 
     with pytest.raises(asyncpg.UniqueViolationError, match="idx_service_secrets_live"):
         await db.execute("update public.service_secrets set revoked_at = null where id = $1", first)
@@ -58,26 +58,26 @@ async def test_a_service_has_at_most_two_live_secrets(db: Connection) -> None:
 
 async def test_an_expired_secret_frees_its_slot(db: Connection) -> None:
     for number in (1, 2):
-        await db.execute(SECRET, "minu_find", hashed(number))
+        await db.execute(INSERT_SECRET, "minu_find", fake_hash(number))
     await db.execute(
         "update public.service_secrets set created_at = now() - interval '2 h', expires_at = now() - interval '1 h'"
         " where secret_hash = $1",
-        hashed(1),
+        fake_hash(1),
     )
 
-    await db.execute(SECRET, "minu_find", hashed(3))
+    await db.execute(INSERT_SECRET, "minu_find", fake_hash(3))
 
     rows = await db.fetch("select secret_hash, revoked_at is null as live from public.service_secrets order by 1")
     assert [row["live"] for row in rows] == [False, True, True]
 
 
-async def race(url: str, isolation: Literal["read_committed", "repeatable_read"]) -> list[object]:
+async def insert_concurrently(url: str, isolation: Literal["read_committed", "repeatable_read"]) -> list[object]:
     """Twelve concurrent inserts, each with a snapshot from before the others."""
 
     async def add(number: int) -> None:
         async with connected(url) as conn, conn.transaction(isolation=isolation):
             await conn.fetchval("select count(*) from public.service_secrets")
-            await conn.execute(SECRET, "minu_find", hashed(number))
+            await conn.execute(INSERT_SECRET, "minu_find", fake_hash(number))
 
     return [
         type(error)
@@ -87,42 +87,42 @@ async def race(url: str, isolation: Literal["read_committed", "repeatable_read"]
 
 
 async def test_ten_of_twelve_concurrent_inserts_fail_with_the_reason(migrated: str, db: Connection) -> None:
-    assert await race(migrated, "read_committed") == [asyncpg.CheckViolationError] * 10
+    assert await insert_concurrently(migrated, "read_committed") == [asyncpg.CheckViolationError] * 10
     assert await db.fetchval("select count(*) from public.service_secrets where revoked_at is null") == 2
 
 
 async def test_an_old_snapshot_cannot_insert_a_third_secret(migrated: str, db: Connection) -> None:
-    losers = await race(migrated, "repeatable_read")
-    live = await db.fetchval("select count(*) from public.service_secrets where revoked_at is null")
-    assert live == 12 - len(losers)
-    assert 1 <= live <= 2
+    errors = await insert_concurrently(migrated, "repeatable_read")
+    live_count = await db.fetchval("select count(*) from public.service_secrets where revoked_at is null")
+    assert live_count == 12 - len(errors)
+    assert 1 <= live_count <= 2
 
 
 async def test_a_secret_is_kept_as_a_hash_only(db: Connection) -> None:
     with pytest.raises(asyncpg.CheckViolationError, match="secret_hash_form"):
-        await db.execute(SECRET, "minu_find", "the secret itself")
+        await db.execute(INSERT_SECRET, "minu_find", "the secret itself")
 
 
 async def test_uuid7_sorts_by_time(db: Connection) -> None:
     ids = [UUID(str(row["id"])) for row in await db.fetch("select pabal.uuid7() as id from generate_series(1, 500)")]
-    assert {(made.version, made.variant) for made in ids} == {(7, "specified in RFC 4122")}
+    assert {(id_.version, id_.variant) for id_ in ids} == {(7, "specified in RFC 4122")}
     assert len(set(ids)) == 500
-    moments = [made.int >> 80 for made in ids]
-    assert moments == sorted(moments)
-    made_at = datetime.fromtimestamp(moments[0] / 1000, UTC)
-    assert abs(made_at - datetime.now(UTC)) < timedelta(minutes=1)
+    timestamps = [id_.int >> 80 for id_ in ids]
+    assert timestamps == sorted(timestamps)
+    first_time = datetime.fromtimestamp(timestamps[0] / 1000, UTC)
+    assert abs(first_time - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-async def test_tests_can_move_time(db: Connection) -> None:
+async def test_pabal_now_can_be_replaced_to_move_time(db: Connection) -> None:
     assert await db.fetchval("select pabal.now() = now()")
     await db.execute(
         "create or replace function pabal.now() returns timestamptz language sql stable parallel safe"
         " as $$ select timestamptz '2030-01-01Z' $$"
     )
-    event = "insert into public.event_queue (event_type, source_service, status) values ('a', 'hub', 'failed')"
-    row = await db.fetchrow(f"{event} returning created_at, updated_at, processed_at")
+    insert_event = "insert into public.event_queue (event_type, source_service, status) values ('a', 'hub', 'failed')"
+    row = await db.fetchrow(f"{insert_event} returning created_at, updated_at, processed_at")
     assert row is not None
-    assert {moment.year for moment in row} == {2030}
+    assert {timestamp.year for timestamp in row} == {2030}
     assert (await db.fetchval("select failed_at from public.dead_letter_queue")).year == 2030
 
 

@@ -7,22 +7,22 @@ from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 
-ENTRY = "insert into pabal.audit_log (actor, action) values ('hub', 'token.issued')"
-SEAL = """
+INSERT_ENTRY = "insert into pabal.audit_log (actor, action) values ('hub', 'token.issued')"
+INSERT_SEAL = """
     insert into pabal.audit_seals (first_id, last_id, count, digest, previous, key_id, ids, macs, below)
     values ($1, $2, $3::bigint, $4, $5, 'k1', $6, $7, '9')
 """
 
 
 async def seal(db: Connection, ids: list[int], digest: bytes, previous: bytes | None) -> None:
-    await db.execute(SEAL, ids[0], ids[-1], len(ids), digest, previous, ids, bytes(8 * len(ids)))
+    await db.execute(INSERT_SEAL, ids[0], ids[-1], len(ids), digest, previous, ids, bytes(8 * len(ids)))
 
 
 @pytest.mark.parametrize("table", ["audit_log", "audit_seals"])
 @pytest.mark.parametrize("statement", ["update pabal.{} set id = default", "delete from pabal.{}", "truncate pabal.{}"])
 async def test_append_only_tables_refuse_changes(db: Connection, table: str, statement: str) -> None:
-    """Also by a superuser, whom grants do not restrict."""
-    await db.execute(ENTRY)
+    """Also by a superuser, to whom grants do not apply."""
+    await db.execute(INSERT_ENTRY)
     await seal(db, [1], b"a", None)
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match=f"pabal.{table} is append-only"):
         await db.execute(statement.format(table))
@@ -31,7 +31,7 @@ async def test_append_only_tables_refuse_changes(db: Connection, table: str, sta
 
 async def test_an_audit_row_records_its_transaction(db: Connection) -> None:
     async with db.transaction():
-        await db.execute(ENTRY)
+        await db.execute(INSERT_ENTRY)
         assert await db.fetchval("select xid = pg_current_xact_id() from pabal.audit_log")
 
 
@@ -45,7 +45,7 @@ async def test_the_chain_of_seals_does_not_fork(db: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("span", "ids", "macs", "rule"),
+    ("span", "ids", "mac_length", "constraint"),
     [
         ((5, 4, 2), [5, 4], 16, "seal_spans_rows"),
         ((1, 5, 0), [], 0, "seal_"),
@@ -57,10 +57,10 @@ async def test_the_chain_of_seals_does_not_fork(db: Connection) -> None:
     ],
 )
 async def test_a_seal_lists_its_rows(
-    db: Connection, span: tuple[int, int, int], ids: list[int], macs: int, rule: str
+    db: Connection, span: tuple[int, int, int], ids: list[int], mac_length: int, constraint: str
 ) -> None:
-    with pytest.raises(asyncpg.CheckViolationError, match=rule):
-        await db.execute(SEAL, *span, b"a", None, ids, bytes(macs))
+    with pytest.raises(asyncpg.CheckViolationError, match=constraint):
+        await db.execute(INSERT_SEAL, *span, b"a", None, ids, bytes(mac_length))
 
 
 async def test_a_seal_that_lists_no_rows_is_refused(db: Connection) -> None:
@@ -75,17 +75,17 @@ async def test_the_table_of_limits_is_unlogged(db: Connection) -> None:
 
 
 async def test_operator_names_are_unique_ignoring_case(db: Connection) -> None:
-    operator = "insert into pabal.operators (name, password_hash, role) values ($1, 'x', $2) returning id"
-    who = await db.fetchval(operator, "Mina", "admin")
+    insert_operator = "insert into pabal.operators (name, password_hash, role) values ($1, 'x', $2) returning id"
+    operator_id = await db.fetchval(insert_operator, "Mina", "admin")
     with pytest.raises(asyncpg.UniqueViolationError, match="idx_operators_name"):
-        await db.execute(operator, "mina", "viewer")
+        await db.execute(insert_operator, "mina", "viewer")
     with pytest.raises(asyncpg.CheckViolationError, match="operator_role"):
-        await db.execute(operator, "root", "root")
+        await db.execute(insert_operator, "root", "root")
 
     await db.execute(
         "insert into pabal.operator_sessions (token_hash, operator_id, csrf, expires_at)"
         " values (sha256('cookie'), $1, 'x', now() + interval '1 hour')",
-        who,
+        operator_id,
     )
-    await db.execute("delete from pabal.operators where id = $1", who)
+    await db.execute("delete from pabal.operators where id = $1", operator_id)
     assert await db.fetchval("select count(*) from pabal.operator_sessions") == 0

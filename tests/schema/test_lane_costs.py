@@ -9,31 +9,31 @@ from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 
-FEW_PAGES = 40
+MAX_PAGES = 40
 """One or two index descents and ten rows; all rows together are on thousands of pages."""
 
 
-async def pages(db: Connection, query: str, *given: object) -> int:
-    [plan] = json.loads(await db.fetchval(f"explain (analyze, buffers, format json) {query}", *given))
+async def pages(db: Connection, query: str, *arguments: object) -> int:
+    [plan] = json.loads(await db.fetchval(f"explain (analyze, buffers, format json) {query}", *arguments))
     return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
 
 
-async def hot_updates(db: Connection, table: str, statement: str, *given: object) -> tuple[int, int]:
+async def hot_updates(db: Connection, table: str, statement: str, *arguments: object) -> tuple[int, int]:
     """Rows that a statement updates, and how many of the updates are HOT."""
-    counted = """
+    count_query = """
         select pg_stat_get_xact_tuples_updated(oid), pg_stat_get_xact_tuples_hot_updated(oid)
         from pg_class where oid = $1::text::regclass
     """
     async with db.transaction():
-        before = await db.fetchrow(counted, table)
-        await db.execute(statement, *given)
-        after = await db.fetchrow(counted, table)
+        before = await db.fetchrow(count_query, table)
+        await db.execute(statement, *arguments)
+        after = await db.fetchrow(count_query, table)
     assert before is not None
     assert after is not None
     return after[0] - before[0], after[1] - before[1]
 
 
-async def crowd(db: Connection) -> object:
+async def insert_messages(db: Connection) -> object:
     """An account with two thousand due messages behind ten thousand finished and two thousand held ones."""
     owner = await db.fetchval("insert into accounts (openclaw_user_id) values ('owner') returning id")
     fill = """
@@ -47,25 +47,25 @@ async def crowd(db: Connection) -> object:
 
 
 async def test_a_claim_reads_due_messages_only(db: Connection) -> None:
-    owner = await crowd(db)
-    due = """
+    owner = await insert_messages(db)
+    due_query = """
         select id from inbound_messages where account_id = $1 and status = 'QUEUED'
         order by seq limit 10 for update skip locked
     """
-    assert len(await db.fetch(due, owner)) == 10
-    assert await pages(db, due, owner) < FEW_PAGES
+    assert len(await db.fetch(due_query, owner)) == 10
+    assert await pages(db, due_query, owner) < MAX_PAGES
 
 
 async def test_expiry_and_purge_read_only_ended_rows(db: Connection) -> None:
-    await crowd(db)
-    over = "select id from inbound_messages where ended_at is null and expires_at <= pabal.now() limit 100"
-    old = "select id from inbound_messages where ended_at <= pabal.now() - interval '7 days' limit 100"
-    assert await pages(db, over) < FEW_PAGES
-    assert await pages(db, old) < FEW_PAGES
+    await insert_messages(db)
+    expired_query = "select id from inbound_messages where ended_at is null and expires_at <= pabal.now() limit 100"
+    purge_query = "select id from inbound_messages where ended_at <= pabal.now() - interval '7 days' limit 100"
+    assert await pages(db, expired_query) < MAX_PAGES
+    assert await pages(db, purge_query) < MAX_PAGES
 
 
 async def test_extending_leases_writes_no_index(db: Connection) -> None:
-    await crowd(db)
+    await insert_messages(db)
     extend = (
         "update inbound_messages set leased_until = pabal.now() + interval '30 seconds'"
         " where id = any(array(select id from inbound_messages where status = 'DELIVERED' limit 5))"
@@ -78,11 +78,11 @@ async def test_a_webhook_writes_no_index_of_its_conversation(db: Connection) -> 
         insert into conversation_mappings (conversation_key, kakao_channel_id, plusfriend_user_key)
         values ('bot:user', 'bot', 'user')
     """)
-    seen = """
+    update_query = """
         update conversation_mappings
         set last_seen_at = pabal.now(), last_callback_url = 'https://c', last_callback_url_expires_at = pabal.now()
     """
-    assert await hot_updates(db, "conversation_mappings", seen) == (1, 1)
+    assert await hot_updates(db, "conversation_mappings", update_query) == (1, 1)
 
 
 DUE = """
@@ -106,17 +106,17 @@ async def test_a_claim_reads_the_due_emergencies_only_and_writes_no_index(db: Co
                case $1 when 'sent' then now() end, now() + $2::text::interval, $3
         from generate_series(1, $4)
     """
-    crowds = [("sent", "0 s", 1, 5_000), ("pending", "1 day", 1, 5_000), ("pending", "-1 h", 5, 5_000)]
-    for group in (*crowds, ("pending", "0 s", 1, 10)):
-        await db.execute(fill, *group)
+    other_rows = [("sent", "0 s", 1, 5_000), ("pending", "1 day", 1, 5_000), ("pending", "-1 h", 5, 5_000)]
+    for arguments in (*other_rows, ("pending", "0 s", 1, 10)):
+        await db.execute(fill, *arguments)
     await db.execute("vacuum analyze notification.requests")
 
-    due = [row["priority"] for row in await db.fetch(DUE)]
-    assert due == [1] * 10
-    assert await pages(db, DUE) < FEW_PAGES
-    hold = f"""
+    priorities = [row["priority"] for row in await db.fetch(DUE)]
+    assert priorities == [1] * 10
+    assert await pages(db, DUE) < MAX_PAGES
+    claim_query = f"""
         with due as ({DUE})
         update notification.requests set lease = $1, leased_until = now(), attempt_count = 1
         where id in (select id from due)
     """
-    assert await hot_updates(db, "notification.requests", hold, uuid4()) == (10, 10)
+    assert await hot_updates(db, "notification.requests", claim_query, uuid4()) == (10, 10)

@@ -1,4 +1,4 @@
-"""Faults of the notification seed: each is shown on the seed's tables, and its absence on ours."""
+"""Faults of the notification seed: each is shown on the seed's tables, and its absence on the hub's tables."""
 
 import asyncio
 from uuid import UUID, uuid4
@@ -13,29 +13,29 @@ pytestmark = pytest.mark.anyio
 on_the_seed = pytest.mark.parametrize("seeded", ["001"], indirect=True)
 
 
-async def request(
-    db: Connection, state: str = "pending", *, template: str = "payment.succeeded", **more: object
+async def insert_request(
+    db: Connection, state: str = "pending", *, template: str = "payment.succeeded", **overrides: object
 ) -> UUID:
     """Insert a request as the seed does, with further columns."""
-    given: dict[str, object] = {
+    columns: dict[str, object] = {
         "id": uuid4(),
         "recipient_type": "user_dm",
         "recipient_id": "100",
         "template_key": template,
         "payload": "{}",
         "state": state,
-        **more,
+        **overrides,
     }
-    places = ", ".join(f"${number}" for number in range(1, len(given) + 1))
-    made: UUID = await db.fetchval(
-        f"insert into notification.requests ({', '.join(given)}) values ({places}) returning id",
-        *given.values(),
+    placeholders = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+    request_id: UUID = await db.fetchval(
+        f"insert into notification.requests ({', '.join(columns)}) values ({placeholders}) returning id",
+        *columns.values(),
     )
-    return made
+    return request_id
 
 
 @pytest.fixture
-async def ours(db: Connection) -> Connection:
+async def hub_db(db: Connection) -> Connection:
     await db.execute("""
         insert into notification.templates (key, category, texts, checksum)
         values ('payment.succeeded', 'payment', '{}', '')
@@ -45,14 +45,14 @@ async def ours(db: Connection) -> Connection:
 
 @on_the_seed
 async def test_the_seed_does_not_enforce_its_invariants(seeded: Connection) -> None:
-    await request(seeded, "sent", attempt_count=99, template="no.such.template")
+    await insert_request(seeded, "sent", attempt_count=99, template="no.such.template")
     row = await seeded.fetchrow("select state, attempt_count, sent_at, template_key from notification.requests")
     assert row is not None
     assert tuple(row) == ("sent", 99, None, "no.such.template")
 
 
 @pytest.mark.parametrize(
-    ("state", "more", "constraint"),
+    ("state", "overrides", "constraint"),
     [
         ("sent", {}, "request_sent_has_time"),
         ("pending", {"attempt_count": 99}, "request_attempts"),
@@ -65,27 +65,27 @@ async def test_the_seed_does_not_enforce_its_invariants(seeded: Connection) -> N
         ("pending", {"lease": uuid4()}, "request_lease_has_end"),
         ("pending", {"payload": "[]"}, "request_payload_object"),
         ("pending", {"idempotency_key": "k"}, "request_key_has_source"),
-        ("pending", {"source_service": "nobody"}, "requests_source_service_fkey"),
+        ("pending", {"source_service": "nosuch"}, "requests_source_service_fkey"),
     ],
 )
 async def test_constraints_enforce_the_invariants(
-    ours: Connection, state: str, more: dict[str, object], constraint: str
+    hub_db: Connection, state: str, overrides: dict[str, object], constraint: str
 ) -> None:
-    with pytest.raises(asyncpg.IntegrityConstraintViolationError) as refused:
-        await request(ours, state, **more)  # pyright: ignore[reportArgumentType]
-    assert refused.value.constraint_name == constraint
+    with pytest.raises(asyncpg.IntegrityConstraintViolationError) as error:
+        await insert_request(hub_db, state, **overrides)  # pyright: ignore[reportArgumentType]
+    assert error.value.constraint_name == constraint
 
 
-async def test_the_seeds_own_statements_still_settle(ours: Connection) -> None:
-    await ours.execute("set role service_role")
-    sent, failed, kept = await request(ours), await request(ours), await request(ours)
-    await ours.execute("update notification.requests set state = 'sent', sent_at = now() where id = $1", sent)
-    await ours.execute(
+async def test_the_seeds_own_statements_still_settle(hub_db: Connection) -> None:
+    await hub_db.execute("set role service_role")
+    sent, failed, pending = await insert_request(hub_db), await insert_request(hub_db), await insert_request(hub_db)
+    await hub_db.execute("update notification.requests set state = 'sent', sent_at = now() where id = $1", sent)
+    await hub_db.execute(
         "update notification.requests set state = 'failed', last_error = 'refused' where id = $1", failed
     )
-    await ours.execute("update notification.requests set attempt_count = attempt_count + 1 where id = $1", kept)
+    await hub_db.execute("update notification.requests set attempt_count = attempt_count + 1 where id = $1", pending)
 
-    rows = await ours.fetch(
+    rows = await hub_db.fetch(
         "select state, reason, ended_at is not null as ended from notification.requests order by state"
     )
     assert [tuple(row) for row in rows] == [
@@ -99,7 +99,7 @@ async def test_the_seeds_own_statements_still_settle(ours: Connection) -> None:
 async def test_the_seed_can_delete_neither_guild_nor_user(seeded: Connection) -> None:
     await seeded.execute("insert into guild.guilds select gen_random_uuid()")
     await seeded.execute("insert into identity.users select gen_random_uuid()")
-    await request(seeded, guild_id=await seeded.fetchval("select id from guild.guilds"))
+    await insert_request(seeded, guild_id=await seeded.fetchval("select id from guild.guilds"))
     await seeded.execute("insert into notification.preferences (user_id) select id from identity.users")
     for table in ("guild.guilds", "identity.users"):
         with pytest.raises(asyncpg.ForeignKeyViolationError):
@@ -107,62 +107,64 @@ async def test_the_seed_can_delete_neither_guild_nor_user(seeded: Connection) ->
 
 
 async def test_deleting_a_guild_keeps_its_requests_and_deleting_a_user_deletes_the_preferences(
-    ours: Connection,
+    hub_db: Connection,
 ) -> None:
-    guild = await ours.fetchval("insert into guild.guilds default values returning id")
-    user = await ours.fetchval("insert into identity.users default values returning id")
-    await request(ours, guild_id=guild)
-    await ours.execute("insert into notification.preferences (user_id) values ($1)", user)
-    await ours.execute("insert into notification.people (discord_id, user_id) values ('100', $1)", user)
+    guild = await hub_db.fetchval("insert into guild.guilds default values returning id")
+    user = await hub_db.fetchval("insert into identity.users default values returning id")
+    await insert_request(hub_db, guild_id=guild)
+    await hub_db.execute("insert into notification.preferences (user_id) values ($1)", user)
+    await hub_db.execute("insert into notification.people (discord_id, user_id) values ('100', $1)", user)
 
-    await ours.execute("delete from guild.guilds")
-    await ours.execute("delete from identity.users")
+    await hub_db.execute("delete from guild.guilds")
+    await hub_db.execute("delete from identity.users")
 
-    assert await ours.fetchval("select count(*) from notification.requests where guild_id is null") == 1
-    assert await ours.fetchval("select count(*) from notification.preferences") == 0
-    assert await ours.fetchval("select count(*) from notification.people where user_id is null") == 1
+    assert await hub_db.fetchval("select count(*) from notification.requests where guild_id is null") == 1
+    assert await hub_db.fetchval("select count(*) from notification.preferences") == 0
+    assert await hub_db.fetchval("select count(*) from notification.people where user_id is null") == 1
 
 
-async def test_an_expired_lease_settles_nothing(ours: Connection) -> None:
-    made, lost, kept = await request(ours), uuid4(), uuid4()
-    for lease in (lost, kept):
-        await ours.execute("update notification.requests set lease = $1, leased_until = now()", lease)
-    settle = (
+async def test_an_expired_lease_settles_nothing(hub_db: Connection) -> None:
+    request_id, expired, current = await insert_request(hub_db), uuid4(), uuid4()
+    for lease in (expired, current):
+        await hub_db.execute("update notification.requests set lease = $1, leased_until = now()", lease)
+    settle_query = (
         "update notification.requests set state = 'sent', sent_at = now() where id = $1 and lease = $2 returning lease"
     )
-    assert await ours.fetch(settle, made, lost) == []
-    assert [row["lease"] for row in await ours.fetch(settle, made, kept)] == [None]
+    assert await hub_db.fetch(settle_query, request_id, expired) == []
+    assert [row["lease"] for row in await hub_db.fetch(settle_query, request_id, current)] == [None]
 
 
 @on_the_seed
 async def test_the_seed_creates_two_requests_for_one_event(seeded: Connection) -> None:
     for _ in range(2):
-        await request(seeded, payload='{"event": 1}')
+        await insert_request(seeded, payload='{"event": 1}')
     assert await seeded.fetchval("select count(*) from notification.requests") == 2
 
 
-async def test_a_dedupe_key_creates_one_request(migrated: str, ours: Connection) -> None:
-    ask = "select notification.request('user_dm', '100', 'payment.succeeded', dedupe_key => 'event rule 100 user_dm')"
-    blocked = "select count(*) from pg_stat_activity where $1 = any(pg_blocking_pids(pid))"
-    async with connected(migrated) as rival:
+async def test_a_dedupe_key_creates_one_request(migrated: str, hub_db: Connection) -> None:
+    request_query = (
+        "select notification.request('user_dm', '100', 'payment.succeeded', dedupe_key => 'event rule 100 user_dm')"
+    )
+    count_blocked = "select count(*) from pg_stat_activity where $1 = any(pg_blocking_pids(pid))"
+    async with connected(migrated) as other:
         async with asyncio.timeout(10):
-            async with ours.transaction():
-                first = await ours.fetchval(ask)
-                second = asyncio.create_task(rival.fetchval(ask))
-                while not await ours.fetchval(blocked, ours.get_server_pid()):
+            async with hub_db.transaction():
+                first = await hub_db.fetchval(request_query)
+                second = asyncio.create_task(other.fetchval(request_query))
+                while not await hub_db.fetchval(count_blocked, hub_db.get_server_pid()):
                     pass
             assert await second == first
-        assert await rival.fetchval(ask) == first
-        assert await ours.fetchval("select count(*) from notification.requests") == 1
+        assert await other.fetchval(request_query) == first
+        assert await hub_db.fetchval("select count(*) from notification.requests") == 1
         with pytest.raises(asyncpg.UniqueViolationError):
-            await request(ours, dedupe_key="event rule 100 user_dm")
+            await insert_request(hub_db, dedupe_key="event rule 100 user_dm")
 
 
-async def test_an_idempotency_key_is_unique_within_its_service(ours: Connection) -> None:
-    await request(ours, source_service="minu_find", idempotency_key="k")
-    await request(ours, source_service="minu_build", idempotency_key="k")
+async def test_an_idempotency_key_is_unique_within_its_service(hub_db: Connection) -> None:
+    await insert_request(hub_db, source_service="minu_find", idempotency_key="k")
+    await insert_request(hub_db, source_service="minu_build", idempotency_key="k")
     with pytest.raises(asyncpg.UniqueViolationError):
-        await request(ours, source_service="minu_find", idempotency_key="k")
+        await insert_request(hub_db, source_service="minu_find", idempotency_key="k")
 
 
 async def test_adding_a_user_creates_no_preferences(db: Connection) -> None:
@@ -170,9 +172,9 @@ async def test_adding_a_user_creates_no_preferences(db: Connection) -> None:
     assert await db.fetchval("select count(*) from notification.preferences") == 0
 
 
-async def test_only_ended_requests_are_purged(ours: Connection) -> None:
-    await request(ours)
-    ended = await request(ours, "sent", sent_at=await ours.fetchval("select now() - interval '91 days'"))
-    await ours.execute("update notification.requests set created_at = now() - interval '91 days'")
-    purge = "delete from notification.requests where ended_at < pabal.now() - interval '90 days' returning id"
-    assert [row["id"] for row in await ours.fetch(purge)] == [ended]
+async def test_only_ended_requests_are_purged(hub_db: Connection) -> None:
+    await insert_request(hub_db)
+    ended = await insert_request(hub_db, "sent", sent_at=await hub_db.fetchval("select now() - interval '91 days'"))
+    await hub_db.execute("update notification.requests set created_at = now() - interval '91 days'")
+    purge_query = "delete from notification.requests where ended_at < pabal.now() - interval '90 days' returning id"
+    assert [row["id"] for row in await hub_db.fetch(purge_query)] == [ended]

@@ -27,25 +27,31 @@ DEVIATIONS = {
 }
 
 
-def of_notifications(kind: str, things: dict[str, str]) -> dict[str, str]:
+def of_notifications(kind: str, objects: dict[str, str]) -> dict[str, str]:
     if kind == "index":
         return {
-            name: what for name, what in things.items() if any(f"ON notification.{table} " in what for table in TABLES)
+            name: definition
+            for name, definition in objects.items()
+            if any(f"ON notification.{table} " in definition for table in TABLES)
         }
-    return {name: what for name, what in things.items() if name.startswith(tuple(f"notification.{t}." for t in TABLES))}
+    return {
+        name: definition
+        for name, definition in objects.items()
+        if name.startswith(tuple(f"notification.{table}." for table in TABLES))
+    }
 
 
 @pytest.mark.parametrize("seeded", ["001"], indirect=True)
 @pytest.mark.parametrize("kind", ["column", "constraint", "index"])
 async def test_every_object_of_the_seed_exists(kind: str, seeded: Connection, db: Connection) -> None:
-    theirs = of_notifications(kind, await read(seeded, kind))
-    ours = await read(db, kind)
+    seed_objects = of_notifications(kind, await read(seeded, kind))
+    hub_objects = await read(db, kind)
 
-    assert len(theirs) >= len(TABLES)
-    assert {name: ours.get(name) for name in theirs} == theirs | DEVIATIONS[kind]
+    assert len(seed_objects) >= len(TABLES)
+    assert {name: hub_objects.get(name) for name in seed_objects} == seed_objects | DEVIATIONS[kind]
 
 
-async def template(db: Connection, key: str = "payment.succeeded", criticality: str = "normal") -> None:
+async def insert_template(db: Connection, key: str = "payment.succeeded", criticality: str = "normal") -> None:
     await db.execute(
         """
         insert into notification.templates (key, category, criticality, variables, texts, checksum)
@@ -56,66 +62,66 @@ async def template(db: Connection, key: str = "payment.succeeded", criticality: 
     )
 
 
-async def ask(db: Connection, **given: str) -> UUID:
-    asked = {"template": "payment.succeeded", "payload": '{"amount": 1, "shop": "A"}', "key": None, **given}
-    made: UUID = await db.fetchval(
+async def request_notification(db: Connection, **overrides: str) -> UUID:
+    arguments = {"template": "payment.succeeded", "payload": '{"amount": 1, "shop": "A"}', "key": None, **overrides}
+    request_id: UUID = await db.fetchval(
         "select notification.request('user_dm', '100', $1, $2, dedupe_key => $3)",
-        asked["template"],
-        asked["payload"],
-        asked["key"],
+        arguments["template"],
+        arguments["payload"],
+        arguments["key"],
     )
-    return made
+    return request_id
 
 
 async def test_the_sql_function_creates_a_pending_request(db: Connection) -> None:
-    await template(db)
-    made = await ask(db)
+    await insert_template(db)
+    request_id = await request_notification(db)
     row = await db.fetchrow(
         "select state, attempt_count, priority, nonce, requested_by from notification.requests where id = $1",
-        made,
+        request_id,
     )
     assert row is not None
-    assert made.version == 7
+    assert request_id.version == 7
     assert (row["state"], row["attempt_count"], row["priority"]) == ("pending", 0, 5)
-    assert row["nonce"] == made.hex[:25]
+    assert row["nonce"] == request_id.hex[:25]
     assert row["requested_by"] == "sql:pabal"
 
 
 @pytest.mark.parametrize(("criticality", "priority"), [("emergency", 1), ("important", 3), ("normal", 5)])
 async def test_criticality_decides_the_priority(db: Connection, criticality: str, priority: int) -> None:
-    await template(db, "antinuke.triggered", criticality)
-    made = await ask(db, template="antinuke.triggered")
-    assert await db.fetchval("select priority from notification.requests where id = $1", made) == priority
+    await insert_template(db, "antinuke.triggered", criticality)
+    request_id = await request_notification(db, template="antinuke.triggered")
+    assert await db.fetchval("select priority from notification.requests where id = $1", request_id) == priority
 
 
 @pytest.mark.parametrize("payload", ['{"amount": 1}', '{"amount": 1, "shop": null}', '{"amount": 1, "shop": 2}'])
 async def test_a_payload_must_have_the_variables_and_the_error_names_one(db: Connection, payload: str) -> None:
-    await template(db)
-    with pytest.raises(asyncpg.CheckViolationError, match="shop") as refused:
-        await ask(db, payload=payload)
-    assert refused.value.column_name == "shop"
+    await insert_template(db)
+    with pytest.raises(asyncpg.CheckViolationError, match="shop") as error:
+        await request_notification(db, payload=payload)
+    assert error.value.column_name == "shop"
 
 
 @pytest.mark.parametrize("amount", ["1.5", '"1"', '"many"', "true"])
 async def test_an_integer_is_a_whole_number(db: Connection, amount: str) -> None:
-    await template(db)
+    await insert_template(db)
     with pytest.raises(asyncpg.CheckViolationError, match="amount"):
-        await ask(db, payload=f'{{"amount": {amount}, "shop": "A"}}')
+        await request_notification(db, payload=f'{{"amount": {amount}, "shop": "A"}}')
 
 
 async def test_a_retired_template_is_unknown(db: Connection) -> None:
-    await template(db)
+    await insert_template(db)
     await db.execute("update notification.templates set retired_at = now()")
     with pytest.raises(asyncpg.ForeignKeyViolationError):
-        await ask(db)
+        await request_notification(db)
 
 
 async def test_a_publisher_may_only_request(db: Connection) -> None:
-    await template(db)
+    await insert_template(db)
     async with db.transaction():
         await db.execute("set local role pabal_publisher")
-        made = await ask(db)
-    assert await db.fetchval("select count(*) from notification.requests where id = $1", made) == 1
+        request_id = await request_notification(db)
+    assert await db.fetchval("select count(*) from notification.requests where id = $1", request_id) == 1
 
     await db.execute("set role pabal_publisher")
     for statement in ("select 1 from notification.requests", "delete from notification.requests"):
@@ -123,49 +129,49 @@ async def test_a_publisher_may_only_request(db: Connection) -> None:
             await db.execute(statement)
     await db.execute("set role authenticated")
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await ask(db)
+        await request_notification(db)
 
 
 async def test_a_request_created_in_sql_notifies(db: Connection) -> None:
-    await template(db)
-    rung: list[object] = []
+    await insert_template(db)
+    payloads: list[object] = []
 
-    def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
-        rung.append(payload)
+    def on_notify(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+        payloads.append(payload)
 
-    await db.add_listener("pabal", hear)
-    await ask(db)
+    await db.add_listener("pabal", on_notify)
+    await request_notification(db)
     await db.fetchval("select 1")  # notifications arrive before the next result
-    await db.remove_listener("pabal", hear)
-    assert rung == ["notifications"]
+    await db.remove_listener("pabal", on_notify)
+    assert payloads == ["notifications"]
 
 
 async def test_attempts_are_append_only(db: Connection) -> None:
-    await template(db)
-    made = await ask(db)
-    add = """
+    await insert_template(db)
+    request_id = await request_notification(db)
+    insert_attempt = """
         insert into notification.attempts (request_id, lease, attempt, started_at, outcome, why)
         values ($1, $2, 1, now(), $3, $4)
     """
     await db.execute("set role service_role")
-    await db.execute(add, made, uuid4(), "unknown", "its lease ended")
+    await db.execute(insert_attempt, request_id, uuid4(), "unknown", "its lease ended")
     for statement in ("update notification.attempts set why = ''", "delete from notification.attempts"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await db.execute(statement)
     with pytest.raises(asyncpg.CheckViolationError):
-        await db.execute(add, made, uuid4(), "retry", None)
-    await db.execute("delete from notification.requests where id = $1", made)
+        await db.execute(insert_attempt, request_id, uuid4(), "retry", None)
+    await db.execute("delete from notification.requests where id = $1", request_id)
     assert await db.fetchval("select count(*) from notification.attempts") == 0
 
 
 async def test_a_read_toast_is_seen_and_every_change_is_numbered(db: Connection) -> None:
-    await template(db)
+    await insert_template(db)
     await db.execute("set role service_role")
     for _ in range(2):
         await db.execute(
             "insert into notification.toasts (id, recipient_id, category, criticality, locale, body)"
             " values ($1, '100', 'payment', 'normal', 'ko', '')",
-            await ask(db),
+            await request_notification(db),
         )
     first, second = [row[0] for row in await db.fetch("select seq from notification.toasts order by seq")]
     await db.execute("update notification.toasts set read_at = now() where seq = $1", first)

@@ -1,4 +1,4 @@
-"""Faults of the relay seed: each is shown on the seed's tables, and its absence on ours."""
+"""Faults of the relay seed: each is shown on the seed's tables, and its absence on the hub's tables."""
 
 from uuid import UUID, uuid4
 
@@ -46,20 +46,20 @@ EXPIRE = """
 """
 
 
-async def account(db: Connection, name: str) -> UUID:
-    made: UUID = await db.fetchval(
+async def insert_account(db: Connection, name: str) -> UUID:
+    account_id: UUID = await db.fetchval(
         "insert into accounts (openclaw_user_id, relay_token_hash) values ($1, $2) returning id",
         name,
         f"{uuid4().hex}{uuid4().hex}",
     )
-    return made
+    return account_id
 
 
 async def receive(
     db: Connection, owner: UUID, channel: str, event: str | None, callback: str = "1 minute"
 ) -> UUID | None:
     """Store a webhook as the seed does; None if it was considered a repeat."""
-    made: UUID | None = await db.fetchval(
+    message_id: UUID | None = await db.fetchval(
         """
         insert into inbound_messages
           (account_id, conversation_key, kakao_payload, normalized, callback_url, callback_expires_at, source_event_id)
@@ -71,77 +71,77 @@ async def receive(
         event,
         callback,
     )
-    return made
+    return message_id
 
 
-async def travel(db: Connection, by: str) -> None:
+async def travel(db: Connection, interval: str) -> None:
     await db.execute(
         "create or replace function pabal.now() returns timestamptz language sql stable parallel safe"
-        f" as $$ select pg_catalog.now() + interval '{by}' $$"
+        f" as $$ select pg_catalog.now() + interval '{interval}' $$"
     )
 
 
 @on_the_seed
 async def test_the_seed_drops_a_message_with_the_event_id_of_another_tenant(seeded: Connection) -> None:
-    one, other = await account(seeded, "one"), await account(seeded, "other")
-    assert await receive(seeded, one, "channel-1", "42") is not None
-    assert await receive(seeded, other, "channel-2", "42") is None  # lost
-    assert await receive(seeded, one, "channel-1", None) is not None
-    assert await receive(seeded, one, "channel-1", None) is not None  # a repeat, stored twice
+    first, second = await insert_account(seeded, "one"), await insert_account(seeded, "other")
+    assert await receive(seeded, first, "channel-1", "42") is not None
+    assert await receive(seeded, second, "channel-2", "42") is None  # lost
+    assert await receive(seeded, first, "channel-1", None) is not None
+    assert await receive(seeded, first, "channel-1", None) is not None  # a repeat, stored twice
 
 
 async def test_an_event_id_is_required_and_unique_within_its_channel(db: Connection) -> None:
-    one, other = await account(db, "one"), await account(db, "other")
-    assert await receive(db, one, "channel-1", "42") is not None
-    assert await receive(db, other, "channel-2", "42") is not None
-    assert await receive(db, other, "channel-2", "42") is None
+    first, second = await insert_account(db, "one"), await insert_account(db, "other")
+    assert await receive(db, first, "channel-1", "42") is not None
+    assert await receive(db, second, "channel-2", "42") is not None
+    assert await receive(db, second, "channel-2", "42") is None
     with pytest.raises(asyncpg.NotNullViolationError):
-        await receive(db, one, "channel-1", None)
+        await receive(db, first, "channel-1", None)
 
 
 @on_the_seed
 async def test_the_seed_gives_two_pollers_the_same_message(server: Cluster, seeded: Connection) -> None:
-    owner = await account(seeded, "one")
-    made = await receive(seeded, owner, "channel", "1")
-    async with connected(server.url(await seeded.fetchval("select current_database()"))) as rival:
+    owner = await insert_account(seeded, "one")
+    message_id = await receive(seeded, owner, "channel", "1")
+    async with connected(server.url(await seeded.fetchval("select current_database()"))) as other:
         # Two statements in two transactions: the lock of the first poller ends before the row is marked.
         first = [row["id"] for row in await seeded.fetch(SEED_POLL, owner)]
-        second = [row["id"] for row in await rival.fetch(SEED_POLL, owner)]
+        second = [row["id"] for row in await other.fetch(SEED_POLL, owner)]
         assert await seeded.execute(SEED_MARK, first) == "UPDATE 1"
-        assert await rival.execute(SEED_MARK, second) == "UPDATE 1"
+        assert await other.execute(SEED_MARK, second) == "UPDATE 1"
 
-    assert first == second == [made]
+    assert first == second == [message_id]
 
 
 async def test_one_statement_claims_for_one_holder(migrated: str, db: Connection) -> None:
-    owner = await account(db, "one")
-    made = await receive(db, owner, "channel", "1")
-    async with connected(migrated) as rival:
-        mine, theirs = uuid4(), uuid4()
+    owner = await insert_account(db, "one")
+    message_id = await receive(db, owner, "channel", "1")
+    async with connected(migrated) as other:
+        holder, other_holder = uuid4(), uuid4()
         async with db.transaction():
-            assert await db.fetchval(CLAIM, owner, mine) == made
-            assert await rival.fetchval(CLAIM, owner, theirs) is None
-        assert await rival.fetchval(CLAIM, owner, theirs) is None
-        assert await rival.fetchval(SETTLE, made, theirs) is None
-        assert await db.fetchval(SETTLE, made, mine) == made
+            assert await db.fetchval(CLAIM, owner, holder) == message_id
+            assert await other.fetchval(CLAIM, owner, other_holder) is None
+        assert await other.fetchval(CLAIM, owner, other_holder) is None
+        assert await other.fetchval(SETTLE, message_id, other_holder) is None
+        assert await db.fetchval(SETTLE, message_id, holder) == message_id
 
 
 async def test_the_message_of_a_crashed_holder_is_due_again(db: Connection) -> None:
-    owner = await account(db, "one")
-    made = await receive(db, owner, "channel", "1")
-    crashed, next_one = uuid4(), uuid4()
+    owner = await insert_account(db, "one")
+    message_id = await receive(db, owner, "channel", "1")
+    crashed, successor = uuid4(), uuid4()
     await db.fetchval(CLAIM, owner, crashed)
 
     await travel(db, "61 seconds")
 
-    assert await db.fetchval(CLAIM, owner, next_one) == made
-    assert await db.fetchval(SETTLE, made, crashed) is None
+    assert await db.fetchval(CLAIM, owner, successor) == message_id
+    assert await db.fetchval(SETTLE, message_id, crashed) is None
     assert await db.fetchval("select delivery_count from inbound_messages") == 2
 
 
 @on_the_seed
 async def test_the_seed_expires_a_held_message_with_its_callback(seeded: Connection) -> None:
-    owner = await account(seeded, "one")
+    owner = await insert_account(seeded, "one")
     held = await receive(seeded, owner, "channel", "1", callback="-1 second")
     await receive(seeded, owner, "channel", "2", callback="-1 second")
     await seeded.execute(SEED_MARK, [held])
@@ -153,23 +153,23 @@ async def test_the_seed_expires_a_held_message_with_its_callback(seeded: Connect
 
 
 async def test_a_message_outlives_its_callback_and_does_not_expire_while_held(db: Connection) -> None:
-    owner = await account(db, "one")
+    owner = await insert_account(db, "one")
     held = await receive(db, owner, "channel", "1", callback="-1 second")
     await db.fetchval(CLAIM, owner, uuid4())
-    waiting = await receive(db, owner, "channel", "2", callback="-1 second")
+    queued = await receive(db, owner, "channel", "2", callback="-1 second")
 
     assert await db.fetch(EXPIRE) == []  # both callbacks have expired; neither queue life is over
     await travel(db, "15 minutes")
     await db.execute(
         "update inbound_messages set leased_until = pabal.now() + interval '30 seconds' where id = $1", held
     )
-    assert [row["id"] for row in await db.fetch(EXPIRE)] == [waiting]
+    assert [row["id"] for row in await db.fetch(EXPIRE)] == [queued]
     await travel(db, "16 minutes")
     assert [row["id"] for row in await db.fetch(EXPIRE)] == [held]
 
 
 async def test_a_message_may_have_no_callback_but_then_no_deadline_either(db: Connection) -> None:
-    owner = await account(db, "one")
+    owner = await insert_account(db, "one")
     await receive(db, owner, "channel", "1")
     await db.execute("update inbound_messages set callback_url = null, callback_expires_at = null")
     with pytest.raises(asyncpg.CheckViolationError):
@@ -178,36 +178,36 @@ async def test_a_message_may_have_no_callback_but_then_no_deadline_either(db: Co
 
 @on_the_seed
 async def test_the_seed_allows_shared_tokens_and_any_status_and_cannot_delete_accounts(seeded: Connection) -> None:
-    owner = await account(seeded, "one")
-    await account(seeded, "two")
+    owner = await insert_account(seeded, "one")
+    await insert_account(seeded, "two")
     await seeded.execute("update accounts set relay_token_hash = 'same'")
     await receive(seeded, owner, "channel", "1")
-    await seeded.execute("update inbound_messages set status = 'LOST IN THE POST'")
+    await seeded.execute("update inbound_messages set status = 'UNKNOWN'")
     with pytest.raises(asyncpg.ForeignKeyViolationError):
         await seeded.execute("delete from accounts where id = $1", owner)
 
 
 async def test_tokens_are_unique_accounts_can_be_deleted_and_statuses_are_checked(db: Connection) -> None:
-    owner = await account(db, "one")
-    await account(db, "two")
+    owner = await insert_account(db, "one")
+    await insert_account(db, "two")
     with pytest.raises(asyncpg.UniqueViolationError):
         await db.execute("update accounts set relay_token_hash = repeat('a', 64)")
     with pytest.raises(asyncpg.CheckViolationError):
         await db.execute("update accounts set relay_token_hash = 'the token itself'")
     await receive(db, owner, "channel", "1")
     with pytest.raises(asyncpg.CheckViolationError):
-        await db.execute("update inbound_messages set status = 'LOST IN THE POST'")
+        await db.execute("update inbound_messages set status = 'UNKNOWN'")
     await db.execute("delete from accounts where id = $1", owner)
     assert await db.fetchval("select count(*) from inbound_messages") == 0
 
 
 async def test_only_ended_messages_are_purged(db: Connection) -> None:
-    owner = await account(db, "one")
+    owner = await insert_account(db, "one")
     await receive(db, owner, "channel", "1")
     ended = await receive(db, owner, "channel", "2")
     await db.execute("update inbound_messages set created_at = now() - interval '8 days'")
     await db.execute(
         "update inbound_messages set status = 'ACKED', ended_at = now() - interval '8 days' where id = $1", ended
     )
-    purge = "delete from inbound_messages where ended_at < pabal.now() - interval '7 days' returning id"
-    assert [row["id"] for row in await db.fetch(purge)] == [ended]
+    purge_query = "delete from inbound_messages where ended_at < pabal.now() - interval '7 days' returning id"
+    assert [row["id"] for row in await db.fetch(purge_query)] == [ended]

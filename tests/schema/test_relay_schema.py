@@ -43,28 +43,32 @@ DEVIATIONS = {
 }
 
 
-def of_the_relay(kind: str, things: dict[str, str]) -> dict[str, str]:
+def of_the_relay(kind: str, objects: dict[str, str]) -> dict[str, str]:
     if kind == "index":
-        return {name: what for name, what in things.items() if any(f"ON public.{table} " in what for table in TABLES)}
-    return {name: what for name, what in things.items() if name.split(".")[1] in TABLES}
+        return {
+            name: definition
+            for name, definition in objects.items()
+            if any(f"ON public.{table} " in definition for table in TABLES)
+        }
+    return {name: definition for name, definition in objects.items() if name.split(".")[1] in TABLES}
 
 
 @pytest.mark.parametrize("seeded", ["002"], indirect=True)
 @pytest.mark.parametrize("kind", ["column", "constraint", "index"])
 async def test_every_object_of_the_seed_exists(kind: str, seeded: Connection, db: Connection) -> None:
-    theirs = of_the_relay(kind, await read(seeded, kind))
-    ours = await read(db, kind)
+    seed_objects = of_the_relay(kind, await read(seeded, kind))
+    hub_objects = await read(db, kind)
 
-    assert len(theirs) >= len(TABLES)
-    assert {name: ours.get(name) for name in theirs} == theirs | DEVIATIONS[kind]
-
-
-async def account(db: Connection, name: str = "owner") -> UUID:
-    made: UUID = await db.fetchval("insert into accounts (openclaw_user_id) values ($1) returning id", name)
-    return made
+    assert len(seed_objects) >= len(TABLES)
+    assert {name: hub_objects.get(name) for name in seed_objects} == seed_objects | DEVIATIONS[kind]
 
 
-async def converse(db: Connection, user: str, owner: UUID | None, state: str, **more: str) -> None:
+async def insert_account(db: Connection, name: str = "owner") -> UUID:
+    account_id: UUID = await db.fetchval("insert into accounts (openclaw_user_id) values ($1) returning id", name)
+    return account_id
+
+
+async def insert_conversation(db: Connection, user: str, owner: UUID | None, state: str, **options: str) -> None:
     await db.execute(
         """
         insert into conversation_mappings
@@ -77,12 +81,12 @@ async def converse(db: Connection, user: str, owner: UUID | None, state: str, **
         user,
         owner,
         state,
-        more.get("blocked_by"),
+        options.get("blocked_by"),
     )
 
 
-async def message(db: Connection, owner: UUID, event: str = "e1") -> UUID:
-    made: UUID = await db.fetchval(
+async def insert_message(db: Connection, owner: UUID, event: str = "e1") -> UUID:
+    message_id: UUID = await db.fetchval(
         """
         insert into inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id)
         values ($1, 'bot:user:with:colons', '{}', '{}', $2) returning id
@@ -90,34 +94,34 @@ async def message(db: Connection, owner: UUID, event: str = "e1") -> UUID:
         owner,
         event,
     )
-    return made
+    return message_id
 
 
 async def test_deleting_an_account_leaves_no_contradiction(db: Connection) -> None:
     await db.execute("set role service_role")
-    owner = await account(db)
-    await converse(db, "paired", owner, "PAIRED")
-    await converse(db, "pending", owner, "PENDING")
-    await converse(db, "blocked", owner, "BLOCKED", blocked_by="owner")
-    await converse(db, "banned", owner, "BLOCKED", blocked_by="operator")
-    answered = await message(db, owner)
+    owner = await insert_account(db)
+    await insert_conversation(db, "paired", owner, "PAIRED")
+    await insert_conversation(db, "pending", owner, "PENDING")
+    await insert_conversation(db, "blocked", owner, "BLOCKED", blocked_by="owner")
+    await insert_conversation(db, "banned", owner, "BLOCKED", blocked_by="operator")
+    message_id = await insert_message(db, owner)
     await db.execute(
         """
         insert into relay_replies (message_id, account_id, conversation_key, response, answered_at, kept_until)
         values ($1, $2, 'bot:user', '{}', now(), now())
         """,
-        answered,
+        message_id,
         owner,
     )
     await db.execute("insert into pairing_codes (code, account_id, expires_at) values ('C', $1, now())", owner)
 
     await db.execute("delete from accounts where id = $1", owner)
 
-    left = await db.fetch(
-        "select plusfriend_user_key as who, state, coalesce(account_id::text, paired_at::text, pending_at::text)"
-        " from conversation_mappings order by who"
+    rows = await db.fetch(
+        "select plusfriend_user_key as user_key, state, coalesce(account_id::text, paired_at::text, pending_at::text)"
+        " from conversation_mappings order by user_key"
     )
-    assert [tuple(row) for row in left] == [
+    assert [tuple(row) for row in rows] == [
         ("banned", "BLOCKED", None),  # a block by an operator does not end with the account
         ("blocked", "UNPAIRED", None),
         ("paired", "UNPAIRED", None),
@@ -128,8 +132,8 @@ async def test_deleting_an_account_leaves_no_contradiction(db: Connection) -> No
 
 
 async def test_a_statement_that_sets_only_the_state_is_completed(db: Connection) -> None:
-    owner = await account(db)
-    await converse(db, "user", owner, "PENDING")
+    owner = await insert_account(db)
+    await insert_conversation(db, "user", owner, "PENDING")
 
     await db.execute("update conversation_mappings set state = 'PAIRED'")
     assert await db.fetchval("select paired_at is not null and pending_at is null from conversation_mappings")
@@ -142,13 +146,13 @@ async def test_a_statement_that_sets_only_the_state_is_completed(db: Connection)
     [("PAIRED", "conversation_paired"), ("PENDING", "conversation_pending"), ("LOST", "conversation_state")],
 )
 async def test_a_paired_conversation_has_an_account(db: Connection, state: str, constraint: str) -> None:
-    with pytest.raises(asyncpg.CheckViolationError) as refused:
-        await converse(db, "user", None, state)
-    assert refused.value.constraint_name == constraint
+    with pytest.raises(asyncpg.CheckViolationError) as error:
+        await insert_conversation(db, "user", None, state)
+    assert error.value.constraint_name == constraint
 
 
 async def test_the_channel_is_the_part_before_the_first_colon(db: Connection) -> None:
-    await message(db, await account(db))
+    await insert_message(db, await insert_account(db))
     assert await db.fetchval("select channel_id from inbound_messages") == "bot"
 
 
@@ -157,7 +161,7 @@ async def test_the_channel_is_the_part_before_the_first_colon(db: Connection) ->
 )
 async def test_a_message_ends_with_a_time_and_a_reason(db: Connection, status: str, reason: str) -> None:
     await db.execute("set role service_role")
-    await message(db, await account(db))
+    await insert_message(db, await insert_account(db))
     await db.execute("update inbound_messages set status = 'DELIVERED', delivered_at = now()")
     assert await db.fetchval("select lease is not null and leased_until > now() from inbound_messages")
 
@@ -174,15 +178,15 @@ async def test_a_message_ends_with_a_time_and_a_reason(db: Connection, status: s
 
 
 async def test_one_end_is_not_rewritten_into_another(db: Connection) -> None:
-    await message(db, await account(db))
+    await insert_message(db, await insert_account(db))
     await db.execute("update inbound_messages set status = 'EXPIRED'")
     with pytest.raises(asyncpg.CheckViolationError):
         await db.execute("update inbound_messages set status = 'ACKED'")
 
 
 async def test_a_session_account_has_no_usable_token(db: Connection) -> None:
-    await account(db, "session:1")
-    await account(db, "session:2")
+    await insert_account(db, "session:1")
+    await insert_account(db, "session:2")
     hashes = [row[0] for row in await db.fetch("select relay_token_hash from accounts")]
     assert len(set(hashes)) == 2
     assert all(len(text) != 64 for text in hashes)
@@ -198,18 +202,18 @@ async def test_a_session_belongs_to_an_account_once_its_code_is_used(db: Connect
         await db.execute("insert into relay_sessions (token_hash, code) values (repeat('a', 64), 'ABCD-2346')")
 
 
-async def test_a_callback_is_used_once_and_a_late_answer_is_kept(db: Connection) -> None:
-    owner = await account(db)
-    asked = await message(db, owner)
-    spend = """
+async def test_a_callback_is_used_once_and_a_late_reply_is_kept(db: Connection) -> None:
+    owner = await insert_account(db)
+    message_id = await insert_message(db, owner)
+    insert_reply = """
         insert into relay_replies (message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at)
         values ($1, $2, 'bot:user', 'hub', 'sending', $3, now()) on conflict (message_id) do nothing returning state
     """
-    assert await db.fetchval(spend, asked, owner, uuid4()) == "awaited"
-    assert await db.fetchval(spend, asked, owner, uuid4()) is None
+    assert await db.fetchval(insert_reply, message_id, owner, uuid4()) == "awaited"
+    assert await db.fetchval(insert_reply, message_id, owner, uuid4()) is None
 
     await db.execute("update relay_replies set outcome = 'sent', settled_at = now()")
-    with pytest.raises(asyncpg.CheckViolationError):  # a late answer without kept_until
+    with pytest.raises(asyncpg.CheckViolationError):  # a late reply without kept_until
         await db.execute("update relay_replies set response = '{}', answered_at = now()")
     await db.execute("update relay_replies set response = '{}', answered_at = now(), kept_until = now()")
     row = await db.fetchrow("select state, outcome, spent_by from relay_replies")

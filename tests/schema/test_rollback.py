@@ -26,7 +26,7 @@ async def test_each_rollback_undoes_exactly_its_file(server: Cluster) -> None:
         for version, previous in zip(reversed(versions), reversed(["", *versions[:-1]]), strict=True):
             [reverted] = await revert_migrations(url, to=previous or None)
             assert reverted.version == version
-            assert await snapshot(conn) == before[previous], f"{reverted.file_name} left a trace"
+            assert await snapshot(conn) == before[previous], f"{reverted.file_name} left objects behind"
 
         await apply_migrations(url)
         assert await snapshot(conn) == before[versions[-1]]
@@ -37,12 +37,12 @@ async def test_objects_of_supabase_are_neither_altered_nor_dropped(server: Clust
     async with connected(url) as conn:
         await conn.execute(SUPABASE.read_text("utf-8"))
         await conn.execute("create schema identity; create table identity.users (id uuid primary key, discord_id text)")
-        found = await snapshot(conn)
+        before = await snapshot(conn)
 
         await apply_migrations(url)
-        assert found <= await snapshot(conn)
+        assert before <= await snapshot(conn)
         await revert_migrations(url)
-        assert await snapshot(conn) == found
+        assert await snapshot(conn) == before
 
 
 async def test_tables_with_rows_can_be_reverted(server: Cluster) -> None:

@@ -68,7 +68,7 @@ def start_owner(data_dir: Path, *, unprivileged: bool = False, umask: int = 0o02
     process = subprocess.Popen(
         [
             common_python() if drops_privileges else sys.executable,
-            Path(__file__).with_name("own.py"),
+            Path(__file__).with_name("owner_process.py"),
             json.dumps(arguments),
         ],
         stdin=subprocess.PIPE,

@@ -139,9 +139,9 @@ def test_a_reused_pid_does_not_prevent_a_start(existing: Path) -> None:
 
 
 def test_the_server_of_another_directory_is_not_adopted(existing: Path, start_owner: StartOwner, workdir: Path) -> None:
-    elsewhere = workdir / "elsewhere"
-    report = start_owner(elsewhere).start()
-    pid_file = (elsewhere / "postgres-18" / "postmaster.pid").read_text()
+    other_data_dir = workdir / "other"
+    report = start_owner(other_data_dir).start()
+    pid_file = (other_data_dir / "postgres-18" / "postmaster.pid").read_text()
     write_pid_file(existing / "postgres-18", pid_file)
 
     assert attach_embedded_server(existing) is None

