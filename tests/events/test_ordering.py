@@ -54,7 +54,7 @@ class OrderChecker:
     """Checks that one event per key is in progress, and that it starts only after all earlier ones ended."""
 
     plan: list[tuple[str, str]]
-    all_ended: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
     in_progress: Counter[str] = field(default_factory=Counter)
     attempts: Counter[int] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)

@@ -370,7 +370,7 @@ async def fail_twice(deaths: Deaths, *, deleted: bool) -> tuple[UUID, UUID, UUID
 async def test_replaying_dead_letters_of_one_event_in_turn_queues_it_once(
     hub: Hub, deaths: Deaths, *, deleted: bool
 ) -> None:
-    event, first, second = await fail_twice(deaths, gone=deleted)
+    event, first, second = await fail_twice(deaths, deleted=deleted)
 
     event_ids = await replayed(hub, second)
     with pytest.raises(Conflict, match="was already replayed by operator:mina"):
@@ -388,7 +388,7 @@ async def test_replaying_dead_letters_of_one_event_in_turn_queues_it_once(
 async def test_concurrent_replays_of_different_dead_letters_of_one_event_queue_it_once(
     hub: Hub, deaths: Deaths
 ) -> None:
-    pairs = [(await fail_twice(deaths, gone=True))[1:] for _ in range(20)]
+    pairs = [(await fail_twice(deaths, deleted=True))[1:] for _ in range(20)]
 
     await asyncio.gather(*(replayed(hub, letter) for pair in pairs for letter in pair))
 

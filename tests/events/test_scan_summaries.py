@@ -47,7 +47,7 @@ async def test_the_pages_of_a_scan_match_a_plain_filter(hub: Hub, deaths: Deaths
         for summary in product([None, "pending"], [None, "order.*", "cart.filled"], services, services)
     ]
     async with hub.autocommit() as tx:
-        all_events = await scan_all(tx, EventFilter(), limit=1000, reach=1000)
+        all_events = await scan_all(tx, EventFilter(), limit=1000, scan_limit=1000)
         assert len(all_events) > 100
         assert all_events == sorted(all_events, key=lambda summary: (summary.created_at, summary.id), reverse=True)
         for event_filter in filters:
@@ -59,7 +59,7 @@ async def test_the_pages_of_a_scan_match_a_plain_filter(hub: Hub, deaths: Deaths
                 and event_filter.source in {None, summary.source_service}
                 and event_filter.target in {None, summary.target_service}
             ]
-            assert await scan_all(tx, event_filter, limit=7, reach=10) == expected, event_filter
+            assert await scan_all(tx, event_filter, limit=7, scan_limit=10) == expected, event_filter
 
 
 async def test_a_scan_without_matches_returns_where_it_stopped(hub: Hub, deaths: Deaths) -> None:
