@@ -56,7 +56,9 @@ class Contestant:
     def owner_url(self, endpoint: ServerAddress) -> str:
         return endpoint.owner_url.removesuffix(f"/{endpoint.database}") + f"/{self.database}"
 
-    async def told(self, endpoint: ServerAddress, what: str, *numbers: float, **settings: int) -> dict[str, float]:
+    async def run_command(
+        self, endpoint: ServerAddress, what: str, *numbers: float, **settings: int
+    ) -> dict[str, float]:
         """Start the process, send it a command, read its result."""
         running = await asyncio.create_subprocess_exec(
             *self.command,
@@ -70,13 +72,13 @@ class Contestant:
         )
         try:
             async with asyncio.timeout(PATIENCE):
-                said, complained = await running.communicate()
+                output, errors = await running.communicate()
         finally:
             if running.returncode is None:
                 running.kill()
         if running.returncode:
-            raise SystemExit(f"{self.name} {what}: {complained.decode()}")
-        return json.loads(said)
+            raise SystemExit(f"{self.name} {what}: {errors.decode()}")
+        return json.loads(output)
 
     async def install(self, endpoint: ServerAddress) -> None:
         if self.ours:
@@ -84,7 +86,7 @@ class Contestant:
         async with connected(endpoint.owner_url) as owner:
             if not await owner.fetchval("select exists (select from pg_database where datname = $1)", self.database):
                 await owner.execute(f"create database {self.database}")
-        await self.told(endpoint, "install")
+        await self.run_command(endpoint, "install")
 
     async def empty(self, endpoint: ServerAddress) -> None:
         if not self.tables:
@@ -99,8 +101,8 @@ class Contestant:
         async with connected(self.owner_url(endpoint)) as owner:
             await owner.execute("set session_replication_role = replica")
             payload = msgspec.json.encode(PAYLOAD).decode()
-            given: dict[str, Any] = {"rows": rows, "payload": payload}
-            await owner.execute(self.aged.sql, *self.aged.bind({name: given[name] for name in self.aged.parameters}))
+            values: dict[str, Any] = {"rows": rows, "payload": payload}
+            await owner.execute(self.aged.sql, *self.aged.bind({name: values[name] for name in self.aged.parameters}))
             await owner.execute(f"vacuum (freeze, analyze) {self.tables}")
 
     async def tidy(self, endpoint: ServerAddress) -> None:
@@ -129,7 +131,7 @@ PGQUEUER = Contestant(
     "pgqueuer",
     "pgqueuer, pgqueuer_log, pgqueuer_statistics",
 )
-EVERYBODY = (
+CONTESTANTS = (
     Contestant(
         "pabal work",
         "claims 1,000 under a lease, a handler each, settles in batches; rows stay as `completed`",

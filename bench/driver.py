@@ -1,6 +1,6 @@
-"""A driver of HTTP: as many kept connections as it is told, each asking again as soon as it was answered.
+"""An HTTP load driver: keep-alive connections that send the next request after each response.
 
-It writes the same bytes again and again and only looks for the end of each answer, so that what is measured is the hub.
+It writes the same bytes each time and only searches for the end of a response, so that it measures the hub.
 
 python -m bench.driver PORT PATH CONNECTIONS SECONDS < a JSON object: the token and the body
 """
@@ -64,10 +64,10 @@ async def drive(port: int, request: bytes, connections: int, seconds: float) -> 
     for _ in range(connections):
         _, line = await loop.create_connection(lambda: Line(request, took), "127.0.0.1", port)
         lines.append(line)
-    await asyncio.wait([each.gone for each in lines], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-    for each in lines:
-        each.stopping = True
-    await asyncio.gather(*(each.gone for each in lines))
+    await asyncio.wait([connection.gone for connection in lines], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    for connection in lines:
+        connection.stopping = True
+    await asyncio.gather(*(connection.gone for connection in lines))
     spent = time.perf_counter() - began
     used = resource.getrusage(resource.RUSAGE_SELF)
     took.sort()
@@ -82,10 +82,10 @@ async def drive(port: int, request: bytes, connections: int, seconds: float) -> 
 
 def main() -> None:
     port, path, connections, seconds = sys.argv[1:]
-    told = json.load(sys.stdin)
-    body = told["body"].encode()
+    command = json.load(sys.stdin)
+    body = command["body"].encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {told['token']}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {command['token']}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -77,8 +77,8 @@ async def seed_drain(owner: Any, others: Sequence[Any], rows: int) -> float:
     await owner.execute("vacuum analyze seed.event_queue")
 
     async def loop(connection: Any) -> None:
-        while found := await connection.fetch(SEED_CLAIM, BATCH):
-            await connection.execute(SEED_SETTLE, [row["id"] for row in found])
+        while claimed := await connection.fetch(SEED_CLAIM, BATCH):
+            await connection.execute(SEED_SETTLE, [row["id"] for row in claimed])
 
     return await timed(rows, [loop(each) for each in others])
 
@@ -91,10 +91,10 @@ async def lane_drain(owner: Any, db: Database, rows: int, loops: int) -> float:
     async def loop() -> None:
         while True:
             async with db.autocommit() as tx:
-                found = await LANE.claim(tx, BATCH, HOLD, "bench", service=SERVICE)
-                if not found:
+                claimed = await LANE.claim(tx, BATCH, HOLD, "bench", service=SERVICE)
+                if not claimed:
                     return
-                await LANE.settle(tx, [Settlement(item, DONE) for item in found])
+                await LANE.settle(tx, [Settlement(item, DONE) for item in claimed])
 
     return await timed(rows, [loop() for _ in range(loops)])
 
@@ -124,7 +124,7 @@ async def gathered(owner: Any, db: Database, callers: int, seconds: float) -> fl
 
 
 async def one_by_one(owner: Any, url: str, callers: int, seconds: float) -> float:
-    """Each caller has a connection of its own and commits each insert: the best that way can do."""
+    """Each caller has its own connection and commits every insert: the upper bound without batching."""
     await clear(owner)
     databases = [Database(ConnectOptions(url, pool_size=1)) for _ in range(callers)]
     for each in databases:
@@ -258,9 +258,9 @@ async def measure(endpoint: ServerAddress, rows: int, rounds: int) -> None:
 
         async def theirs() -> float:
             await PGQUEUER.empty(endpoint)
-            await PGQUEUER.told(endpoint, "fill", rows)
+            await PGQUEUER.run_command(endpoint, "fill", rows)
             await PGQUEUER.tidy(endpoint)
-            return (await PGQUEUER.told(endpoint, "drain", rows, 60))["rate"]
+            return (await PGQUEUER.run_command(endpoint, "drain", rows, 60))["rate"]
 
         workers = await interleaved({"pgqueuer": theirs, "pabal": lambda: worker_drain(owner, db, bell, rows)}, rounds)
         show(
@@ -274,7 +274,7 @@ async def measure(endpoint: ServerAddress, rows: int, rounds: int) -> None:
 
         seen: dict[str, list[tuple[float, float]]] = {"pgqueuer": [], "pabal": []}
         for _ in range(max(1, rounds - 2)):  # a p99 of few is the noise of one: many samples, in turn
-            theirs_now = await PGQUEUER.told(endpoint, "wake", WAKES)
+            theirs_now = await PGQUEUER.run_command(endpoint, "wake", WAKES)
             seen["pgqueuer"].append((theirs_now["p50"], theirs_now["p99"]))
             ours = await wake_ups(owner, db, bell, WAKES)
             seen["pabal"].append((ours[len(ours) // 2], ours[int(len(ours) * 0.99)]))
@@ -308,9 +308,9 @@ async def held_open(owner: Any, db: Database, rows: int) -> dict[str, Callable[[
     async def seed() -> float:
         await fill(owner, "seed.event_queue", rows)
         began, done = time.perf_counter(), 0
-        while found := await owner.fetch(SEED_CLAIM, BATCH):
-            await owner.execute(SEED_SETTLE, [row["id"] for row in found])
-            done += len(found)
+        while claimed := await owner.fetch(SEED_CLAIM, BATCH):
+            await owner.execute(SEED_SETTLE, [row["id"] for row in claimed])
+            done += len(claimed)
         return done / (time.perf_counter() - began)
 
     async def lane() -> float:
@@ -318,10 +318,10 @@ async def held_open(owner: Any, db: Database, rows: int) -> dict[str, Callable[[
         began, done = time.perf_counter(), 0
         while True:
             async with db.autocommit() as tx:
-                found = await LANE.claim(tx, BATCH, HOLD, "bench", service=SERVICE)
-                if not found:
+                claimed = await LANE.claim(tx, BATCH, HOLD, "bench", service=SERVICE)
+                if not claimed:
                     return done / (time.perf_counter() - began)
-                done += len(await LANE.settle(tx, [Settlement(item, DONE) for item in found]))
+                done += len(await LANE.settle(tx, [Settlement(item, DONE) for item in claimed]))
 
     return {"seed": seed, "lane": lane}
 
@@ -330,9 +330,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
-    said = parser.parse_args()
+    args = parser.parse_args()
     with durable() as endpoint, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(measure(endpoint, said.rows, said.rounds))
+        runner.run(measure(endpoint, args.rows, args.rounds))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import uvloop
 
-from bench.contestants import EVERYBODY, ROOT, Contestant
+from bench.contestants import CONTESTANTS, ROOT, Contestant
 from bench.engine import one_by_one
 from bench.ground import connected, durable, middle
 from bench.plot import Bars, drawn
@@ -53,30 +53,30 @@ class Seen:
 async def measure(endpoint: ServerAddress, size: Size) -> Seen:
     """Run all measures in turns, so that a disturbance affects every contestant."""
     seen = Seen()
-    taking_part = [each for each in EVERYBODY if each.here]
-    await asyncio.gather(*(each.install(endpoint) for each in taking_part))
+    contestants = [contestant for contestant in CONTESTANTS if contestant.here]
+    await asyncio.gather(*(contestant.install(endpoint) for contestant in contestants))
     for _ in range(size.rounds):
-        for each in taking_part:
-            await each.empty(endpoint)
-            await one_drain(endpoint, each, size, seen, FRESH)
+        for contestant in contestants:
+            await contestant.empty(endpoint)
+            await one_drain(endpoint, contestant, size, seen, FRESH)
     await publish(endpoint, size, seen)
-    for each in {each.database: each for each in taking_part}.values():
-        await each.empty(endpoint)
-        await each.age(endpoint, size.finished)
+    for contestant in {contestant.database: contestant for contestant in contestants}.values():
+        await contestant.empty(endpoint)
+        await contestant.age(endpoint, size.finished)
     for _ in range(size.rounds):
-        for each in taking_part:
-            await one_drain(endpoint, each, size, seen, AGED)
+        for contestant in contestants:
+            await one_drain(endpoint, contestant, size, seen, AGED)
     return seen
 
 
-async def one_drain(endpoint: ServerAddress, who: Contestant, size: Size, seen: Seen, when: str) -> None:
-    filled = await who.told(endpoint, "fill", size.rows)
-    await who.tidy(endpoint)
-    drained = await who.told(endpoint, "drain", size.rows, size.within)
+async def one_drain(endpoint: ServerAddress, contestant: Contestant, size: Size, seen: Seen, when: str) -> None:
+    filled = await contestant.run_command(endpoint, "fill", size.rows)
+    await contestant.tidy(endpoint)
+    drained = await contestant.run_command(endpoint, "drain", size.rows, size.within)
     if when == FRESH:
-        seen.put[who.database].append(filled["rate"])
-    seen.drained[who.name, when].append(drained["rate"])
-    seen.memory[who.name].append(drained["memory"])
+        seen.put[contestant.database].append(filled["rate"])
+    seen.drained[contestant.name, when].append(drained["rate"])
+    seen.memory[contestant.name].append(drained["memory"])
 
 
 async def publish(endpoint: ServerAddress, size: Size, seen: Seen) -> None:
@@ -89,25 +89,25 @@ async def publish(endpoint: ServerAddress, size: Size, seen: Seen) -> None:
 
 
 def tables(seen: Seen, size: Size) -> list[Table]:
-    here = [each for each in EVERYBODY if each.here]
-    return [over_http(seen), in_batches(seen, here), draining(seen, here, size), said_of(here)]
+    here = [contestant for contestant in CONTESTANTS if contestant.here]
+    return [over_http(seen), in_batches(seen, here), draining(seen, here, size), descriptions(here)]
 
 
 def over_http(seen: Seen) -> Table:
     commits = middle(seen.commits)
     rows: list[Sequence[object]] = [["one insert per commit, 64 connections, no HTTP", commits, 1.0, "", "", "", ""]]
-    for (path, connections), found in seen.driven.items():
-        rate = middle([each.rate for each in found])
+    for (path, connections), runs in seen.driven.items():
+        rate = middle([run.rate for run in runs])
         callers = f"{connections} connection{'s' if connections > 1 else ''}"
         rows.append(
             [
                 f"`POST {path}`, {callers}{', 1,000 events each' if path == MANY else ''}",
                 rate,
                 rate / commits,
-                middle([each.p50 for each in found]) * 1000,
-                middle([each.p99 for each in found]) * 1000,
-                middle([each.hub for each in found]),
-                middle([each.driver for each in found]),
+                middle([run.p50 for run in runs]) * 1000,
+                middle([run.p99 for run in runs]) * 1000,
+                middle([run.hub for run in runs]),
+                middle([run.driver for run in runs]),
             ]
         )
     return Table(
@@ -119,24 +119,28 @@ def over_http(seen: Seen) -> Table:
 
 def in_batches(seen: Seen, here: Sequence[Contestant]) -> Table:
     ours = middle(seen.put["pabal"])
-    rates = {each.database: middle(seen.put[each.database]) for each in here}
-    names = {each.database: each.name if not each.ours else "pabal" for each in here}
+    rates = {contestant.database: middle(seen.put[contestant.database]) for contestant in here}
+    names = {contestant.database: contestant.name if not contestant.ours else "pabal" for contestant in here}
     return Table(
         "putting in batches of 1,000, in process, one after the other",
         ["jobs/s", "pabal against it"],
-        [[names[who], rate, ours / rate] for who, rate in sorted(rates.items(), key=lambda each: -each[1])],
+        [[names[database], rate, ours / rate] for database, rate in sorted(rates.items(), key=lambda pair: -pair[1])],
     )
 
 
 def draining(seen: Seen, here: Sequence[Contestant], size: Size) -> Table:
     rows: list[Sequence[object]] = []
-    for each in sorted(here, key=lambda each: (not each.handles, -middle(seen.drained[each.name, FRESH]))):
-        ours = next(other.name for other in EVERYBODY if other.ours and other.handles == each.handles)
-        rates = [middle(seen.drained[each.name, when]) for when in (FRESH, AGED)]
+    for contestant in sorted(
+        here, key=lambda contestant: (not contestant.handles, -middle(seen.drained[contestant.name, FRESH]))
+    ):
+        ours = next(other.name for other in CONTESTANTS if other.ours and other.handles == contestant.handles)
+        rates = [middle(seen.drained[contestant.name, when]) for when in (FRESH, AGED)]
         against = [middle(seen.drained[ours, when]) / rate for when, rate in zip((FRESH, AGED), rates, strict=True)]
-        past = rates[1] if each.aged else f"{rates[1]:,.0f} (keeps none)"
-        kind = "handlers" if each.handles else "no handlers"
-        rows.append([f"{each.name}, {kind}", rates[0], against[0], past, against[1], max(seen.memory[each.name])])
+        past = rates[1] if contestant.aged else f"{rates[1]:,.0f} (keeps none)"
+        kind = "handlers" if contestant.handles else "no handlers"
+        rows.append(
+            [f"{contestant.name}, {kind}", rates[0], against[0], past, against[1], max(seen.memory[contestant.name])]
+        )
     return Table(
         f"draining {size.rows:,}",
         ["jobs/s", "pabal against it", f"with {size.finished:,} finished", "pabal against it", "peak MB"],
@@ -144,44 +148,46 @@ def draining(seen: Seen, here: Sequence[Contestant], size: Size) -> Table:
     )
 
 
-def said_of(here: Sequence[Contestant]) -> Table:
-    return Table("who", ["what it does with a job"], [[each.name, each.says] for each in here])
+def descriptions(here: Sequence[Contestant]) -> Table:
+    return Table("who", ["what it does with a job"], [[contestant.name, contestant.says] for contestant in here])
 
 
 def bars(seen: Seen, size: Size) -> Bars:
-    here = [each for each in EVERYBODY if each.here]
+    here = [contestant for contestant in CONTESTANTS if contestant.here]
     return Bars(
         f"Draining {size.rows:,} jobs, jobs per second",
         (f"{size.rows:,} waiting", f"and {size.finished:,} finished rows in the table"),
         [
             (
-                each.name,
-                "with handlers" if each.handles else "fetch loop",
-                (middle(seen.drained[each.name, FRESH]), middle(seen.drained[each.name, AGED])),
-                each.ours,
+                contestant.name,
+                "with handlers" if contestant.handles else "fetch loop",
+                (middle(seen.drained[contestant.name, FRESH]), middle(seen.drained[contestant.name, AGED])),
+                contestant.ours,
             )
-            for each in sorted(here, key=lambda each: (not each.handles, -middle(seen.drained[each.name, FRESH])))
+            for contestant in sorted(
+                here, key=lambda contestant: (not contestant.handles, -middle(seen.drained[contestant.name, FRESH]))
+            )
         ],
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="see that it runs; the numbers mean nothing")
+    parser.add_argument("--quick", action="store_true", help="only check that it runs; the numbers are meaningless")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--write", action="store_true", help=f"write into {DOCUMENT.name} and draw {PLOT.name}")
-    said = parser.parse_args()
-    size = QUICK if said.quick else Size(rounds=said.rounds) if said.rounds else Size()
+    args = parser.parse_args()
+    size = QUICK if args.quick else Size(rounds=args.rounds) if args.rounds else Size()
     with tempfile.TemporaryDirectory(prefix="pabal-bench-") as folder, durable() as endpoint:
         os.environ["PABAL_DATA_DIR"] = folder  # every process of ours signs and seals with the same keys
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             seen = runner.run(measure(endpoint, size))
-    found = tables(seen, size)
-    for table in found:
+    report_tables = tables(seen, size)
+    for table in report_tables:
         shown(table)
     print(f"pabal serve held {seen.serving:.0f} MB at most")
-    if said.write:
-        written(found, DOCUMENT, "events", f"![How fast everybody drains]({PLOT.name})")
+    if args.write:
+        written(report_tables, DOCUMENT, "events", f"![How fast each queue drains]({PLOT.name})")
         PLOT.write_text(drawn(bars(seen, size)), encoding="utf-8")
 
 

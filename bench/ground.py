@@ -43,7 +43,7 @@ async def connected(url: str) -> AsyncGenerator["asyncpg.Connection[asyncpg.Reco
 
 
 async def interleaved(contestants: dict[str, Callable[[], Awaitable[float]]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Run the contestants in turn, several times, and take each one's median: what disturbs one disturbs all."""
+    """Run the contestants in turn, several times, and return the median of each, so that a disturbance affects all."""
     seen: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, run in contestants.items():
@@ -53,7 +53,7 @@ async def interleaved(contestants: dict[str, Callable[[], Awaitable[float]]], ro
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """How often something was done a second, and how long each took (in seconds)."""
+    """Operations per second, and the durations in seconds."""
 
     rate: float
     p50: float

@@ -1,4 +1,4 @@
-"""Pabal as the others are run: a process of its own that is told what to do and says what came of it.
+"""Pabal as a contestant: a process that reads a command and prints its result.
 
 python -m bench.ours work|lane URL fill ROWS | drain ROWS SECONDS
 
@@ -42,7 +42,7 @@ class Work:
 
             async def put(count: int) -> None:
                 refused = [
-                    each for each in await publish_event_batch(db, [DRAFT] * count) if isinstance(each, Exception)
+                    item for item in await publish_event_batch(db, [DRAFT] * count) if isinstance(item, Exception)
                 ]
                 if refused:
                     raise refused[0]
@@ -77,9 +77,9 @@ class Lane(Work):
             async def loop() -> None:
                 async with db.autocommit() as tx:
                     while tally.left and (
-                        found := await LANE.claim(tx, RUN["taken"], HOLD, "bench", service=shop.SERVICE)
+                        claimed := await LANE.claim(tx, RUN["taken"], HOLD, "bench", service=shop.SERVICE)
                     ):
-                        tally.many(len(await LANE.settle(tx, [Settlement(each, DONE) for each in found])))
+                        tally.many(len(await LANE.settle(tx, [Settlement(item, DONE) for item in claimed])))
 
             tally.begin()
             await asyncio.gather(*(loop() for _ in range(RUN["loops"])))

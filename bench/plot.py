@@ -28,7 +28,7 @@ STYLE = """
 """
 
 Row = tuple[str, str, tuple[float, float], bool]
-"""A name, what is said of it, its two values, and whether it is ours."""
+"""A name, its description, its two values, and whether it is ours."""
 
 
 @dataclass(frozen=True, slots=True)

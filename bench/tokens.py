@@ -78,7 +78,7 @@ async def warm(bench: Bench, tokens: Sequence[str]) -> float:
 
 
 async def cold(bench: Bench, callers: int) -> float:
-    """Tokens this process has never seen: a signature and a question each."""
+    """Tokens this process has not verified yet: each needs a signature check and a query."""
     unseen = await bench.tokens(COLD)
 
     async def caller() -> None:
@@ -120,11 +120,11 @@ async def refreshing(bench: Bench) -> Call:
     async def call() -> None:
         nonlocal pair
         async with bench.hub.transaction() as tx:
-            given = await refresh_tokens(
+            result = await refresh_tokens(
                 tx, bench.hub.token_issuer, SERVICE, pair.refresh_token or "", requested=(), actor=BY
             )
-        assert isinstance(given, TokenPair), given
-        pair = given
+        assert isinstance(result, TokenPair), result
+        pair = result
 
     return call
 
@@ -223,8 +223,8 @@ async def measure(endpoint: ServerAddress, rounds: int, seconds: float) -> None:
             }.items():
                 checks.setdefault(name, []).append(await check())
             for callers in (FEW, MANY):
-                for name, found in (await rates(bench, owner, endpoint.hub_url, callers, seconds)).items():
-                    seen.setdefault((name, callers), []).append(found)
+                for name, runs in (await rates(bench, owner, endpoint.hub_url, callers, seconds)).items():
+                    seen.setdefault((name, callers), []).append(runs)
         refusals = sorted([await refused_after(bench) for _ in range(100)])
 
     show("Checking an access token", ["", "tokens/s"], [[name, middle(values)] for name, values in checks.items()])
@@ -234,19 +234,19 @@ async def measure(endpoint: ServerAddress, rounds: int, seconds: float) -> None:
         [["100 times, checked without pause", refusals[50] * 1000, refusals[99] * 1000]],
     )
     for callers in (FEW, MANY):
-        commits = middle([each.rate for each in seen["commit", callers]])
+        commits = middle([run.rate for run in seen["commit", callers]])
         show(
             f"Tokens at {callers} caller{'s' if callers > 1 else ''}; ratio to one insert per commit in the same run",
             ["", "per second", "p50 ms", "p99 ms", "ratio"],
             [
                 [
                     name,
-                    middle([each.rate for each in found]),
-                    middle([each.p50 for each in found]) * 1000 if name != "commit" else "",
-                    middle([each.p99 for each in found]) * 1000 if name != "commit" else "",
-                    middle([each.rate for each in found]) / commits,
+                    middle([run.rate for run in runs]),
+                    middle([run.p50 for run in runs]) * 1000 if name != "commit" else "",
+                    middle([run.p99 for run in runs]) * 1000 if name != "commit" else "",
+                    middle([run.rate for run in runs]) / commits,
                 ]
-                for (name, at), found in seen.items()
+                for (name, at), runs in seen.items()
                 if at == callers
             ],
         )
@@ -256,9 +256,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3)
-    said = parser.parse_args()
+    args = parser.parse_args()
     with durable() as endpoint, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(measure(endpoint, said.rounds, said.seconds))
+        runner.run(measure(endpoint, args.rounds, args.seconds))
 
 
 if __name__ == "__main__":

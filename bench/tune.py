@@ -1,6 +1,6 @@
-"""Which settings suit each contestant of `bench.events` best: one setting after the other, around the best so far.
+"""Find the best settings of each contestant of `bench.events`, one setting at a time.
 
-python -m bench.tune [NAME ...]   prints what was tried; the best is written by hand into `peers/` and `ours.py`
+python -m bench.tune [NAME ...]   prints the results; copy the best by hand into `peers/` and `ours.py`
 """
 
 import argparse
@@ -10,7 +10,7 @@ import tempfile
 
 import uvloop
 
-from bench.contestants import EVERYBODY, Contestant
+from bench.contestants import CONTESTANTS, Contestant
 from bench.ground import durable, middle
 from bench.report import Table, shown
 from pabal.db.embedded import ServerAddress
@@ -18,7 +18,7 @@ from pabal.db.embedded import ServerAddress
 ROWS = 20_000
 ROUNDS = 3
 WITHIN = 8.0
-TRIED: dict[str, dict[str, list[int]]] = {
+CANDIDATES: dict[str, dict[str, list[int]]] = {
     "work": {"hands": [500, 1000, 2000, 4000]},
     "pgqueuer": {"taken": [500, 1000, 2000, 4000], "connections": [4, 16, 32]},
     "awa": {
@@ -34,50 +34,54 @@ TRIED: dict[str, dict[str, list[int]]] = {
     "pgboss": {"loops": [1, 2, 3, 4, 6, 8], "taken": [250, 500, 1000, 2000, 4000, 8000]},
     "lane": {"loops": [1, 2, 3, 4], "taken": [250, 500, 1000, 2000, 4000]},
 }
-"""What is tried, by the database of a contestant (`work` and `lane` are ours), in this order."""
+"""The values to try, by the database of a contestant (`work` and `lane` are ours), in this order."""
 
 
-def tried_of(who: Contestant) -> dict[str, list[int]]:
-    return TRIED.get(who.name.removeprefix("pabal ") if who.ours else who.database, {})
+def values_to_try(contestant: Contestant) -> dict[str, list[int]]:
+    return CANDIDATES.get(contestant.name.removeprefix("pabal ") if contestant.ours else contestant.database, {})
 
 
-async def once(endpoint: ServerAddress, who: Contestant, settings: dict[str, int]) -> float:
-    await who.empty(endpoint)
-    await who.told(endpoint, "fill", ROWS)
-    await who.tidy(endpoint)
-    return (await who.told(endpoint, "drain", ROWS, WITHIN, **settings))["rate"]
+async def drain_rate(endpoint: ServerAddress, contestant: Contestant, settings: dict[str, int]) -> float:
+    await contestant.empty(endpoint)
+    await contestant.run_command(endpoint, "fill", ROWS)
+    await contestant.tidy(endpoint)
+    return (await contestant.run_command(endpoint, "drain", ROWS, WITHIN, **settings))["rate"]
 
 
-async def best_of(endpoint: ServerAddress, who: Contestant) -> tuple[Table, dict[str, int]]:
-    """Turn one screw at a time and leave it where it was best; every setting is tried in turn with its neighbours."""
+async def find_best(endpoint: ServerAddress, contestant: Contestant) -> tuple[Table, dict[str, int]]:
+    """Vary one setting at a time and keep its best value; the values of a setting run in turn."""
     best: dict[str, int] = {}
     rows: list[list[object]] = []
-    for name, values in tried_of(who).items():
+    for name, values in values_to_try(contestant).items():
         seen: dict[int, list[float]] = {value: [] for value in values}
         for _ in range(ROUNDS):
             for value in values:
-                seen[value].append(await once(endpoint, who, {**best, name: value}))
-        rates = {value: middle(found) for value, found in seen.items()}
+                seen[value].append(await drain_rate(endpoint, contestant, {**best, name: value}))
+        rates = {value: middle(rates_of_value) for value, rates_of_value in seen.items()}
         rows += [
             [f"{name} {value}", rate, f"{min(seen[value]):,.0f} to {max(seen[value]):,.0f}"]
             for value, rate in rates.items()
         ]
         best[name] = max(rates, key=lambda value: rates[value])
-    return Table(who.name, ["jobs/s", "of its rounds"], rows), best
+    return Table(contestant.name, ["jobs/s", "of its rounds"], rows), best
 
 
 async def tune(endpoint: ServerAddress, names: list[str]) -> None:
-    for who in EVERYBODY:
-        if who.here and tried_of(who) and (not names or any(name in who.name for name in names)):
-            await who.install(endpoint)
-            table, best = await best_of(endpoint, who)
+    for contestant in CONTESTANTS:
+        if (
+            contestant.here
+            and values_to_try(contestant)
+            and (not names or any(name in contestant.name for name in names))
+        ):
+            await contestant.install(endpoint)
+            table, best = await find_best(endpoint, contestant)
             shown(table)
-            print(f"best of {who.name}: {best}\n", flush=True)
+            print(f"best of {contestant.name}: {best}\n", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="only those whose name has this in it")
+    parser.add_argument("names", nargs="*", help="only contestants whose name contains this")
     with tempfile.TemporaryDirectory(prefix="pabal-bench-") as folder, durable() as endpoint:
         os.environ["PABAL_DATA_DIR"] = folder
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -50,17 +50,19 @@ class Serving:
 
     async def driven(self, path: str, connections: int, seconds: float) -> Driven:
         before = self._used()
-        said = await heard(
+        measured = await heard(
             [sys.executable, "-m", "bench.driver", str(self.port), path, str(connections), str(seconds)],
             msgspec.json.encode({"token": self.token, "body": BODIES[path].decode()}),
         )
         events = BATCH if path == MANY else 1
-        hub = (self._used() - before) / said["spent"]
-        return Driven(said["rate"] * events, said["p50"], said["p99"], said["used"] / said["spent"], hub)
+        hub = (self._used() - before) / measured["spent"]
+        return Driven(
+            measured["rate"] * events, measured["p50"], measured["p99"], measured["used"] / measured["spent"], hub
+        )
 
     def memory(self) -> float:
-        said = Path(f"/proc/{self.pid}/status").read_text()
-        return int(said.partition("VmHWM:")[2].split()[0]) / 1024
+        measured = Path(f"/proc/{self.pid}/status").read_text()
+        return int(measured.partition("VmHWM:")[2].split()[0]) / 1024
 
     def _used(self) -> float:
         """Seconds of CPU so far."""
@@ -105,7 +107,7 @@ async def heard(command: list[str], told: bytes) -> dict[str, float]:
     running = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await running.communicate(told)
+    measured, _ = await running.communicate(told)
     if running.returncode:
         raise SystemExit(f"the driver gave up: {' '.join(command)}")
-    return json.loads(said)
+    return json.loads(measured)

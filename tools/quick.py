@@ -17,7 +17,7 @@ TEST_FOLDERS = {
     "events": ("tests/events", "tests/lanes"),
     "relay": ("tests/relay",),
     "notifications": ("tests/notifications",),
-    "trace": ("tests/events/test_story.py", "tests/relay/test_story.py", "tests/notifications/test_story.py"),
+    "trace": ("tests/events/test_trace.py", "tests/relay/test_trace.py", "tests/notifications/test_trace.py"),
     "web": ("tests/api",),
     "hub": ("tests/api/test_endpoints.py", "tests/api/test_health.py"),
 }

@@ -1,4 +1,4 @@
-"""The doors of the dead letters: for whoever runs the hub, and nobody else."""
+"""The dead letter endpoints, which require hub:admin."""
 
 from typing import Any
 
@@ -16,46 +16,44 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def admin(hub: Hub, web: httpx2.AsyncClient) -> httpx2.AsyncClient:
-    """A client that comes as a service which runs the hub."""
+    """A client with the token of an admin service."""
     service = await enrol(hub, web, "warden", "hub:admin")
     web.headers.update(bearer((await service.tokens())["access_token"]))
     return web
 
 
-async def test_what_died_is_listed_page_by_page(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
-    died = {await deaths.letter(event) for event in await deaths.born_dead(5)}
-    seen: list[str] = []
+async def test_dead_letters_are_listed_in_pages(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
+    letters = {await deaths.letter(event) for event in await deaths.born_dead(5)}
+    ids: list[str] = []
     cursor: str | None = None
     while True:
         page = (
             await admin.get("/v1/dead-letters", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))
         ).json()
-        seen += [item["id"] for item in page["items"]]
+        ids += [item["id"] for item in page["items"]]
         cursor = page["cursor"]
         if cursor is None:
             break
 
-    assert sorted(seen) == sorted(map(str, died))
+    assert sorted(ids) == sorted(map(str, letters))
 
 
-async def test_a_letter_tells_what_its_event_carried_and_how_it_ended(
-    admin: httpx2.AsyncClient, deaths: Deaths
-) -> None:
+async def test_a_dead_letter_has_payload_envelope_and_errors(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
     event, letter = await deaths.dead(payload=b'{"n": 1}', why="boom", correlation_id="c1")
 
     [item] = (await admin.get("/v1/dead-letters")).json()["items"]
-    whole = (await admin.get(f"/v1/dead-letters/{letter}")).json()
+    detail = (await admin.get(f"/v1/dead-letters/{letter}")).json()
 
-    assert item.items() <= whole.items()
-    assert whole["original_payload"] == {"n": 1}
-    assert whole["original_envelope"]["correlation_id"] == "c1"
-    assert [each["error"] for each in whole["error_history"]] == ["boom"]
+    assert item.items() <= detail.items()
+    assert detail["original_payload"] == {"n": 1}
+    assert detail["original_envelope"]["correlation_id"] == "c1"
+    assert [entry["error"] for entry in detail["error_history"]] == ["boom"]
     assert (item["original_event_id"], item["event_id"], item["death"]) == (str(event), str(event), 1)
     assert "original_payload" not in item
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("query", "count"),
     [
         ({}, 3),
         ({"type": "order.*"}, 2),
@@ -69,23 +67,23 @@ async def test_a_letter_tells_what_its_event_carried_and_how_it_ended(
         ({"until": "2020-01-01T00:00:00Z"}, 0),
     ],
 )
-async def test_lists_groups_and_replays_go_by_the_same_words(
-    admin: httpx2.AsyncClient, deaths: Deaths, asked: dict[str, str], found: int
+async def test_lists_groups_and_replays_have_the_same_filters(
+    admin: httpx2.AsyncClient, deaths: Deaths, query: dict[str, str], count: int
 ) -> None:
     await deaths.born_dead(2)
     await deaths.born_dead(1, "timed out", event_type="bill.paid", source="minu_keep", target="minu_find", code="net")
 
-    listed = (await admin.get("/v1/dead-letters", params=asked)).json()["items"]
-    groups = (await admin.get("/v1/dead-letters/groups", params=asked)).json()
+    listed = (await admin.get("/v1/dead-letters", params=query)).json()["items"]
+    groups = (await admin.get("/v1/dead-letters/groups", params=query)).json()
 
-    assert len(listed) == found
-    assert sum(group["count"] for group in groups["items"]) == found
+    assert len(listed) == count
+    assert sum(group["count"] for group in groups["items"]) == count
     assert groups["cursor"] is None
-    if "state" not in asked:
-        assert (await admin.post("/v1/dead-letters/replay", json=asked)).json() == {"replayed": found}
+    if "state" not in query:
+        assert (await admin.post("/v1/dead-letters/replay", json=query)).json() == {"replayed": count}
 
 
-async def test_a_group_has_an_example_one_can_look_at(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
+async def test_the_example_of_a_group_can_be_fetched(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
     await deaths.born_dead(3, "order %s not found")
 
     [group] = (await admin.get("/v1/dead-letters/groups")).json()["items"]
@@ -95,7 +93,7 @@ async def test_a_group_has_an_example_one_can_look_at(admin: httpx2.AsyncClient,
     assert example["signature"] == group["signature"]
 
 
-async def test_a_letter_is_replayed_once_in_the_callers_name(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
+async def test_a_dead_letter_is_replayed_once_and_names_the_caller(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
     event, letter = await deaths.dead()
 
     first = await admin.post(f"/v1/dead-letters/{letter}/replay")
@@ -104,35 +102,35 @@ async def test_a_letter_is_replayed_once_in_the_callers_name(admin: httpx2.Async
     assert (first.status_code, first.json()) == (200, {"id": str(letter), "event_id": str(event)})
     assert (second.status_code, second.json()["code"]) == (409, "conflict")
     assert "already replayed by warden" in second.json()["detail"]
-    assert [each.id for each in await deaths.claim()] == [event]
+    assert [entry.id for entry in await deaths.claim()] == [event]
     assert await deaths.audited(letter) == [("warden", "dead_letter.replayed", str(letter))]
 
 
-async def test_a_letter_is_resolved_once_with_a_note(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
+async def test_a_dead_letter_is_resolved_once_with_a_note(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
     _, letter = await deaths.dead()
 
     first = await admin.post(f"/v1/dead-letters/{letter}/resolve", json={"note": "the shop was closed"})
     second = await admin.post(f"/v1/dead-letters/{letter}/resolve", json={"note": "again"})
 
-    told = first.json()
-    assert (told["resolution_notes"], told["resolved_by_actor"]) == ("the shop was closed", "warden")
-    assert (told["resolved_by"], told["replay_count"]) == (None, 0)
+    resolved = first.json()
+    assert (resolved["resolution_notes"], resolved["resolved_by_actor"]) == ("the shop was closed", "warden")
+    assert (resolved["resolved_by"], resolved["replay_count"]) == (None, 0)
     assert second.status_code == 409
     assert (await admin.get("/v1/dead-letters")).json()["items"] == []
     assert await deaths.audited(letter) == [("warden", "dead_letter.resolved", str(letter))]
 
 
-async def test_so_many_are_replayed_the_oldest_first(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
+async def test_a_limited_replay_starts_with_the_oldest(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
     old, _ = await deaths.dead()
     await deaths.dead()
 
     assert (await admin.post("/v1/dead-letters/replay", json={"limit": 1})).json() == {"replayed": 1}
-    assert [each.id for each in await deaths.claim()] == [old]
+    assert [entry.id for entry in await deaths.claim()] == [old]
     assert (await admin.post("/v1/dead-letters/replay")).json() == {"replayed": 1}
 
 
-SOME = new_id()
-BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
+UNKNOWN_ID = new_id()
+INVALID: list[tuple[str, str, dict[str, Any], str]] = [
     ("GET", "/v1/dead-letters", {"params": {"state": "open"}}, "state"),
     ("GET", "/v1/dead-letters", {"params": {"since": "yesterday"}}, "since"),
     ("GET", "/v1/dead-letters", {"params": {"since": "1577836800"}}, "since"),
@@ -148,10 +146,10 @@ BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
     ("GET", "/v1/dead-letters/x", {}, "id"),
     ("POST", "/v1/dead-letters/x/replay", {}, "id"),
     ("POST", "/v1/dead-letters/x/resolve", {"json": {"note": "x"}}, "id"),
-    ("POST", f"/v1/dead-letters/{SOME}/resolve", {"json": {}}, "note"),
-    ("POST", f"/v1/dead-letters/{SOME}/resolve", {"json": {"note": ""}}, "note"),
-    ("POST", f"/v1/dead-letters/{SOME}/resolve", {"json": {"note": "x" * 2001}}, "note"),
-    ("POST", f"/v1/dead-letters/{SOME}/resolve", {"json": {"note": "x", "by": "me"}}, "by"),
+    ("POST", f"/v1/dead-letters/{UNKNOWN_ID}/resolve", {"json": {}}, "note"),
+    ("POST", f"/v1/dead-letters/{UNKNOWN_ID}/resolve", {"json": {"note": ""}}, "note"),
+    ("POST", f"/v1/dead-letters/{UNKNOWN_ID}/resolve", {"json": {"note": "x" * 2001}}, "note"),
+    ("POST", f"/v1/dead-letters/{UNKNOWN_ID}/resolve", {"json": {"note": "x", "by": "me"}}, "by"),
     ("POST", "/v1/dead-letters/replay", {"json": {"limit": 0}}, "limit"),
     ("POST", "/v1/dead-letters/replay", {"json": {"type": 1}}, "type"),
     ("POST", "/v1/dead-letters/replay", {"json": {"since": "2020-01-01T00:00:00"}}, "since"),
@@ -160,33 +158,35 @@ BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
 ]
 
 
-async def test_broken_input_names_its_field_and_replays_nothing(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
+async def test_an_invalid_request_names_its_field_and_replays_nothing(
+    admin: httpx2.AsyncClient, deaths: Deaths
+) -> None:
     await deaths.born_dead(1)
 
-    for method, path, brought, field in BROKEN:
-        answer = await admin.request(method, path, **brought)
+    for method, path, request, field in INVALID:
+        response = await admin.request(method, path, **request)
 
-        assert (path, brought, answer.status_code) == (path, brought, 400)
-        assert [mistake["field"] for mistake in answer.json()["mistakes"]] == [field]
+        assert (path, request, response.status_code) == (path, request, 400)
+        assert [error["field"] for error in response.json()["mistakes"]] == [field]
     assert len((await admin.get("/v1/dead-letters")).json()["items"]) == 1
 
 
-@pytest.mark.parametrize("how", ["", "/replay", "/resolve"])
-async def test_what_is_not_there_is_not_found(admin: httpx2.AsyncClient, how: str) -> None:
-    body: dict[str, Any] = {"json": {"note": "x"}} if how == "/resolve" else {}
+@pytest.mark.parametrize("action", ["", "/replay", "/resolve"])
+async def test_an_unknown_dead_letter_is_not_found(admin: httpx2.AsyncClient, action: str) -> None:
+    body: dict[str, Any] = {"json": {"note": "x"}} if action == "/resolve" else {}
 
-    answer = await admin.request("POST" if how else "GET", f"/v1/dead-letters/{new_id()}{how}", **body)
+    response = await admin.request("POST" if action else "GET", f"/v1/dead-letters/{new_id()}{action}", **body)
 
-    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert (response.status_code, response.json()["code"]) == (404, "not_found")
 
 
-async def test_other_services_stay_outside(hub: Hub, web: httpx2.AsyncClient, deaths: Deaths) -> None:
+async def test_dead_letters_require_the_admin_permission(hub: Hub, web: httpx2.AsyncClient, deaths: Deaths) -> None:
     _, letter = await deaths.dead()
     token = (await (await enrol(hub, web, "shop", "write", "tokens:admin")).tokens())["access_token"]
 
-    for door in dead_letters.ROUTES:
-        answer = await web.request(door.method, door.path.replace("{id}", str(letter)), headers=bearer(token))
+    for route in dead_letters.ROUTES:
+        response = await web.request(route.method, route.path.replace("{id}", str(letter)), headers=bearer(token))
 
-        assert (door.path, answer.status_code) == (door.path, 403)
-        assert 'scope="hub:admin"' in answer.headers["www-authenticate"]
+        assert (route.path, response.status_code) == (route.path, 403)
+        assert 'scope="hub:admin"' in response.headers["www-authenticate"]
     assert await deaths.audited(letter) == []

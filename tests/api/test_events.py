@@ -1,4 +1,4 @@
-"""The event doors: what they refuse and by which field, who sees what, and that nothing is half-done."""
+"""The event endpoints: validation, visibility, lists and permissions."""
 
 from typing import Any
 from uuid import uuid4
@@ -66,10 +66,10 @@ WRONG: tuple[tuple[str, Any], ...] = (
 )
 
 
-async def test_every_field_that_is_wrong_is_named(shop: Service, owner: Connection) -> None:
+async def test_an_invalid_field_is_named(shop: Service, owner: Connection) -> None:
     for field, value in WRONG:
-        brought: dict[str, Any] = {"event_type": "order.paid", "target_service": "shop", field: value}
-        assert (field, value, await shop.mistakes(**brought)) == (field, value, [field])
+        request: dict[str, Any] = {"event_type": "order.paid", "target_service": "shop", field: value}
+        assert (field, value, await shop.mistakes(**request)) == (field, value, [field])
     assert await shop.mistakes() == ["event_type"]
 
     assert await owner.fetchval(COUNT) == 0
@@ -78,8 +78,8 @@ async def test_every_field_that_is_wrong_is_named(shop: Service, owner: Connecti
 UNREADABLE = {
     "nothing": b"",
     "not an object": b"[]",
-    "half of it": b'{"event_type": "order.paid"',
-    "two": b'{"event_type": "order.paid"} {}',
+    "truncated": b'{"event_type": "order.paid"',
+    "two values": b'{"event_type": "order.paid"} {}',
     "NUL": rb'{"event_type": "order.paid", "payload": {"n": "\u0000"}}',
     "a raw NUL": b'{"event_type": "order.paid", "payload": {"n": "\0"}}',
     "a lone surrogate": rb'{"event_type": "order.paid", "payload": {"n": "\ud800"}}',
@@ -89,15 +89,15 @@ UNREADABLE = {
     "not UTF-8 in a key": b'{"event_type": "order.paid", "payload": {"\xff": 1}}',
     "beyond numbers": b'{"event_type": "order.paid", "payload": {"n": 1e400}}',
     "beyond digits": b'{"event_type": "order.paid", "payload": {"n": ' + b"1" * 5000 + b"}}",
-    "no number": b'{"event_type": "order.paid", "payload": {"n": NaN}}',
-    "nested to the skies": b'{"event_type": "order.paid", "payload": ' + b'{"n":' * 5000 + b"1" + b"}" * 5001,
+    "not a number": b'{"event_type": "order.paid", "payload": {"n": NaN}}',
+    "nested too deeply": b'{"event_type": "order.paid", "payload": ' + b'{"n":' * 5000 + b"1" + b"}" * 5001,
 }
 
 
-async def test_what_cannot_be_read_back_is_not_taken(shop: Service, owner: Connection) -> None:
+async def test_an_unreadable_body_is_refused(shop: Service, owner: Connection) -> None:
     for name, content in UNREADABLE.items():
-        refused = await shop.ask("POST", "events", status=400, content=content)
-        assert (name, refused["mistakes"][0]["field"]) == (
+        problem = await shop.ask("POST", "events", status=400, content=content)
+        assert (name, problem["mistakes"][0]["field"]) == (
             name,
             "payload" if "beyond" in name or "UTF" in name or name == "NUL" else "body",
         )
@@ -105,20 +105,18 @@ async def test_what_cannot_be_read_back_is_not_taken(shop: Service, owner: Conne
     assert await owner.fetchval(COUNT) == 0
 
 
-async def test_what_one_of_a_batch_carries_is_its_own_affair(shop: Service, owner: Connection) -> None:
+async def test_an_unreadable_item_of_a_batch_fails_alone(shop: Service, owner: Connection) -> None:
     bad = [UNREADABLE["not UTF-8"], UNREADABLE["beyond numbers"], b'{"event_type": "\xff"}']
     content = b'{"events": [%s]}' % b",".join([b'{"event_type": "order.sent"}', *bad, b'{"event_type": "order.sent"}'])
 
     results = (await shop.ask("POST", "events/batch", content=content))["results"]
 
-    assert [each["status"] for each in results] == [202, 400, 400, 400, 202]
-    assert [each["detail"].partition(":")[0] for each in results[1:4]] == ["payload", "payload", "event"]
+    assert [result["status"] for result in results] == [202, 400, 400, 400, 202]
+    assert [result["detail"].partition(":")[0] for result in results[1:4]] == ["payload", "payload", "event"]
     assert await owner.fetchval(COUNT) == 2
 
 
-async def test_a_nul_in_one_of_a_batch_is_named_there_and_the_others_are_recorded(
-    shop: Service, owner: Connection
-) -> None:
+async def test_an_item_with_nul_fails_alone_and_names_its_field(shop: Service, owner: Connection) -> None:
     good = b'{"event_type": "order.sent", "payload": {"path": "C:\\\\u0000"}}'
     bad = [
         rb'{"event_type": "order.sent", "payload": {"deep": [{"n": "a\u0000b"}]}}',
@@ -131,14 +129,14 @@ async def test_a_nul_in_one_of_a_batch_is_named_there_and_the_others_are_recorde
 
     results = (await shop.ask("POST", "events/batch", content=content))["results"]
 
-    assert [each["status"] for each in results] == [202, 400, 400, 400, 400, 400, 202]
+    assert [result["status"] for result in results] == [202, 400, 400, 400, 400, 400, 202]
     fields = ["payload", "payload", "ordering_key", "event", "event"]
-    assert [each["detail"] for each in results[1:6]] == [f"{field}: {NUL_MESSAGE}" for field in fields]
+    assert [result["detail"] for result in results[1:6]] == [f"{field}: {NUL_MESSAGE}" for field in fields]
     assert await owner.fetchval(COUNT) == 2
 
 
-async def test_odd_but_good_json_arrives_as_it_was_meant(shop: Service) -> None:
-    """A key given twice counts as PostgreSQL counts it: the last time. Depth and digits come back whole."""
+async def test_unusual_valid_json_is_stored_unchanged(shop: Service) -> None:
+    """The last of duplicate keys counts, as in PostgreSQL; depth and digits are kept."""
     deep = b'{"n":' * 400 + b"1" + b"}" * 400
     digits = b'{"n": 12345678901234567890123, "n": 12345678901234567890124, "\xed\x95\x9c": "\\ud83d\\udc0e"}'
     content = b'{"events": [{"event_type": "no", "event_type": "a.deep", "target_service": "shop", "payload": %s}, '
@@ -153,66 +151,71 @@ async def test_odd_but_good_json_arrives_as_it_was_meant(shop: Service) -> None:
     assert len((await shop.ask("GET", "events"))["items"]) == 2
 
 
-async def test_a_payload_has_256_kibibytes_and_not_one_more(shop: Service, owner: Connection) -> None:
-    room = MAX_EVENT_PAYLOAD_BYTES - len(b'{"n": ""}')
+async def test_a_payload_has_at_most_256_kibibytes(shop: Service, owner: Connection) -> None:
+    max_text = MAX_EVENT_PAYLOAD_BYTES - len(b'{"n": ""}')
     body = '{"event_type": "order.paid", "payload": {"n": "%s"}}'
 
-    await shop.ask("POST", "events", status=202, content=body % ("x" * room))
-    refused = await shop.ask("POST", "events", status=413, content=body % ("x" * (room + 1)))
+    await shop.ask("POST", "events", status=202, content=body % ("x" * max_text))
+    problem = await shop.ask("POST", "events", status=413, content=body % ("x" * (max_text + 1)))
 
-    assert (refused["code"], MAX_EVENT_PAYLOAD_BYTES) == ("too_large", 262_144)
+    assert (problem["code"], MAX_EVENT_PAYLOAD_BYTES) == ("too_large", 262_144)
     assert await owner.fetchval(COUNT) == 1
 
 
-async def test_nobody_speaks_for_somebody_else(shop: Service, owner: Connection) -> None:
+async def test_a_service_cannot_publish_as_another_source(shop: Service, owner: Connection) -> None:
     await shop.publish(source_service="shop")
-    refused = await shop.publish(source_service="minu_find", status=403)
+    problem = await shop.publish(source_service="minu_find", status=403)
 
-    assert refused["code"] == "forbidden"
-    assert refused["detail"].startswith("source_service")
+    assert problem["code"] == "forbidden"
+    assert problem["detail"].startswith("source_service")
     assert await owner.fetchval(COUNT) == 1
 
 
-async def test_a_priority_may_be_a_word(shop: Service) -> None:
+async def test_a_priority_may_be_a_name(shop: Service) -> None:
     for word, number in (("critical", 1), ("high", 3), ("normal", 5), ("low", 7)):
         event = await shop.publish(priority=word)
         assert (await shop.show(event["id"]))["priority"] == number
 
 
-async def test_an_event_is_seen_by_those_it_concerns(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
+async def test_an_event_is_visible_to_source_targets_and_admins(
+    hub: Hub, web: httpx2.AsyncClient, shop: Service
+) -> None:
     target, receiver, stranger = [await come(hub, web, name) for name in ("target", "receiver", "stranger")]
     admin = await come(hub, web, "admin", "hub:admin", "write")
     await web.post("/v1/subscriptions", json={"event_types": ["order.*"]}, headers=receiver.headers)
     await web.post("/v1/subscriptions", json={"event_types": ["order.sent"]}, headers=target.headers)
-    one = (await shop.publish(target_service="target"))["id"]
-    to_all = (await shop.publish("order.sent"))["id"]
+    targeted = (await shop.publish(target_service="target"))["id"]
+    broadcast = (await shop.publish("order.sent"))["id"]
 
-    seen = {
-        who.name: [(await web.get(f"/v1/queue/events/{row}", headers=who.headers)).status_code for row in (one, to_all)]
-        for who in (shop, target, receiver, stranger, admin)
+    statuses = {
+        service.name: [
+            (await web.get(f"/v1/queue/events/{row}", headers=service.headers)).status_code
+            for row in (targeted, broadcast)
+        ]
+        for service in (shop, target, receiver, stranger, admin)
     }
-    assert seen == {
+    assert statuses == {
         "shop": [200, 200],
         "target": [200, 200],
         "receiver": [404, 200],
         "stranger": [404, 404],
         "admin": [200, 200],
     }
-    told = {
-        who.name: {each["target_service"] for each in (await who.show(to_all))["deliveries"]}
-        for who in (shop, receiver, admin)
+    deliveries = {
+        service.name: {item["target_service"] for item in (await service.show(broadcast))["deliveries"]}
+        for service in (shop, receiver, admin)
     }
-    assert told == {"shop": {"target", "receiver"}, "receiver": {"receiver"}, "admin": {"target", "receiver"}}
+    assert deliveries == {"shop": {"target", "receiver"}, "receiver": {"receiver"}, "admin": {"target", "receiver"}}
     listed = {
-        who.name: sorted(each["target_service"] or "" for each in (await who.ask("GET", "events"))["items"])
-        for who in (target, receiver, stranger)
+        service.name: sorted(item["target_service"] or "" for item in (await service.ask("GET", "events"))["items"])
+        for service in (target, receiver, stranger)
     }
     assert listed == {"target": ["target", "target"], "receiver": ["receiver"], "stranger": []}
     await stranger.show(str(uuid4()), status=404)
     assert (await stranger.ask("GET", "events/7", status=400))["mistakes"][0]["field"] == "id"
 
 
-async def test_an_event_tells_its_story_but_an_operators_note_only_to_operators(
+async def test_the_trace_shows_resolution_notes_only_to_admins(
     hub: Hub, web: httpx2.AsyncClient, shop: Service, owner: Connection
 ) -> None:
     admin = await come(hub, web, "admin", "write", "hub:admin")
@@ -222,27 +225,27 @@ async def test_an_event_tells_its_story_but_an_operators_note_only_to_operators(
     async with hub.transaction() as tx:
         await resolve_dead_letter(tx, letter, MINA, "between us")
 
-    told, whole = await shop.show(event), await admin.show(event)
+    service_view, admin_view = await shop.show(event), await admin.show(event)
 
     died = f"moved to the dead letters: no such order; dead letter {letter}"
-    assert [(each["kind"], each["says"]) for each in told["trace"]] == [
+    assert [(entry["kind"], entry["says"]) for entry in service_view["trace"]] == [
         ("published", "order.paid published by shop for shop"),
         ("failed", "attempt 1 by pull:shop failed: no such order"),
         ("died", died),
         ("resolved", "dead letter resolved by operator:mina"),
     ]
-    assert whole["trace"][-1]["says"] == "dead letter resolved by operator:mina: between us"
-    assert [each["at"] for each in told["trace"]] == sorted(each["at"] for each in told["trace"])
+    assert admin_view["trace"][-1]["says"] == "dead letter resolved by operator:mina: between us"
+    assert [entry["at"] for entry in service_view["trace"]] == sorted(entry["at"] for entry in service_view["trace"])
 
 
-async def test_a_list_is_filtered_and_comes_in_pages(shop: Service) -> None:
+async def test_a_list_has_filters_and_pages(shop: Service) -> None:
     types = [f"order.n{number % 2}" for number in range(5)]
-    await shop.batch(*({"event_type": each, "target_service": "shop"} for each in types), {"event_type": "order_n0"})
+    await shop.batch(*({"event_type": item, "target_service": "shop"} for item in types), {"event_type": "order_n0"})
     claimed = (await shop.claim(limit=1))[0]
     await shop.nack(claimed, outcome="dead")
 
     async def listed(**query: Any) -> list[str]:
-        return [each["event_type"] for each in (await shop.ask("GET", "events", params=query))["items"]]
+        return [item["event_type"] for item in (await shop.ask("GET", "events", params=query))["items"]]
 
     assert await listed() == ["order_n0", *types[::-1]]
     assert await listed(type="order.*") == types[::-1]
@@ -251,20 +254,20 @@ async def test_a_list_is_filtered_and_comes_in_pages(shop: Service) -> None:
     assert await listed(status="failed") == [claimed["event_type"]]
     assert await listed(target="shop", status="completed") == []
     assert await listed(source="shop", type="%") == []
-    seen: list[str] = []
+    ids: list[str] = []
     page = await shop.ask("GET", "events", params={"limit": 4})
     while True:
-        seen += [each["id"] for each in page["items"]]
+        ids += [item["id"] for item in page["items"]]
         if page["cursor"] is None:
             break
         page = await shop.ask("GET", "events", params={"limit": 4, "cursor": page["cursor"]})
-    assert len(seen) == len({*seen}) == 6
+    assert len(ids) == len({*ids}) == 6
     for wrong in ({"status": "lost"}, {"limit": 0}, {"limit": 101}, {"cursor": "x"}, {"surprise": "1"}):
-        refused = await shop.ask("GET", "events", status=400, params=wrong)
-        assert [each["field"] for each in refused["mistakes"]] == [*wrong]
+        problem = await shop.ask("GET", "events", status=400, params=wrong)
+        assert [item["field"] for item in problem["mistakes"]] == [*wrong]
 
 
-CROWD = """
+INSERT_MANY = """
 insert into public.event_queue (id, event_type, source_service, target_service, status, created_at)
 select pabal.uuid7(), 'order.paid', s, t, 'cancelled', pabal.now()
 from unnest('{shop,target}'::text[]) s, unnest('{shop,target}'::text[]) t, generate_series(1, 10000)
@@ -272,31 +275,31 @@ where s <> t
 """
 
 
-async def test_what_is_rare_is_looked_for_page_by_page_and_found(
+async def test_a_rare_event_is_found_after_several_empty_pages(
     hub: Hub, web: httpx2.AsyncClient, shop: Service, owner: Connection
 ) -> None:
     target = await come(hub, web, "target", "events:read")
     admin = await come(hub, web, "admin", "hub:admin", "events:read")
     rare = (await shop.publish("cart.lost", target_service="target"))["id"]
-    await owner.execute(CROWD)
+    await owner.execute(INSERT_MANY)
 
-    for who in (shop, target, admin):
-        query, looks = {"type": "cart.lost"}, 0
+    for service in (shop, target, admin):
+        query, pages = {"type": "cart.lost"}, 0
         while True:
-            page = await who.ask("GET", "events", params=query)
-            looks += 1
+            page = await service.ask("GET", "events", params=query)
+            pages += 1
             if page["items"] or page["cursor"] is None:
                 break
             query |= {"cursor": page["cursor"]}
-        assert [each["id"] for each in page["items"]] == [rare]
-        assert looks > 1, "no look goes through all of them"
+        assert [item["id"] for item in page["items"]] == [rare]
+        assert pages > 1, "a page must not scan all rows"
 
 
-async def test_each_door_asks_for_its_own_permission(hub: Hub, web: httpx2.AsyncClient) -> None:
+async def test_each_endpoint_requires_its_permission(hub: Hub, web: httpx2.AsyncClient) -> None:
     reader = await come(hub, web, "reader", "events:read")
 
     await reader.ask("GET", "events")
     for method, path in (("POST", "events"), ("POST", "events/batch"), ("POST", "claim"), ("POST", "ack")):
-        refused = await reader.ask(method, path, status=403, json={})
-        assert refused["code"] == "insufficient_scope"
+        problem = await reader.ask(method, path, status=403, json={})
+        assert problem["code"] == "insufficient_scope"
     assert (await web.get("/v1/queue/events", headers=bearer("nonsense"))).status_code == 401

@@ -1,4 +1,4 @@
-"""The doors of subscriptions, as a service uses them."""
+"""The subscription endpoints, as a service uses them."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
@@ -18,7 +18,7 @@ from support.receiver import Receiver, answers, receiver
 
 pytestmark = pytest.mark.anyio
 
-DOOR = "/v1/subscriptions"
+PATH = "/v1/subscriptions"
 
 
 @pytest.fixture
@@ -27,139 +27,139 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def there() -> AsyncGenerator[Receiver]:
-    async with receiver() as one:
-        yield one
+async def endpoint() -> AsyncGenerator[Receiver]:
+    async with receiver() as server:
+        yield server
 
 
-class Service:
-    """A service at the doors, with its token."""
+class SubscriptionClient:
+    """A client of the subscription endpoints with the token of a service."""
 
-    def __init__(self, minu: Enrolled, token: str) -> None:
-        self.name = minu.name
-        self._web = minu.web
+    def __init__(self, enrolled: Enrolled, token: str) -> None:
+        self.name = enrolled.name
+        self._web = enrolled.web
         self._header = bearer(token)
 
-    async def ask(self, method: str, path: str = "", status: int = 200, **how: Any) -> Any:
-        answer = await self._web.request(method, f"{DOOR}{path}", headers=self._header, **how)
-        assert answer.status_code == status, answer.text
-        return answer.json() if answer.content else None
+    async def call(self, method: str, path: str = "", status: int = 200, **options: Any) -> Any:
+        response = await self._web.request(method, f"{PATH}{path}", headers=self._header, **options)
+        assert response.status_code == status, response.text
+        return response.json() if response.content else None
 
-    async def mistakes(self, method: str, path: str = "", **brought: Any) -> list[tuple[str, str]]:
-        refused = await self.ask(method, path, 400, json=brought)
-        return [(each["field"], each["why"]) for each in refused["mistakes"]]
+    async def field_errors(self, method: str, path: str = "", **body: Any) -> list[tuple[str, str]]:
+        problem = await self.call(method, path, 400, json=body)
+        return [(error["field"], error["why"]) for error in problem["mistakes"]]
 
 
-async def come(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> Service:
-    minu = await enrol(hub, web, name, *permissions)
-    return Service(minu, (await minu.tokens())["access_token"])
+async def register_client(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> SubscriptionClient:
+    enrolled = await enrol(hub, web, name, *permissions)
+    return SubscriptionClient(enrolled, (await enrolled.tokens())["access_token"])
 
 
 @pytest.fixture
-async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "shop", "write")
+async def shop(hub: Hub, web: httpx2.AsyncClient) -> SubscriptionClient:
+    return await register_client(hub, web, "shop", "write")
 
 
-async def test_a_life(shop: Service, there: Receiver) -> None:
-    added = await shop.ask(
-        "POST", status=201, json={"event_types": ["order.*"], "url": there.url, "timeout_seconds": 3}
+async def test_the_lifecycle_of_a_subscription(shop: SubscriptionClient, endpoint: Receiver) -> None:
+    added = await shop.call(
+        "POST", status=201, json={"event_types": ["order.*"], "url": endpoint.url, "timeout_seconds": 3}
     )
-    one = f"/{added['id']}"
-    shown = await shop.ask("GET", one)
+    path = f"/{added['id']}"
+    shown = await shop.call("GET", path)
 
     secret = added.pop("secret")
     assert secret.startswith("whsec_")
     assert shown == added
     assert (shown["service_name"], shown["mode"], shown["event_types"]) == ("shop", "push", ["order.*"])
-    assert (shown["url"], shown["timeout_seconds"], shown["paused_at"]) == (there.url, 3, None)
+    assert (shown["url"], shown["timeout_seconds"], shown["paused_at"]) == (endpoint.url, 3, None)
 
-    changed = await shop.ask("PATCH", one, json={"event_types": ["cart.*"], "description": "bills"})
-    assert (changed["event_types"], changed["description"], changed["url"]) == (["cart.*"], "bills", there.url)
-    assert (await shop.ask("PATCH", one, json={"description": None}))["description"] is None
-    assert (await shop.ask("PATCH", one, json={}))["event_types"] == ["cart.*"]
+    changed = await shop.call("PATCH", path, json={"event_types": ["cart.*"], "description": "bills"})
+    assert (changed["event_types"], changed["description"], changed["url"]) == (["cart.*"], "bills", endpoint.url)
+    assert (await shop.call("PATCH", path, json={"description": None}))["description"] is None
+    assert (await shop.call("PATCH", path, json={}))["event_types"] == ["cart.*"]
 
-    paused = await shop.ask("POST", f"{one}/pause")
+    paused = await shop.call("POST", f"{path}/pause")
     assert paused["paused_at"] is not None
-    assert (await shop.ask("POST", f"{one}/pause"))["paused_at"] == paused["paused_at"]
-    assert (await shop.ask("POST", f"{one}/resume"))["paused_at"] is None
+    assert (await shop.call("POST", f"{path}/pause"))["paused_at"] == paused["paused_at"]
+    assert (await shop.call("POST", f"{path}/resume"))["paused_at"] is None
 
-    rotated = await shop.ask("POST", f"{one}/rotate-secret")
+    rotated = await shop.call("POST", f"{path}/rotate-secret")
     assert rotated["secret"] not in {None, secret}
     assert rotated["previous_secret_until"] is not None
-    assert "secret" not in await shop.ask("GET", one)
+    assert "secret" not in await shop.call("GET", path)
 
-    await shop.ask("DELETE", one, 204)
-    await shop.ask("GET", one, 404)
-    assert await shop.ask("GET") == {"items": [], "cursor": None}
+    await shop.call("DELETE", path, 204)
+    await shop.call("GET", path, 404)
+    assert await shop.call("GET") == {"items": [], "cursor": None}
 
 
-async def test_a_test_goes_out_at_once_and_says_what_came_back(shop: Service, there: Receiver) -> None:
-    added = await shop.ask("POST", status=201, json={"event_types": ["order.*"], "url": there.url})
-    one = f"/{added['id']}"
-    await shop.ask("POST", f"{one}/pause")
+async def test_a_test_push_is_sent_at_once_and_returns_its_result(shop: SubscriptionClient, endpoint: Receiver) -> None:
+    added = await shop.call("POST", status=201, json={"event_types": ["order.*"], "url": endpoint.url})
+    path = f"/{added['id']}"
+    await shop.call("POST", f"{path}/pause")
 
-    assert await shop.ask("POST", f"{one}/test") == {"delivered": True, "error": None, "error_code": None}
-    [request] = there.requests
-    told = Webhook(added["secret"]).verify(request.body, dict(request.headers))
-    assert (told["event_type"], told["source_service"], told["target_service"]) == ("pabal.test", "hub", "shop")
-    assert told["id"] == told["origin_id"] == request.headers["webhook-id"]
+    assert await shop.call("POST", f"{path}/test") == {"delivered": True, "error": None, "error_code": None}
+    [request] = endpoint.requests
+    event = Webhook(added["secret"]).verify(request.body, dict(request.headers))
+    assert (event["event_type"], event["source_service"], event["target_service"]) == ("pabal.test", "hub", "shop")
+    assert event["id"] == event["origin_id"] == request.headers["webhook-id"]
 
-    there.mood = answers(500, b"oh no")
-    assert await shop.ask("POST", f"{one}/test") == {
+    endpoint.mood = answers(500, b"oh no")
+    assert await shop.call("POST", f"{path}/test") == {
         "delivered": False,
         "error": "HTTP 500: oh no",
         "error_code": "http_500",
     }
-    there.mood = answers(410)
-    assert (await shop.ask("POST", f"{one}/test"))["error"] == "HTTP 410"
-    shown = await shop.ask("GET", one)
+    endpoint.mood = answers(410)
+    assert (await shop.call("POST", f"{path}/test"))["error"] == "HTTP 410"
+    shown = await shop.call("GET", path)
     assert (shown["failures"], shown["disabled_at"]) == (0, None)
 
 
-async def test_tests_are_ten_a_minute_for_each_subscription(
-    shop: Service, there: Receiver, travel: Callable[[timedelta], Awaitable[None]]
+async def test_each_subscription_allows_ten_test_pushes_a_minute(
+    shop: SubscriptionClient, endpoint: Receiver, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
-    added = [await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url}) for _ in range(2)]
-    one, other = (f"/{each['id']}/test" for each in added)
+    added = [await shop.call("POST", status=201, json={"event_types": ["*"], "url": endpoint.url}) for _ in range(2)]
+    first, second = (f"/{item['id']}/test" for item in added)
     for _ in range(10):
-        await shop.ask("POST", one)
+        await shop.call("POST", first)
 
-    refused = await shop.ask("POST", one, 429)
+    problem = await shop.call("POST", first, 429)
 
-    assert refused["detail"].startswith("too many tests of this subscription; try again in ")
-    assert len(there.requests) == 10
-    assert (await shop.ask("POST", other))["delivered"]
+    assert problem["detail"].startswith("too many tests of this subscription; try again in ")
+    assert len(endpoint.requests) == 10
+    assert (await shop.call("POST", second))["delivered"]
     await travel(timedelta(seconds=6))
-    assert (await shop.ask("POST", one))["delivered"]
+    assert (await shop.call("POST", first))["delivered"]
 
 
 async def test_a_test_push_with_an_undecryptable_secret_says_to_rotate_it(
-    shop: Service, there: Receiver, database_urls: DatabaseUrls
+    shop: SubscriptionClient, endpoint: Receiver, database_urls: DatabaseUrls
 ) -> None:
-    added = await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url})
+    added = await shop.call("POST", status=201, json={"event_types": ["*"], "url": endpoint.url})
     assert database_urls.direct
     async with connected(database_urls.direct) as owner:
         await owner.execute("update pabal.subscriptions set secret = replace(secret, 'v1.', 'v1.lost-')")
 
-    refused = await shop.ask("POST", f"/{added['id']}/test", 409)
+    problem = await shop.call("POST", f"/{added['id']}/test", 409)
 
-    assert refused["detail"].endswith("Rotate the secret")
-    assert there.requests == []
-    await shop.ask("POST", f"/{added['id']}/rotate-secret")
-    assert (await shop.ask("POST", f"/{added['id']}/test"))["delivered"]
+    assert problem["detail"].endswith("Rotate the secret")
+    assert endpoint.requests == []
+    await shop.call("POST", f"/{added['id']}/rotate-secret")
+    assert (await shop.call("POST", f"/{added['id']}/test"))["delivered"]
 
 
-async def test_push_actions_on_a_pull_subscription_return_409(shop: Service) -> None:
-    added = await shop.ask("POST", status=201, json={"event_types": ["*"]})
+async def test_push_actions_on_a_pull_subscription_return_409(shop: SubscriptionClient) -> None:
+    added = await shop.call("POST", status=201, json={"event_types": ["*"]})
 
     assert (added["mode"], added["url"], added["secret"]) == ("pull", None, None)
-    for deed, told in {
+    for action, detail in {
         "pause": "A pull subscription cannot be paused: stop pulling instead",
         "resume": "A pull subscription cannot be resumed: pull instead",
         "rotate-secret": "A pull subscription has no secret",
         "test": "Only a push subscription can be tested",
     }.items():
-        assert (await shop.ask("POST", f"/{added['id']}/{deed}", 409))["detail"] == told
+        assert (await shop.call("POST", f"/{added['id']}/{action}", 409))["detail"] == detail
 
 
 @pytest.mark.parametrize(
@@ -175,22 +175,22 @@ async def test_push_actions_on_a_pull_subscription_return_409(shop: Service) -> 
         "https://2130706433/",
     ],
 )
-async def test_an_address_we_would_not_go_to_is_refused_by_its_field(shop: Service, there: Receiver, url: str) -> None:
-    added = await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url})
+async def test_a_forbidden_url_is_refused(shop: SubscriptionClient, endpoint: Receiver, url: str) -> None:
+    added = await shop.call("POST", status=201, json={"event_types": ["*"], "url": endpoint.url})
 
-    for made in (
-        await shop.mistakes("POST", event_types=["*"], url=url),
-        await shop.mistakes("PATCH", f"/{added['id']}", url=url),
+    for errors in (
+        await shop.field_errors("POST", event_types=["*"], url=url),
+        await shop.field_errors("PATCH", f"/{added['id']}", url=url),
     ):
-        [(field, why)] = made
+        [(field, why)] = errors
         assert field == "url"
         assert url not in why
-    assert len((await shop.ask("GET"))["items"]) == 1
-    assert (await shop.ask("GET", f"/{added['id']}"))["url"] == there.url
+    assert len((await shop.call("GET"))["items"]) == 1
+    assert (await shop.call("GET", f"/{added['id']}"))["url"] == endpoint.url
 
 
 @pytest.mark.parametrize(
-    ("brought", "field"),
+    ("body", "field"),
     [
         ({}, "event_types"),
         ({"event_types": []}, "event_types"),
@@ -205,59 +205,59 @@ async def test_an_address_we_would_not_go_to_is_refused_by_its_field(shop: Servi
         ({"event_types": ["*"], "secret": "whsec_mine"}, "secret"),
     ],
 )
-async def test_a_mistake_is_named(shop: Service, brought: dict[str, Any], field: str) -> None:
-    assert [each for each, _ in await shop.mistakes("POST", **brought)] == [field]
+async def test_an_invalid_field_is_named(shop: SubscriptionClient, body: dict[str, Any], field: str) -> None:
+    assert [name for name, _ in await shop.field_errors("POST", **body)] == [field]
 
 
 async def test_a_subscription_of_another_service_is_not_found(
-    hub: Hub, web: httpx2.AsyncClient, shop: Service, there: Receiver
+    hub: Hub, web: httpx2.AsyncClient, shop: SubscriptionClient, endpoint: Receiver
 ) -> None:
-    added = await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url})
-    other = await come(hub, web, "other", "write")
-    one = f"/{added['id']}"
-    nobodys = f"/{new_id()}"
+    added = await shop.call("POST", status=201, json={"event_types": ["*"], "url": endpoint.url})
+    other = await register_client(hub, web, "other", "write")
+    existing = f"/{added['id']}"
+    unknown = f"/{new_id()}"
 
     for method, path in [
         ("GET", ""),
         ("PATCH", ""),
         ("DELETE", ""),
-        *(("POST", f"/{deed}") for deed in ("pause", "resume", "test", "rotate-secret")),
+        *(("POST", f"/{action}") for action in ("pause", "resume", "test", "rotate-secret")),
     ]:
-        how: dict[str, Any] = {"json": {}} if method == "PATCH" else {}
-        theirs = await other.ask(method, one + path, 404, **how)
-        missing = await other.ask(method, nobodys + path, 404, **how)
-        assert theirs["detail"].replace(one[1:], "") == missing["detail"].replace(nobodys[1:], "")
-    assert there.requests == []
-    assert (await other.ask("GET"))["items"] == []
-    assert (await other.ask("GET", "?service=shop"))["items"] == []
-    refused = await other.ask("POST", status=403, json={"event_types": ["*"], "service_name": "shop"})
-    assert refused["detail"] == "service_name: the token belongs to other"
+        options: dict[str, Any] = {"json": {}} if method == "PATCH" else {}
+        theirs = await other.call(method, existing + path, 404, **options)
+        missing = await other.call(method, unknown + path, 404, **options)
+        assert theirs["detail"].replace(existing[1:], "") == missing["detail"].replace(unknown[1:], "")
+    assert endpoint.requests == []
+    assert (await other.call("GET"))["items"] == []
+    assert (await other.call("GET", "?service=shop"))["items"] == []
+    problem = await other.call("POST", status=403, json={"event_types": ["*"], "service_name": "shop"})
+    assert problem["detail"] == "service_name: the token belongs to other"
 
 
-async def test_who_looks_after_the_hub_sees_all_and_acts_for_others(
-    hub: Hub, web: httpx2.AsyncClient, shop: Service, there: Receiver
+async def test_an_admin_sees_and_manages_all_subscriptions(
+    hub: Hub, web: httpx2.AsyncClient, shop: SubscriptionClient, endpoint: Receiver
 ) -> None:
-    added = await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url})
-    keeper = await come(hub, web, "keeper", "events:consume", "hub:admin")
+    added = await shop.call("POST", status=201, json={"event_types": ["*"], "url": endpoint.url})
+    admin = await register_client(hub, web, "keeper", "events:consume", "hub:admin")
 
-    made = await keeper.ask("POST", status=201, json={"event_types": ["cart.*"], "service_name": "shop"})
-    assert (await keeper.ask("POST", f"/{added['id']}/pause"))["paused_at"] is not None
-    assert [each["id"] for each in (await keeper.ask("GET", "?service=shop"))["items"]] == [added["id"], made["id"]]
-    assert len((await shop.ask("GET"))["items"]) == 2
-    assert await keeper.mistakes("POST", event_types=["*"], service_name="nobody") == [
+    created = await admin.call("POST", status=201, json={"event_types": ["cart.*"], "service_name": "shop"})
+    assert (await admin.call("POST", f"/{added['id']}/pause"))["paused_at"] is not None
+    assert [item["id"] for item in (await admin.call("GET", "?service=shop"))["items"]] == [added["id"], created["id"]]
+    assert len((await shop.call("GET"))["items"]) == 2
+    assert await admin.field_errors("POST", event_types=["*"], service_name="nobody") == [
         ("service_name", "No such service: nobody")
     ]
 
 
-async def test_a_list_comes_in_pages(shop: Service) -> None:
-    made = [(await shop.ask("POST", status=201, json={"event_types": [f"t{n}"]}))["id"] for n in range(5)]
-    found: list[UUID] = []
+async def test_subscriptions_are_listed_in_pages(shop: SubscriptionClient) -> None:
+    expected = [(await shop.call("POST", status=201, json={"event_types": [f"t{n}"]}))["id"] for n in range(5)]
+    ids: list[UUID] = []
     query: dict[str, Any] = {"limit": 2}
     while True:
-        page = await shop.ask("GET", params=query)
-        found += [each["id"] for each in page["items"]]
+        page = await shop.call("GET", params=query)
+        ids += [item["id"] for item in page["items"]]
         if page["cursor"] is None:
             break
         query["cursor"] = page["cursor"]
 
-    assert found == made
+    assert ids == expected

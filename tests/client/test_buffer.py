@@ -1,4 +1,4 @@
-"""The buffer: batches by size and by time, callers who wait when it is full, and an answer for every event."""
+"""The buffer: batches by size and time, backpressure when it is full, and a result for every event."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from support.wait import until
 pytestmark = pytest.mark.anyio
 
 Publish = Callable[..., Awaitable[Awaitable[UUID]]]
-"""Puts an event into the buffer; what it gives brings the event's id."""
+"""Adds an event to the buffer; the inner awaitable returns its id."""
 Buffering = Callable[..., AbstractAsyncContextManager[Publish]]
 
 HOUR = 3600.0
@@ -30,47 +30,47 @@ TOKEN = answers(200, b'{"access_token": "a", "expires_in": 3600}')
 
 @pytest.fixture
 def buffering(kind: str) -> Buffering:
-    """Both buffers under the same sentences: the one that waits is given a thread for each call."""
+    """Opens the async or the sync buffer; each call of the sync one runs in a thread."""
 
     @asynccontextmanager
-    async def opened(address: HubAddress, **how: Any) -> AsyncGenerator[Publish]:
+    async def opened(address: HubAddress, **options: Any) -> AsyncGenerator[Publish]:
         if kind == "async":
-            async with address.client(timeout=5.0) as client, client.buffer(**how) as buffer:
+            async with address.client(timeout=5.0) as client, client.buffer(**options) as buffer:
                 yield buffer.publish
             return
         with Client(address.url, address.service, address.secret, timeout=5.0) as client:
-            waiting = client.buffer(**how)
-            waiting.__enter__()
+            sync_buffer = client.buffer(**options)
+            sync_buffer.__enter__()
 
-            async def publish(*given: Any, **named: Any) -> Awaitable[UUID]:
-                return asyncio.wrap_future(await asyncio.to_thread(waiting.publish, *given, **named))
+            async def publish(*args: Any, **kwargs: Any) -> Awaitable[UUID]:
+                return asyncio.wrap_future(await asyncio.to_thread(sync_buffer.publish, *args, **kwargs))
 
             try:
                 yield publish
             finally:
-                await asyncio.to_thread(waiting.close)
+                await asyncio.to_thread(sync_buffer.close)
 
     return opened
 
 
 @pytest.fixture
-async def there() -> AsyncGenerator[Receiver]:
-    async with receiver() as one:
-        one.script.append(TOKEN)
-        yield one
+async def server() -> AsyncGenerator[Receiver]:
+    async with receiver() as fake:
+        fake.script.append(TOKEN)
+        yield fake
 
 
 @pytest.fixture
-def address(there: Receiver) -> HubAddress:
-    return HubAddress(f"http://127.0.0.1:{there.port}", "shop", "pbs_secret")
+def address(server: Receiver) -> HubAddress:
+    return HubAddress(f"http://127.0.0.1:{server.port}", "shop", "pbs_secret")
 
 
 def accepts(count: int) -> Mood:
     return answers(200, json.dumps({"results": [{"status": 202, "id": str(uuid4())} for _ in range(count)]}).encode())
 
 
-def sizes(there: Receiver) -> list[int]:
-    return [len(json.loads(request.body)["events"]) for request in there.requests[1:]]
+def sizes(server: Receiver) -> list[int]:
+    return [len(json.loads(request.body)["events"]) for request in server.requests[1:]]
 
 
 async def test_everything_is_published_in_order_when_the_block_ends(
@@ -86,47 +86,49 @@ async def test_everything_is_published_in_order_when_the_block_ends(
     assert [json.loads(row["payload"])["n"] for row in rows] == [*range(1500)]
 
 
-async def test_a_batch_is_sent_when_it_is_full(buffering: Buffering, there: Receiver, address: HubAddress) -> None:
-    there.mood = accepts(1000)
+async def test_a_batch_is_sent_when_it_is_full(buffering: Buffering, server: Receiver, address: HubAddress) -> None:
+    server.mood = accepts(1000)
     async with buffering(address, flush_interval=HOUR) as publish:
         for _ in range(999):
             await publish("a.b")
-        assert len(there.requests) == 0
+        assert len(server.requests) == 0
         future = await publish("a.b")
         async with asyncio.timeout(PATIENCE):
             await future
 
-        assert sizes(there) == [1000]
+        assert sizes(server) == [1000]
 
 
 async def test_a_batch_is_sent_after_the_flush_interval(
-    buffering: Buffering, there: Receiver, address: HubAddress
+    buffering: Buffering, server: Receiver, address: HubAddress
 ) -> None:
-    there.mood = accepts(1)
+    server.mood = accepts(1)
     async with buffering(address, flush_interval=0.01) as publish:
         await (await publish("a.b"))
 
-        assert sizes(there) == [1]
+        assert sizes(server) == [1]
 
 
-async def test_a_full_buffer_makes_its_callers_wait(buffering: Buffering, there: Receiver, address: HubAddress) -> None:
+async def test_a_full_buffer_makes_its_callers_wait(
+    buffering: Buffering, server: Receiver, address: HubAddress
+) -> None:
     release = asyncio.Event()
-    there.mood = slow(release, accepts(3))
+    server.mood = slow(release, accepts(3))
     async with buffering(address, max_events=3, flush_interval=HOUR) as publish:
         for _ in range(3):
             await publish("a.b")
-        await there.received(2)
+        await server.received(2)
         fourth = asyncio.ensure_future(publish("a.b"))
         try:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await asyncio.shield(fourth)
         finally:
-            there.mood = accepts(1)
+            server.mood = accepts(1)
             release.set()
         await fourth
 
-    assert sizes(there) == [3, 1]
+    assert sizes(server) == [3, 1]
 
 
 async def test_each_future_has_the_result_of_its_own_event(buffering: Buffering, shop: HubAddress) -> None:
@@ -174,23 +176,23 @@ async def test_a_lost_response_does_not_publish_twice(
 
 
 async def test_the_buffer_retries_while_the_hub_is_unavailable(
-    buffering: Buffering, there: Receiver, address: HubAddress
+    buffering: Buffering, server: Receiver, address: HubAddress
 ) -> None:
     away = answers(503, headers={"retry-after": "0"})
-    there.script.extend([away] * 5)  # as often as one call is repeated by itself
-    there.mood = accepts(1)
+    server.script.extend([away] * 5)  # as many as one call retries by itself
+    server.mood = accepts(1)
     async with buffering(address, flush_interval=0.01) as publish:
         future = await publish("a.b")
 
     assert isinstance(await future, UUID)
-    assert len({request.body for request in there.requests[1:]}) == 1
-    assert len(there.requests) == 7
+    assert len({request.body for request in server.requests[1:]}) == 1
+    assert len(server.requests) == 7
 
 
 async def test_a_future_fails_if_the_hub_stays_unavailable(
-    buffering: Buffering, there: Receiver, address: HubAddress
+    buffering: Buffering, server: Receiver, address: HubAddress
 ) -> None:
-    there.mood = answers(503, headers={"retry-after": "0"})
+    server.mood = answers(503, headers={"retry-after": "0"})
     async with buffering(address, flush_interval=0.01, retry_timeout=0.0) as publish:
         future = await publish("a.b")
 
@@ -206,14 +208,14 @@ async def test_a_closed_buffer_refuses_events(buffering: Buffering, shop: HubAdd
         await publish("a.b")
 
 
-async def test_futures_fail_if_the_buffer_is_cancelled(there: Receiver, address: HubAddress) -> None:
-    there.mood = hangs
+async def test_futures_fail_if_the_buffer_is_cancelled(server: Receiver, address: HubAddress) -> None:
+    server.mood = hangs
     futures: list[Awaitable[UUID]] = []
 
     async def program() -> None:
         async with address.client() as client, client.buffer(flush_interval=0.01) as buffer:
             futures.append(await buffer.publish("a.b"))
-            await there.received(2)
+            await server.received(2)
             futures.append(await buffer.publish("a.b"))
 
     running = asyncio.create_task(program())

@@ -1,4 +1,4 @@
-"""The clients in front of a real hub: every sentence holds for the one that awaits and the one that waits."""
+"""Both clients with a real hub: each test runs with the async and the sync one."""
 
 import asyncio
 import logging
@@ -62,7 +62,7 @@ async def test_a_receipt_can_be_settled_once(connect: Connect, shop: HubAddress,
     assert len(story["dead_letters"]) == 1
 
 
-async def test_times_and_ids_are_written_as_they_are(connect: Connect, shop: HubAddress, billing: HubAddress) -> None:
+async def test_times_and_ids_are_serialized(connect: Connect, shop: HubAddress, billing: HubAddress) -> None:
     later, order = datetime.now(UTC) + timedelta(hours=1), uuid4()
     async with connect(shop) as seller, connect(billing) as payer:
         published = await seller.publish("order.placed", {"order": order}, target_service="billing", deliver_at=later)
@@ -84,7 +84,7 @@ async def test_an_event_can_be_cancelled(connect: Connect, shop: HubAddress, bil
             await seller.cancel(published.id)
 
 
-async def test_many_keep_their_order_and_a_bad_one_fails_alone(
+async def test_publish_many_keeps_the_order_and_an_invalid_event_fails_alone(
     connect: Connect, shop: HubAddress, billing: HubAddress
 ) -> None:
     events: list[dict[str, Any]] = [
@@ -107,7 +107,7 @@ async def test_many_keep_their_order_and_a_bad_one_fails_alone(
     assert ids == sorted(ids), "recorded in another order"
 
 
-async def test_many_that_are_large_go_in_several_calls(connect: Connect, shop: HubAddress) -> None:
+async def test_publish_many_splits_large_batches(connect: Connect, shop: HubAddress) -> None:
     large = {"event_type": "a.b", "payload": {"text": "x" * 250_000}}
     huge = {"event_type": "a.b", "payload": {"text": "x" * 2_000_000}}
 
@@ -183,15 +183,17 @@ async def test_a_revoked_token_is_renewed_and_the_caller_sees_nothing(
     assert issued == 2, "twenty callers, one renewal"
 
 
-async def test_a_secret_stays_secret(connect: Connect, shop: HubAddress, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_are_not_in_reprs_errors_or_logs(
+    connect: Connect, shop: HubAddress, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
-    told: list[str] = []
+    texts: list[str] = []
     async with connect(shop) as seller:
         await seller.publish("order.placed")
-        told.append(repr(vars(seller)) + repr(seller) + repr(vars(getattr(seller, "client", seller))))
+        texts.append(repr(vars(seller)) + repr(seller) + repr(vars(getattr(seller, "client", seller))))
         with pytest.raises(ClientError) as error:
             await seller.get_event("../nowhere")
-        told.append(repr(error.value) + str(error.value))
+        texts.append(repr(error.value) + str(error.value))
     for address, secret, kind in (
         ("http://127.0.0.1:1", shop.secret, HubUnavailableError),
         (shop.url, "wrong-secret", AuthenticationError),
@@ -199,9 +201,9 @@ async def test_a_secret_stays_secret(connect: Connect, shop: HubAddress, caplog:
         async with connect(HubAddress(address, "shop", secret)) as seller:
             with pytest.raises(kind) as error:
                 await seller.publish("order.placed")
-            told.append(repr(error.value) + str(error.value))
+            texts.append(repr(error.value) + str(error.value))
 
-    said = "".join(told) + caplog.text
-    assert "ConnectError" in said
-    assert shop.url in said
-    assert [each for each in (shop.secret, "wrong-secret", "eyJ", "pbr_") if each in said] == []
+    output = "".join(texts) + caplog.text
+    assert "ConnectError" in output
+    assert shop.url in output
+    assert [value for value in (shop.secret, "wrong-secret", "eyJ", "pbr_") if value in output] == []

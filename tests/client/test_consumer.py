@@ -1,4 +1,4 @@
-"""Consuming: as many as there are hands, leases that are kept, and nothing left lying."""
+"""Consuming: concurrency, lease extension, shutdown and network errors."""
 
 import asyncio
 import threading
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def consuming(
-    address: HubAddress, handle: Callable[[PulledEvent], Any], **how: Any
+async def run_consumer(
+    address: HubAddress, handle: Callable[[PulledEvent], Any], **options: Any
 ) -> AsyncGenerator[asyncio.Event]:
-    """A consumer for as long as a block lasts; the event stops it."""
+    """Run a consumer during a block; the yielded event stops it."""
     stop = asyncio.Event()
     async with address.client() as client:
-        task = asyncio.create_task(client.consume(handle, stop=stop, wait=0.2, **how))
+        task = asyncio.create_task(client.consume(handle, stop=stop, wait=0.2, **options))
         try:
             yield stop
         finally:
@@ -37,7 +37,7 @@ async def consuming(
             await task
 
 
-async def put(address: HubAddress, many: int = 1, event_type: str = "order.placed", **more: Any) -> list[UUID]:
+async def publish_many(address: HubAddress, many: int = 1, event_type: str = "order.placed", **more: Any) -> list[UUID]:
     async with address.client() as client:
         items = await client.publish_many(
             [{"event_type": event_type, "payload": {"n": n}, "target_service": "billing", **more} for n in range(many)]
@@ -54,21 +54,21 @@ async def states(database_urls: DatabaseUrls) -> dict[str, int]:
 async def test_events_are_handled_all_at_once_and_settled_together(
     hub: Hub, database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
-    everybody, here = asyncio.Event(), set[int]()
+    all_started, started = asyncio.Event(), set[int]()
 
     async def handle(event: PulledEvent) -> None:
-        here.add(event.payload["n"])
-        if len(here) == 5:
-            everybody.set()
-        await everybody.wait()
+        started.add(event.payload["n"])
+        if len(started) == 5:
+            all_started.set()
+        await all_started.wait()
 
-    await put(shop, 5)
-    async with consuming(billing, handle, concurrency=5):
-        await until(lambda: all_of(database_urls, completed=5))
+    await publish_many(shop, 5)
+    async with run_consumer(billing, handle, concurrency=5):
+        await until(lambda: has_states(database_urls, completed=5))
 
 
-async def all_of(database_urls: DatabaseUrls, **wanted: int) -> bool:
-    return await states(database_urls) == wanted
+async def has_states(database_urls: DatabaseUrls, **expected: int) -> bool:
+    return await states(database_urls) == expected
 
 
 async def test_no_more_is_claimed_than_the_concurrency_allows(
@@ -83,12 +83,12 @@ async def test_no_more_is_claimed_than_the_concurrency_allows(
         await release.wait()
         now -= 1
 
-    await put(shop, 7)
-    async with consuming(billing, handle, concurrency=2, limit=1000):
+    await publish_many(shop, 7)
+    async with run_consumer(billing, handle, concurrency=2, limit=1000):
         await until(lambda: now == 2)
-        assert await all_of(database_urls, processing=2, pending=5)
+        assert await has_states(database_urls, processing=2, pending=5)
         release.set()
-        await until(lambda: all_of(database_urls, completed=7))
+        await until(lambda: has_states(database_urls, completed=7))
 
     assert most == 2
 
@@ -101,22 +101,22 @@ async def test_the_outcome_of_a_handler_settles_its_event(hub: Hub, shop: HubAdd
             case "say.retry":
                 raise Retry("not yet", delay=600)
             case "say.snooze":
-                raise Snooze("nobody home", delay=600)
+                raise Snooze("not available", delay=600)
             case "say.odd":
                 raise ValueError("a\0b")
             case _:
                 return "anything"
 
     rows = {
-        word: (await put(shop, 1, f"say.{word}", max_retries=0 if word == "odd" else 3))[0]
+        word: (await publish_many(shop, 1, f"say.{word}", max_retries=0 if word == "odd" else 3))[0]
         for word in ("dead", "retry", "snooze", "odd", "done")
     }
-    async with consuming(billing, handle):
+    async with run_consumer(billing, handle):
         done = await ends(hub, rows["done"], "completed")
         dead = await ends(hub, rows["dead"], "failed")
         odd = await ends(hub, rows["odd"], "failed")
-        await until(lambda: later(hub, rows["retry"], "not yet"))
-        await until(lambda: later(hub, rows["snooze"], "nobody home"))
+        await until(lambda: is_pending_with_error(hub, rows["retry"], "not yet"))
+        await until(lambda: is_pending_with_error(hub, rows["snooze"], "not available"))
 
     assert done.last_error is None
     assert dead.last_error == "never"
@@ -124,9 +124,9 @@ async def test_the_outcome_of_a_handler_settles_its_event(hub: Hub, shop: HubAdd
     assert [len((await event(hub, rows[word])).error_history or ()) for word in ("retry", "snooze")] == [1, 0]
 
 
-async def later(hub: Hub, row: UUID, why: str) -> bool:
-    found = await event(hub, row)
-    return found.status == "pending" and found.last_error == why
+async def is_pending_with_error(hub: Hub, row: UUID, why: str) -> bool:
+    row_now = await event(hub, row)
+    return row_now.status == "pending" and row_now.last_error == why
 
 
 @pytest.mark.parametrize("kind", ["function", "awaiting object"])
@@ -144,9 +144,9 @@ async def test_a_handler_may_be_a_plain_function_or_any_callable(
         both.wait()  # only a second thread can open it
         seen.append(event.payload["n"])
 
-    await put(shop, 2)
-    async with consuming(billing, handle if kind == "function" else Handler(), concurrency=2):
-        await until(lambda: all_of(database_urls, completed=2))
+    await publish_many(shop, 2)
+    async with run_consumer(billing, handle if kind == "function" else Handler(), concurrency=2):
+        await until(lambda: has_states(database_urls, completed=2))
 
     assert sorted(seen) == [0, 1]
 
@@ -159,9 +159,9 @@ async def test_a_lease_is_extended_while_its_handler_runs(
     async def handle(_event: PulledEvent) -> None:
         await release.wait()
 
-    [row] = await put(shop)
-    async with consuming(billing, handle, lease=5), connection(database_urls.main) as database:
-        await until(lambda: all_of(database_urls, processing=1))
+    [row] = await publish_many(shop)
+    async with run_consumer(billing, handle, lease=5), connection(database_urls.main) as database:
+        await until(lambda: has_states(database_urls, processing=1))
         first = await database.fetchval("select until from pabal.event_leases")
 
         async def moved() -> bool:
@@ -186,8 +186,8 @@ async def test_a_handler_whose_event_is_lost_is_cancelled(
         finally:
             cancelled.set()
 
-    [row] = await put(shop)
-    async with consuming(billing, handle, lease=5, grace=0.1) as stop:
+    [row] = await publish_many(shop)
+    async with run_consumer(billing, handle, lease=5, grace=0.1) as stop:
         await started.wait()
         async with shop.client() as seller:
             await seller.cancel(row)
@@ -206,8 +206,8 @@ async def test_stopping_lets_handlers_finish(
         started.set()
         await release.wait()
 
-    await put(shop)
-    async with consuming(billing, handle) as stop:
+    await publish_many(shop)
+    async with run_consumer(billing, handle) as stop:
         await started.wait()
         stop.set()
         asyncio.get_running_loop().call_later(0.5, release.set)  # after its last look for events
@@ -225,7 +225,7 @@ async def test_unfinished_events_are_released_without_counting_an_attempt(
         started.set()
         await asyncio.Event().wait()
 
-    [row] = await put(shop)
+    [row] = await publish_many(shop)
     stop = asyncio.Event()
     async with billing.client() as client:
         task = asyncio.create_task(client.consume(handle, stop=stop, wait=0.2, grace=0.05))
@@ -241,7 +241,7 @@ async def test_unfinished_events_are_released_without_counting_an_attempt(
         again = await client.claim()
 
     assert (back.status, back.retry_count, back.last_error) == ("pending", 0, "released")
-    assert [each.id for each in again] == [row]
+    assert [claimed.id for claimed in again] == [row]
 
 
 async def test_a_consumer_survives_a_bad_network(
@@ -255,9 +255,9 @@ async def test_a_consumer_survives_a_bad_network(
         if len(handled) in {10, 20, 30}:
             between.reset()
 
-    rows = await put(shop, 40)
-    async with consuming(HubAddress(address, billing.service, billing.secret), handle, concurrency=3, lease=5):
-        await until(lambda: all_of(database_urls, completed=40), within=30)
+    rows = await publish_many(shop, 40)
+    async with run_consumer(HubAddress(address, billing.service, billing.secret), handle, concurrency=3, lease=5):
+        await until(lambda: has_states(database_urls, completed=40), within=30)
 
     assert {*handled} == {*rows}
 
@@ -280,7 +280,7 @@ async def test_the_sync_client_consumes_one_event_after_the_other(
             raise Dead("never")
         return None
 
-    rows = await put(shop, 3)
+    rows = await publish_many(shop, 3)
 
     def consume() -> None:
         with Client(billing.url, billing.service, billing.secret) as client:
@@ -299,7 +299,7 @@ async def test_an_interrupted_client_releases_its_events(
     def handle(_event: PulledEvent) -> object:
         raise KeyboardInterrupt
 
-    await put(shop, 3)
+    await publish_many(shop, 3)
 
     def consume() -> list[PulledEvent]:
         with Client(billing.url, billing.service, billing.secret) as client:
@@ -309,4 +309,4 @@ async def test_an_interrupted_client_releases_its_events(
 
     again = await asyncio.to_thread(consume)
 
-    assert [each.retry_count for each in again] == [0, 0, 0]
+    assert [event.retry_count for event in again] == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""What docs/sdk.md shows is what happens."""
+"""The examples of docs/sdk.md run."""
 
 import ast
 import inspect
@@ -22,11 +22,11 @@ PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 async def run(block: str, names: dict[str, Any]) -> None:
-    """As a notebook would: what a block awaits is awaited, what it names stays."""
+    """Run a block as a notebook would: top-level await works, and names persist."""
     code = compile(block, str(SDK), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    given: Any = eval(code, names)
-    if inspect.isawaitable(given):
-        await given
+    result: Any = eval(code, names)
+    if inspect.isawaitable(result):
+        await result
 
 
 async def test_every_example_runs(
@@ -45,10 +45,10 @@ async def test_every_example_runs(
         "OLD_SECRET": new_webhook_secret(),
     }
     blocks = PYTHON.findall(SDK.read_text())
-    said: list[str] = []
+    outputs: list[str] = []
     for block in blocks:
         await run(block, names)
-        said.append(capsys.readouterr().out)
+        outputs.append(capsys.readouterr().out)
         if "asyncpg.connect" in block:
             await names["connection"].close()
 
@@ -59,7 +59,7 @@ async def test_every_example_runs(
         )
     assert len(blocks) == 8
     assert states == {"completed": 104, "failed": 1, "pending": 1}
-    assert [line for text in said for line in text.splitlines() if line in {"pending", "401", "event_type"}] == [
+    assert [line for text in outputs for line in text.splitlines() if line in {"pending", "401", "event_type"}] == [
         "pending",
         "401",
         "event_type",

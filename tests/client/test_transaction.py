@@ -32,7 +32,7 @@ SHOP = App("shop")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Somebody's connection, and what it takes to publish on it."""
+    """A connection of a supported driver, and how to publish on it."""
 
     publish: Callable[..., Awaitable[UUID]]
     commit: Callable[[], Awaitable[object]]
@@ -40,7 +40,7 @@ class Program:
 
 
 class Result:
-    """As much of SQLAlchemy's result as is asked for."""
+    """The part of SQLAlchemy's result that is used."""
 
     def __init__(self, row: Any) -> None:
         self._row = row
@@ -80,8 +80,8 @@ async def on_asyncpg(url: str, wrap: Callable[[Any], Any] = lambda raw: raw) -> 
         within = raw.transaction()
         await within.start()
 
-        async def publish(*given: Any, **named: Any) -> UUID:
-            return await SHOP.publish(wrap(raw), *given, **named)
+        async def publish(*args: Any, **kwargs: Any) -> UUID:
+            return await SHOP.publish(wrap(raw), *args, **kwargs)
 
         yield Program(publish, within.commit, within.rollback)
 
@@ -91,8 +91,8 @@ async def on_psycopg(url: str) -> AsyncGenerator[Program]:
     async with await psycopg.AsyncConnection[Any].connect(url) as raw:
         raw.row_factory = dict_row
 
-        async def publish(*given: Any, **named: Any) -> UUID:
-            return await SHOP.publish(raw, *given, **named)
+        async def publish(*args: Any, **kwargs: Any) -> UUID:
+            return await SHOP.publish(raw, *args, **kwargs)
 
         yield Program(publish, raw.commit, raw.rollback)
 
@@ -101,8 +101,8 @@ async def on_psycopg(url: str) -> AsyncGenerator[Program]:
 async def on_psycopg_sync(url: str, wrap: Callable[[Any], Any] = lambda raw: raw) -> AsyncGenerator[Program]:
     with await asyncio.to_thread(psycopg.connect, url) as raw:
 
-        async def publish(*given: Any, **named: Any) -> UUID:
-            return await asyncio.to_thread(SHOP.publish_sync, wrap(raw), *given, **named)
+        async def publish(*args: Any, **kwargs: Any) -> UUID:
+            return await asyncio.to_thread(SHOP.publish_sync, wrap(raw), *args, **kwargs)
 
         async def commit() -> None:
             await asyncio.to_thread(raw.commit)

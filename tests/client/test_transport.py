@@ -1,4 +1,4 @@
-"""What is sent, how often and how late: decided without sending anything."""
+"""The transport's decisions: retries, delays, errors and limits."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -119,7 +119,7 @@ def test_secrets_are_not_in_the_repr() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "outcome", "after"),
+    ("value", "outcome", "after"),
     [
         (Dead("never"), "dead", None),
         (Snooze("later", 5), "snooze", 5),
@@ -130,8 +130,8 @@ def test_secrets_are_not_in_the_repr() -> None:
         (ValueError("bad"), "retry", None),
     ],
 )
-def test_an_outcome_is_clamped_to_the_limits_of_the_api(said: object, outcome: str, after: float | None) -> None:
-    nack = nack_from_result(said)
+def test_an_outcome_is_clamped_to_the_limits_of_the_api(value: object, outcome: str, after: float | None) -> None:
+    nack = nack_from_result(value)
 
     assert nack is not None
     assert (nack.outcome, nack.retry_after) == (outcome, after)

@@ -1,4 +1,4 @@
-"""Webhooks: ours, or not."""
+"""Verification of webhooks."""
 
 import time
 from collections.abc import Mapping
@@ -62,9 +62,9 @@ def test_each_header_is_required_and_signed(name: str) -> None:
 
 
 @given(st.integers(0, len(BODY) - 1), st.integers(1, 255))
-def test_a_changed_byte_breaks_the_signature(place: int, by: int) -> None:
+def test_a_changed_byte_breaks_the_signature(index: int, by: int) -> None:
     body = bytearray(BODY)
-    body[place] ^= by
+    body[index] ^= by
     with pytest.raises(WebhookVerificationError):
         verify_webhook(SECRET, signed(), bytes(body))
 
@@ -79,7 +79,7 @@ def test_an_old_or_future_timestamp_is_refused(minutes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "odd_headers",
     [
         {"webhook-timestamp": "soon"},
         {"webhook-timestamp": "9" * 5000},
@@ -92,9 +92,9 @@ def test_an_old_or_future_timestamp_is_refused(minutes: int) -> None:
         {"webhook-id": "\udc80"},
     ],
 )
-def test_odd_headers_are_refused_and_break_nothing(odd: Mapping[str, str]) -> None:
+def test_odd_headers_are_refused_and_break_nothing(odd_headers: Mapping[str, str]) -> None:
     with pytest.raises(WebhookVerificationError):
-        verify_webhook(SECRET, signed() | dict(odd), BODY)
+        verify_webhook(SECRET, signed() | dict(odd_headers), BODY)
 
 
 @pytest.mark.parametrize("body", [b"[]", b"", b"{", b"\xff"])

@@ -1,4 +1,4 @@
-"""The chat page in a real browser: pairing, talking, cards, both languages, on a phone, with the keyboard alone."""
+"""The chat page in a real browser: pairing, messages, cards, both languages, phones and the keyboard."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -92,7 +92,9 @@ async def test_pairing_and_talking(chromium: Browser, demo: RunningDemo, bot: Ec
         await expect(log.locator(".turn.mine")).to_have_count(5)
 
 
-async def test_while_the_bot_thinks(chromium: Browser, demo: RunningDemo, bot: EchoBot, workers: None) -> None:
+async def test_the_page_shows_that_the_bot_is_busy(
+    chromium: Browser, demo: RunningDemo, bot: EchoBot, workers: None
+) -> None:
     async with opened(chromium, demo) as page:
         await page.get_by_role("button", name="/pair").click()
         await expect(page.get_by_role("log")).to_contain_text("Connected!")
@@ -103,7 +105,7 @@ async def test_while_the_bot_thinks(chromium: Browser, demo: RunningDemo, bot: E
         await expect(page.locator(".typing")).to_have_count(0)
 
 
-async def test_with_the_keyboard_alone(chromium: Browser, demo: RunningDemo, bot: EchoBot) -> None:
+async def test_the_page_works_with_the_keyboard_alone(chromium: Browser, demo: RunningDemo, bot: EchoBot) -> None:
     async with opened(chromium, demo) as page:
         code = page.get_by_role("button", name="/pair")
         await expect(code).to_be_visible()
@@ -125,7 +127,7 @@ async def test_with_the_keyboard_alone(chromium: Browser, demo: RunningDemo, bot
         await expect(page.get_by_role("log").locator(".mine").last).to_contain_text("slowly")
 
 
-async def test_in_korean(chromium: Browser, demo: RunningDemo, bot: EchoBot) -> None:
+async def test_the_page_in_korean(chromium: Browser, demo: RunningDemo, bot: EchoBot) -> None:
     async with opened(chromium, demo, "ko-KR") as page:
         await expect(page.locator("html")).to_have_attribute("lang", "ko")
         await expect(page.get_by_role("heading", level=1)).to_have_text("파발 데모 채널")

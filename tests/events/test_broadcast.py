@@ -1,4 +1,4 @@
-"""A broadcast reaches everybody who asked for its type; from then on each delivery lives its own life."""
+"""A broadcast creates one delivery per subscriber, each with its own attempts and outcome."""
 
 from datetime import timedelta
 from typing import Any
@@ -25,12 +25,12 @@ HUB = Actor("hub")
 
 
 async def deliveries(hub: Hub, broadcast: UUID) -> dict[str, str]:
-    """Who got it, and how each stands."""
+    """The status of each delivery, by service."""
     async with hub.autocommit() as tx:
-        found = await list_deliveries(tx, broadcast, EVERYBODY)
-    told = {each.target_service: each.status for each in found}
-    assert len(told) == len(found)
-    return told
+        rows = await list_deliveries(tx, broadcast, EVERYBODY)
+    statuses = {delivery.target_service: delivery.status for delivery in rows}
+    assert len(statuses) == len(rows)
+    return statuses
 
 
 async def claim(hub: Hub, service: str, limit: int = 10) -> list[ClaimedEvent]:
@@ -43,14 +43,14 @@ async def settle(hub: Hub, held: ClaimedEvent, outcome: Outcome = DONE) -> None:
         assert await LANE.settle(tx, [Settlement(held, outcome)]) == {held.id}
 
 
-async def rule(owner: Connection, *event_types: str) -> None:
-    """A notification rule, as far as events know of one."""
+async def add_rule(owner: Connection, *event_types: str) -> None:
+    """Insert the subscription of a notification rule."""
     await owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('hub', 'rule', $1)", [*event_types]
     )
 
 
-async def test_it_reaches_everybody_who_asked_except_who_said_it(hub: Hub) -> None:
+async def test_a_broadcast_reaches_all_subscribers_except_its_source(hub: Hub) -> None:
     for service in ("minu_find", "minu_build", "minu_keep"):
         await subscribe(hub, service, "order.*")
     await subscribe(hub, "minu_frame", "cart.*")
@@ -68,35 +68,35 @@ async def test_it_reaches_everybody_who_asked_except_who_said_it(hub: Hub) -> No
     assert await claim(hub, "minu_frame") == []
 
 
-async def test_nobody_who_wants_it_is_no_mistake(hub: Hub) -> None:
+async def test_a_broadcast_without_subscribers_completes(hub: Hub) -> None:
     broadcast = await say(hub, "order.paid", None)
 
     assert await deliveries(hub, broadcast) == {}
     assert (await event(hub, broadcast)).status == "completed"
 
 
-async def test_each_delivery_has_its_own_attempts_and_its_own_death(hub: Hub, owner: Connection) -> None:
+async def test_each_delivery_has_its_own_attempts_and_dead_letter(hub: Hub, owner: Connection) -> None:
     for service in ("minu_build", "minu_keep", "minu_frame"):
         await subscribe(hub, service, "order.*")
     broadcast = await say(hub, "order.paid", None, max_retries=1)
 
-    [good] = await claim(hub, "minu_build")
-    await settle(hub, good)
-    [bad] = await claim(hub, "minu_keep")
-    await settle(hub, bad, Retry("not yet", timedelta()))
-    [bad] = await claim(hub, "minu_keep")
-    await settle(hub, bad, Retry("not ever"))
+    [succeeding] = await claim(hub, "minu_build")
+    await settle(hub, succeeding)
+    [failing] = await claim(hub, "minu_keep")
+    await settle(hub, failing, Retry("not yet", timedelta()))
+    [failing] = await claim(hub, "minu_keep")
+    await settle(hub, failing, Retry("not ever"))
 
-    told = {"minu_build": "completed", "minu_keep": "failed", "minu_frame": "pending"}
-    assert await deliveries(hub, broadcast) == told
+    statuses = {"minu_build": "completed", "minu_keep": "failed", "minu_frame": "pending"}
+    assert await deliveries(hub, broadcast) == statuses
     assert (await event(hub, broadcast)).status == "completed"
     letters = await owner.fetch("select original_event_id, error_message from public.dead_letter_queue")
-    assert [tuple(row) for row in letters] == [(bad.id, "not ever")]
-    [late] = await claim(hub, "minu_frame")
-    assert late.retry_count == 0
+    assert [tuple(row) for row in letters] == [(failing.id, "not ever")]
+    [waiting] = await claim(hub, "minu_frame")
+    assert waiting.retry_count == 0
 
 
-async def test_plain_sql_says_it_to_everybody_too(hub: Hub, owner: Connection) -> None:
+async def test_a_broadcast_by_plain_sql_reaches_all_subscribers(hub: Hub, owner: Connection) -> None:
     await subscribe(hub, "minu_build", "order.*")
     await subscribe(hub, "minu_keep", "*")
     rows = await owner.fetch(
@@ -109,7 +109,7 @@ async def test_plain_sql_says_it_to_everybody_too(hub: Hub, owner: Connection) -
     assert await deliveries(hub, rows[1]["id"]) == {}
 
 
-async def test_who_is_disabled_gets_nothing_and_who_is_paused_gets_it_later(hub: Hub, owner: Connection) -> None:
+async def test_disabled_subscriptions_get_nothing_and_paused_ones_get_it_later(hub: Hub, owner: Connection) -> None:
     for service in ("minu_build", "minu_keep", "minu_frame"):
         await subscribe(hub, service, "order.*")
     async with hub.transaction() as tx:
@@ -121,7 +121,7 @@ async def test_who_is_disabled_gets_nothing_and_who_is_paused_gets_it_later(hub:
     assert await deliveries(hub, await say(hub, "order.paid", None)) == {"minu_frame": "pending"}
 
 
-async def test_several_patterns_and_subscriptions_are_one_delivery(hub: Hub) -> None:
+async def test_several_matching_patterns_create_one_delivery(hub: Hub) -> None:
     await subscribe(hub, "minu_build", "order.*", "*.paid", "order.paid", "*")
     await subscribe(hub, "minu_build", "order.paid")
 
@@ -141,91 +141,98 @@ PATTERNS = {
 }
 
 
-async def test_a_star_stands_for_anything_and_everything_else_for_itself(hub: Hub) -> None:
-    """The table and a worker's own handlers read a pattern alike."""
-    patterns = sorted({pattern for fits in PATTERNS.values() for pattern in fits})
-    for place, pattern in enumerate(patterns):
+async def test_a_star_matches_any_text_and_all_else_is_literal(hub: Hub) -> None:
+    """The table and the handlers of a worker match patterns alike."""
+    patterns = sorted({pattern for matching in PATTERNS.values() for pattern in matching})
+    for number, pattern in enumerate(patterns):
         async with hub.transaction() as tx:
-            await add_service(tx, f"service_{place}", ["write"], HUB)
-        await subscribe(hub, f"service_{place}", pattern)
+            await add_service(tx, f"service_{number}", ["write"], HUB)
+        await subscribe(hub, f"service_{number}", pattern)
 
-    for event_type, fits in PATTERNS.items():
-        got = await deliveries(hub, await say(hub, event_type, None))
-        assert (event_type, {patterns[int(who.removeprefix("service_"))] for who in got}) == (event_type, {*fits})
+    for event_type, matching in PATTERNS.items():
+        statuses = await deliveries(hub, await say(hub, event_type, None))
+        assert (event_type, {patterns[int(service.removeprefix("service_"))] for service in statuses}) == (
+            event_type,
+            {*matching},
+        )
         [held] = await claim(hub, f"service_{patterns.index('*')}")
-        handlers = [EventHandler((each,), held.target_service, never, 1, MINUTE) for each in patterns]
-        assert {handler.event_types[0] for handler in handlers if handler.matches(held)} == {*fits}
+        handlers = [
+            EventHandler((pattern_of,), held.target_service, must_not_run, 1, MINUTE) for pattern_of in patterns
+        ]
+        assert {handler.event_types[0] for handler in handlers if handler.matches(held)} == {*matching}
         await settle(hub, held)
 
 
-async def never(_: ClaimedEvent) -> Outcome:
+async def must_not_run(_: ClaimedEvent) -> Outcome:
     raise AssertionError
 
 
-async def test_a_rule_of_the_hub_gets_its_own_delivery_of_what_is_for_others(hub: Hub, owner: Connection) -> None:
-    await rule(owner, "order.*")
-    await rule(owner, "*.paid")
+async def test_a_notification_rule_gets_its_own_delivery_of_a_targeted_event(hub: Hub, owner: Connection) -> None:
+    await add_rule(owner, "order.*")
+    await add_rule(owner, "*.paid")
     targeted = await say(hub, "order.paid", "minu_build")
     await say(hub, "cart.sent", "minu_build")
-    for_all = await say(hub, "order.paid", None)
+    broadcast = await say(hub, "order.paid", None)
 
     assert await deliveries(hub, targeted) == {"hub": "pending"}
-    assert await deliveries(hub, for_all) == {"hub": "pending"}
+    assert await deliveries(hub, broadcast) == {"hub": "pending"}
     assert len(await claim(hub, "hub")) == 2
-    held, _ = sorted(await claim(hub, "minu_build"), key=lambda each: each.seq)
+    held, _ = sorted(await claim(hub, "minu_build"), key=lambda claimed: claimed.seq)
     assert held.id == targeted
     await settle(hub, held, Dead("no"))
     assert await deliveries(hub, targeted) == {"hub": "processing"}
 
 
-async def test_who_may_not_see_it_is_told_of_no_delivery(hub: Hub) -> None:
+async def test_a_service_lists_only_deliveries_it_may_see(hub: Hub) -> None:
     await subscribe(hub, "minu_build", "*")
     await subscribe(hub, "minu_keep", "*")
     broadcast = await say(hub, "order.paid", None)
 
     async with hub.autocommit() as tx:
-        seen = {
-            who: [each.target_service for each in await list_deliveries(tx, broadcast, EventAccess(who))]
-            for who in ("minu_find", "minu_build", "minu_frame")
+        visible = {
+            service: [
+                delivery.target_service for delivery in await list_deliveries(tx, broadcast, EventAccess(service))
+            ]
+            for service in ("minu_find", "minu_build", "minu_frame")
         }
 
-    assert seen == {"minu_find": ["minu_build", "minu_keep"], "minu_build": ["minu_build"], "minu_frame": []}
+    assert visible == {"minu_find": ["minu_build", "minu_keep"], "minu_build": ["minu_build"], "minu_frame": []}
 
 
-async def test_the_order_of_a_key_is_kept_for_each_receiver(hub: Hub) -> None:
+async def test_each_subscriber_gets_the_events_of_a_key_in_order(hub: Hub) -> None:
     for service in ("minu_build", "minu_keep"):
         await subscribe(hub, service, "order.*")
     for number in range(3):
         await say(hub, "order.paid", None, {"n": number}, ordering_key="k")
 
-    async def one(service: str) -> Any:
+    async def complete_next(service: str) -> Any:
         [held] = await claim(hub, service)
         assert await claim(hub, service) == []
         await settle(hub, held)
         return held.payload["n"]
 
-    assert [await one("minu_build") for _ in range(3)] == [0, 1, 2]
-    assert [await one("minu_keep") for _ in range(3)] == [0, 1, 2]
+    assert [await complete_next("minu_build") for _ in range(3)] == [0, 1, 2]
+    assert [await complete_next("minu_keep") for _ in range(3)] == [0, 1, 2]
 
 
-async def test_later_and_until_count_for_each_delivery(hub: Hub, travel: Any, owner: Connection) -> None:
+async def test_deliver_at_and_expires_at_apply_to_each_delivery(hub: Hub, travel: Any, owner: Connection) -> None:
     await subscribe(hub, "minu_build", "order.*")
     now = await owner.fetchval("select pabal.now()")
     await say(hub, "order.paid", None, {"n": 1}, deliver_at=now + MINUTE)
-    lost = await say(hub, "order.paid", None, {"n": 2}, expires_at=now + MINUTE / 2)
+    expired = await say(hub, "order.paid", None, {"n": 2}, expires_at=now + MINUTE / 2)
 
     await travel(MINUTE)
 
     assert [held.payload["n"] for held in await claim(hub, "minu_build")] == [1]
-    assert await deliveries(hub, lost) == {"minu_build": "cancelled"}
+    assert await deliveries(hub, expired) == {"minu_build": "cancelled"}
 
 
-async def test_who_subscribes_later_gets_what_comes_later(hub: Hub) -> None:
+async def test_a_subscription_gets_only_later_broadcasts(hub: Hub) -> None:
     before = await say(hub, "order.paid", None)
-    made, _ = await subscribe(hub, "minu_build", "order.*")
+    subscription, _ = await subscribe(hub, "minu_build", "order.*")
     after = await say(hub, "order.paid", None)
     async with hub.transaction() as tx:
-        await remove_subscription(tx, made.id, EVERYBODY, TESTER)
-    gone = await say(hub, "order.paid", None)
+        await remove_subscription(tx, subscription.id, EVERYBODY, TESTER)
+    removed = await say(hub, "order.paid", None)
 
-    assert [await deliveries(hub, row) for row in (before, after, gone)] == [{}, {"minu_build": "pending"}, {}]
+    assert [await deliveries(hub, row) for row in (before, after, removed)] == [{}, {"minu_build": "pending"}, {}]

@@ -1,4 +1,4 @@
-"""Calling an event off: its source may, until it has ended; who holds it learns so and settles nothing."""
+"""Cancelling: the source of an event may cancel it until it ends; a holder is told and settles nothing."""
 
 import asyncio
 from datetime import timedelta
@@ -30,24 +30,24 @@ async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
     return await come(hub, web, "shop")
 
 
-async def test_what_waits_is_not_handed_out_and_says_by_whom(shop: Service, owner: Connection) -> None:
+async def test_a_cancelled_event_is_not_claimed_and_names_who_cancelled_it(shop: Service, owner: Connection) -> None:
     event = await shop.publish(target_service="shop")
 
     assert await shop.cancel(event["id"]) == {"cancelled": [event["id"]]}
 
     assert await shop.claim() == []
-    story = await shop.show(event["id"])
-    assert (story["status"], story["last_error"], bool(story["processed_at"])) == (
+    trace = await shop.show(event["id"])
+    assert (trace["status"], trace["last_error"], bool(trace["processed_at"])) == (
         "cancelled",
         "cancelled by shop",
         True,
     )
-    assert story["dead_letters"] == []
-    deed = "select actor, action from pabal.audit_log where subject = $1"
-    assert [tuple(row) for row in await owner.fetch(deed, event["id"])] == [("shop", "event.cancelled")]
+    assert trace["dead_letters"] == []
+    audit_query = "select actor, action from pabal.audit_log where subject = $1"
+    assert [tuple(row) for row in await owner.fetch(audit_query, event["id"])] == [("shop", "event.cancelled")]
 
 
-async def test_who_holds_it_is_told_at_the_next_heartbeat_and_settles_nothing(shop: Service, travel: Travel) -> None:
+async def test_a_holder_learns_of_the_cancellation_and_settles_nothing(shop: Service, travel: Travel) -> None:
     await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop"} for n in range(3)))
     first, second, third = await shop.claim()
     await shop.cancel(first["id"])
@@ -57,11 +57,11 @@ async def test_who_holds_it_is_told_at_the_next_heartbeat_and_settles_nothing(sh
     assert await shop.nack(first, third, outcome="dead") == [409, 200]
     await travel(timedelta(hours=1))
     assert await shop.claim() == []
-    stands = [(await shop.show(event["id"]))["status"] for event in (first, second, third)]
-    assert stands == ["cancelled", "completed", "failed"]
+    statuses = [(await shop.show(event["id"]))["status"] for event in (first, second, third)]
+    assert statuses == ["cancelled", "completed", "failed"]
 
 
-async def test_a_handler_at_work_is_stopped(hub: Hub, shop: Service, owner: Connection) -> None:
+async def test_a_running_handler_is_cancelled(hub: Hub, shop: Service, owner: Connection) -> None:
     began, stopped = asyncio.Event(), asyncio.Event()
 
     async def handle(event: ClaimedEvent) -> Outcome:
@@ -82,7 +82,7 @@ async def test_a_handler_at_work_is_stopped(hub: Hub, shop: Service, owner: Conn
     assert (await shop.show(event["id"]))["status"] == "cancelled"
 
 
-async def test_only_its_source_may(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
+async def test_only_the_source_or_an_admin_may_cancel(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
     target, stranger = await come(hub, web, "target"), await come(hub, web, "stranger")
     admin = await come(hub, web, "admin", "write", "hub:admin")
     one, two = [(await shop.publish(target_service="target"))["id"] for _ in range(2)]
@@ -95,19 +95,19 @@ async def test_only_its_source_may(hub: Hub, web: httpx2.AsyncClient, shop: Serv
     assert (await shop.show(two))["last_error"] == "cancelled by admin"
 
 
-async def test_who_was_too_late_is_told_how_it_ended(hub: Hub, owner: Connection) -> None:
-    """It had not when they looked."""
+async def test_cancelling_an_ended_event_says_how_it_ended(hub: Hub, owner: Connection) -> None:
+    """The event ended after it was read."""
     event_id = await say(hub, "order.paid", "minu_build")
     async with hub.autocommit() as tx:
         event = await find_event(tx, event_id, OPERATOR_ACCESS)
 
-    async def call_off() -> None:
+    async def cancel() -> None:
         async with hub.transaction() as tx:
             await cancel_event(tx, event, TESTER)
 
     async with hub.transaction() as tx:
         await cancel_event(tx, event, TESTER)
-        late = asyncio.create_task(call_off())
+        late = asyncio.create_task(cancel())
         await waits_for_it(owner, late)
 
     with pytest.raises(Conflict, match="it is cancelled"):
@@ -147,12 +147,14 @@ async def test_of_a_broadcast_what_is_still_open_is_called_off(
 
     assert await holds.ack(held) == [409]
     assert await waits.claim() == []
-    told = {each["target_service"]: each["status"] for each in (await shop.show(event["id"]))["deliveries"]}
-    assert told == {"done": "completed", "holds": "cancelled", "waits": "cancelled"}
+    statuses = {
+        delivery["target_service"]: delivery["status"] for delivery in (await shop.show(event["id"]))["deliveries"]
+    }
+    assert statuses == {"done": "completed", "holds": "cancelled", "waits": "cancelled"}
     await shop.cancel(event["id"], status=409)
 
 
-async def test_a_receiver_calls_off_nothing_of_somebody_elses_broadcast(
+async def test_a_subscriber_cannot_cancel_a_broadcast_or_its_delivery(
     hub: Hub, web: httpx2.AsyncClient, shop: Service
 ) -> None:
     receiver = await come(hub, web, "receiver")
@@ -165,29 +167,29 @@ async def test_a_receiver_calls_off_nothing_of_somebody_elses_broadcast(
     assert await receiver.ack(held) == [200]
 
 
-async def test_those_who_call_off_and_those_who_settle_at_once_never_both_win(
+async def test_of_a_concurrent_cancel_and_ack_only_one_succeeds(
     hub: Hub, web: httpx2.AsyncClient, shop: Service
 ) -> None:
-    """Whoever is told 200 decides what the event is."""
+    """The caller that gets 200 decides the status."""
     await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop"} for n in range(40)))
     events = await shop.claim(limit=40)
 
-    async def call_off(event: str) -> bool:
+    async def cancel(event: str) -> bool:
         answer = await web.post(f"/v1/queue/events/{event}/cancel", headers=shop.headers)
         assert answer.status_code in {200, 409}
         return answer.status_code == 200
 
-    called, acked = await asyncio.gather(
-        asyncio.gather(*(call_off(event["id"]) for event in events)),
+    cancellations, acked = await asyncio.gather(
+        asyncio.gather(*(cancel(event["id"]) for event in events)),
         asyncio.gather(*(shop.ack(event) for event in events)),
     )
 
-    assert all(off != (status == [200]) for off, status in zip(called, acked, strict=True))
-    for event, off in zip(events, called, strict=True):
-        assert (await shop.show(event["id"]))["status"] == ("cancelled" if off else "completed")
+    assert all(cancelled != (status == [200]) for cancelled, status in zip(cancellations, acked, strict=True))
+    for event, cancelled in zip(events, cancellations, strict=True):
+        assert (await shop.show(event["id"]))["status"] == ("cancelled" if cancelled else "completed")
 
 
-async def test_one_that_stood_in_line_lets_the_next_through(hub: Hub, shop: Service) -> None:
+async def test_cancelling_an_ordered_event_makes_the_next_one_due(hub: Hub, shop: Service) -> None:
     rows: list[UUID] = [await say(hub, "order.paid", "shop", {"n": n}, ordering_key="k") for n in range(3)]
     admin = await come(hub, shop.web, "admin", "write", "hub:admin")
     await admin.cancel(str(rows[1]))
@@ -198,39 +200,41 @@ async def test_one_that_stood_in_line_lets_the_next_through(hub: Hub, shop: Serv
     assert [event["payload"] for event in await shop.claim()] == [{"n": 2}]
 
 
-async def test_a_broadcast_called_off_and_a_heartbeat_do_not_wait_in_a_circle(
+async def test_cancelling_a_broadcast_and_a_heartbeat_do_not_deadlock(
     hub: Hub, owner: Connection, database_urls: DatabaseUrls
 ) -> None:
-    """Its deliveries are held under leases whose order is not theirs; somebody has the lease that both come to."""
+    """The leases have another order than the deliveries, and another session locks the lease both need."""
     await owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types)"
         " select name, 'pull', '{order.paid}' from unnest('{minu_build,minu_keep}'::text[]) name"
     )
     event = await say(hub, "order.paid", None)
-    to = await owner.fetch("select target_service from event_queue where parent_id = $1 order by id desc", event)
+    deliveries = await owner.fetch(
+        "select target_service from event_queue where parent_id = $1 order by id desc", event
+    )
     async with hub.autocommit() as tx:
-        [[later], [sooner]] = [await LANE.claim(tx, 1, HOLD, "tester", EventClaimFilter(row[0])) for row in to]
+        [[later], [sooner]] = [await LANE.claim(tx, 1, HOLD, "tester", EventClaimFilter(row[0])) for row in deliveries]
         broadcast = await find_event(tx, event, OPERATOR_ACCESS)
     assert sooner.id < later.id
     assert sooner.lease > later.lease
 
-    async def call_off() -> list[UUID]:
+    async def cancel() -> list[UUID]:
         async with hub.transaction() as tx:
             return await cancel_event(tx, broadcast, TESTER)
 
-    async def hold_on() -> set[UUID]:
+    async def extend() -> set[UUID]:
         async with hub.autocommit() as tx:
             return await LANE.extend(tx, [later, sooner], HOLD)
 
-    async def wait(many: int) -> bool:
-        return await owner.fetchval(WAITING) == many
+    async def wait(sessions: int) -> bool:
+        return await owner.fetchval(WAITING) == sessions
 
-    async with connected(database_urls.main) as somebody, somebody.transaction():
-        await somebody.execute("select from pabal.event_leases where id = $1 for no key update", sooner.lease)
-        calling = asyncio.create_task(call_off())
+    async with connected(database_urls.main) as blocker, blocker.transaction():
+        await blocker.execute("select from pabal.event_leases where id = $1 for no key update", sooner.lease)
+        cancelling = asyncio.create_task(cancel())
         await until(lambda: wait(1))
-        holding = asyncio.create_task(hold_on())
+        extending = asyncio.create_task(extend())
         await until(lambda: wait(2))
 
-    assert {*await calling} == {sooner.id, later.id}
-    assert await holding <= {sooner.id, later.id}
+    assert {*await cancelling} == {sooner.id, later.id}
+    assert await extending <= {sooner.id, later.id}

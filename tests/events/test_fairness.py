@@ -1,4 +1,4 @@
-"""However much waits for one service, the one event of another is not kept waiting by it."""
+"""A long queue of one service does not delay the events of another."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -21,15 +21,15 @@ from support.wait import until
 pytestmark = pytest.mark.anyio
 
 FLOOD = 100_000
-HANDS = 100
-FEW = 3
+CONCURRENCY = 100
+MAX_ATTEMPTS = 3
 MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
 async def flood(owner: Connection) -> None:
-    """So many events for minu_build, all due."""
-    await owner.execute("set session_replication_role = replica")  # what is due is filled below, all at once
+    """Insert FLOOD due events for minu_build."""
+    await owner.execute("set session_replication_role = replica")  # event_due is filled below, in one statement
     await owner.execute(
         "insert into public.event_queue (id, event_type, source_service, target_service) "
         "select pabal.uuid7(), 'order.paid', 'minu_find', 'minu_build' from generate_series(1, $1::integer)",
@@ -43,7 +43,7 @@ async def flood(owner: Connection) -> None:
 
 
 class Gates:
-    """A handler for everything: each event waits at its own gate until it is let through."""
+    """A handler for all events: each call waits until it is released."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -57,87 +57,87 @@ class Gates:
         if not self._open:
             await gate.wait()
 
-    def let_one_through(self) -> None:
+    def release_one(self) -> None:
         self._gates.pop(0).set()
 
-    def let_all_through(self) -> None:
+    def release_all(self) -> None:
         self._open = True
         for gate in self._gates:
             gate.set()
 
 
 @asynccontextmanager
-async def working(hub: Hub, gates: Gates) -> AsyncGenerator[Worker[Any, Any]]:
-    """One worker for two services: each of its hands can be at work for the first."""
+async def run_gated_worker(hub: Hub, gates: Gates) -> AsyncGenerator[Worker[Any, Any]]:
+    """One worker for two services, the first of which may use its whole concurrency."""
     program = client.App("minu_build")
-    program.on("*", concurrency=HANDS)(gates.handle)
+    program.on("*", concurrency=CONCURRENCY)(gates.handle)
     program.on("*", service="minu_keep", concurrency=1)(gates.handle)
     [worker] = [
-        each
-        for each in build_workers(hub, made(program))
-        if isinstance(each, Worker) and each.name.startswith("handlers:")
+        candidate
+        for candidate in build_workers(hub, made(program))
+        if isinstance(candidate, Worker) and candidate.name.startswith("handlers:")
     ]
-    worker.config = replace(worker.config, concurrency=HANDS)
-    running = asyncio.create_task(worker.run())
+    worker.config = replace(worker.config, concurrency=CONCURRENCY)
+    task = asyncio.create_task(worker.run())
     try:
         yield worker
     finally:
         worker.stop()
-        gates.let_all_through()
-        await running
+        gates.release_all()
+        await task
 
 
 @pytest.mark.usefixtures("flood")
 class TestHandlers:
-    async def test_who_waits_from_the_beginning_starts_with_the_first_hands(self, hub: Hub) -> None:
+    async def test_an_early_event_of_another_service_starts_with_the_first_batch(self, hub: Hub) -> None:
         gates = Gates()
         await say(hub, "order.paid", "minu_keep")
-        async with working(hub, gates):
+        async with run_gated_worker(hub, gates):
             await until(lambda: "minu_keep" in gates.began)
 
-            assert gates.began.index("minu_keep") <= HANDS // 2
+            assert gates.began.index("minu_keep") <= CONCURRENCY // 2
 
-    async def test_who_comes_when_all_hands_are_full_has_one_of_the_next_that_are_free(self, hub: Hub) -> None:
-        """Hands that are freed one at a time would otherwise always go to whoever is first in the alphabet."""
+    async def test_a_late_event_of_another_service_gets_one_of_the_next_free_slots(self, hub: Hub) -> None:
+        """Slots that are freed one at a time must not always go to the first service of the schedule."""
         gates = Gates()
-        async with working(hub, gates) as worker:
-            await until(lambda: worker.in_flight == len(gates.began) == HANDS)
+        async with run_gated_worker(hub, gates) as worker:
+            await until(lambda: worker.in_flight == len(gates.began) == CONCURRENCY)
             await say(hub, "order.paid", "minu_keep")
-            through = 0
+            released = 0
             while "minu_keep" not in gates.began:
-                assert through < FEW
+                assert released < MAX_ATTEMPTS
                 before = len(gates.began)
-                gates.let_one_through()
-                through += 1
+                gates.release_one()
+                released += 1
                 await until(lambda before=before: len(gates.began) > before)
 
 
 @pytest.mark.usefixtures("flood")
 class TestPulling:
-    async def test_neither_the_first_claim_nor_a_waiting_one_sees_anything_of_it(self, hub: Hub) -> None:
+    async def test_neither_a_first_claim_nor_a_waiting_one_is_delayed(self, hub: Hub) -> None:
         row = await say(hub, "order.paid", "minu_keep")
-        [found] = await hub.event_long_poll.poll(EventPollRequest("minu_keep", MINUTE), 10, timedelta())
-        assert found.id == row
+        [claimed] = await hub.event_long_poll.poll(EventPollRequest("minu_keep", MINUTE), 10, timedelta())
+        assert claimed.id == row
 
-        quiet = asyncio.create_task(hub.event_long_poll.poll(EventPollRequest("minu_keep", MINUTE), 10, MINUTE))
+        waiting_poll = asyncio.create_task(hub.event_long_poll.poll(EventPollRequest("minu_keep", MINUTE), 10, MINUTE))
         await until(lambda: bool(hub.event_long_poll._waiters))
-        many = [await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 1000, MINUTE) for _ in range(3)]
+        batches = [
+            await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 1000, MINUTE) for _ in range(3)
+        ]
         row = await say(hub, "order.paid", "minu_keep")
         async with asyncio.timeout(10):
-            assert [each.id for each in await quiet] == [row]
-        assert [len(found) for found in many] == [1000] * 3
+            assert [event.id for event in await waiting_poll] == [row]
+        assert [len(claimed) for claimed in batches] == [1000] * 3
 
-    async def test_an_unurgent_event_is_not_starved_by_urgent_ones_that_keep_coming(
-        self, hub: Hub, owner: Connection
-    ) -> None:
-        """One place in eight is for whatever is longest due."""
+    async def test_an_old_event_of_low_priority_is_not_starved(self, hub: Hub, owner: Connection) -> None:
+        """One of eight claimed events is the longest due."""
         await owner.execute("update pabal.event_due set priority = 1; update public.event_queue set priority = 1")
         row = await say(hub, "order.paid", priority=10)
         await owner.execute("update pabal.event_due set due_at = due_at - interval '1 hour' where id = $1", row)
 
         claims = 1
         while row not in {
-            each.id for each in await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 8, timedelta())
+            event.id for event in await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 8, timedelta())
         }:
-            assert claims < FEW
+            assert claims < MAX_ATTEMPTS
             claims += 1

@@ -1,4 +1,4 @@
-"""Order within a key, whoever consumes and whatever becomes of each event."""
+"""Order within an ordering key, for every consumer and every outcome."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, example, given
-from hypothesis import settings as trying
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pabal.core.errors import Conflict
@@ -31,33 +31,33 @@ from support.wait import until
 pytestmark = pytest.mark.anyio
 
 CONSUMERS = 4
-AT_ONCE = timedelta()
+NO_DELAY = timedelta()
 MINUTE = timedelta(minutes=1)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
-ENDS = {
+STATUS_BY_FATE = {
     "done": "completed",
     "retried": "completed",
     "snoozed": "completed",
     "dead": "failed",
-    "worn out": "failed",
-    "called off": "cancelled",
+    "exhausted": "failed",
+    "cancelled": "cancelled",
     "expired": "cancelled",
 }
-"""What may become of an event, and how the table then calls it."""
+"""Fates of an event, and the status each ends with."""
 
-PLANS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([*ENDS])), min_size=1, max_size=25)
+PLANS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([*STATUS_BY_FATE])), min_size=1, max_size=25)
 
 
 @dataclass
-class Line:
-    """Watches who of each key is out, and that each begins only when all before it have ended."""
+class OrderChecker:
+    """Checks that one event per key is in progress, and that it starts only after all earlier ones ended."""
 
     plan: list[tuple[str, str]]
     ended: set[int] = field(default_factory=set)
-    out: Counter[str] = field(default_factory=Counter)
-    turns: Counter[int] = field(default_factory=Counter)
-    broken: list[str] = field(default_factory=list)
+    in_progress: Counter[str] = field(default_factory=Counter)
+    attempts: Counter[int] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ended |= {number for number, (_, fate) in enumerate(self.plan) if fate == "expired"}
@@ -67,32 +67,32 @@ class Line:
         key, fate = self.plan[number]
         before = {n for n, (other, _) in enumerate(self.plan[:number]) if other == key}
         if not before <= self.ended:
-            self.broken.append(f"{number} began before {before - self.ended}")
-        self.out[key] += 1
-        if self.out[key] > 1:
-            self.broken.append(f"{number} of {key} is not alone")
-        self.turns[number] += 1
+            self.violations.append(f"{number} began before {before - self.ended}")
+        self.in_progress[key] += 1
+        if self.in_progress[key] > 1:
+            self.violations.append(f"{number} of {key} is not the only one in progress")
+        self.attempts[number] += 1
         await asyncio.sleep(0)
-        outcome = await self._decide(hub, item, fate, self.turns[number])
-        self.out[key] -= 1
+        outcome = await self._decide(hub, item, fate, self.attempts[number])
+        self.in_progress[key] -= 1
         return outcome
 
-    async def _decide(self, hub: Hub, item: ClaimedEvent, fate: str, turn: int) -> Outcome:
+    async def _decide(self, hub: Hub, item: ClaimedEvent, fate: str, attempt: int) -> Outcome:
         match fate:
-            case "retried" if turn <= 2:
-                return Retry("again", AT_ONCE)
-            case "worn out" if turn <= item.max_retries:
-                return Retry("again", AT_ONCE)
-            case "snoozed" if turn <= 2:
-                return Snooze("later", AT_ONCE)
+            case "retried" if attempt <= 2:
+                return Retry("again", NO_DELAY)
+            case "exhausted" if attempt <= item.max_retries:
+                return Retry("again", NO_DELAY)
+            case "snoozed" if attempt <= 2:
+                return Snooze("later", NO_DELAY)
             case _:
                 self.ended.add(item.payload["n"])
         match fate:
             case "dead":
                 return Dead("never")
-            case "worn out":
-                return Retry("once more", AT_ONCE)
-            case "called off":
+            case "exhausted":
+                return Retry("once more", NO_DELAY)
+            case "cancelled":
                 row = await event(hub, item.id)
                 async with hub.transaction() as tx:
                     await cancel_event(tx, row, TESTER)
@@ -101,7 +101,7 @@ class Line:
         return DONE
 
 
-async def put(hub: Hub, plan: list[tuple[str, str]]) -> None:
+async def publish_plan(hub: Hub, plan: list[tuple[str, str]]) -> None:
     drafts = [
         EventDraft(
             "minu_find",
@@ -114,65 +114,69 @@ async def put(hub: Hub, plan: list[tuple[str, str]]) -> None:
         )
         for number, (key, fate) in enumerate(plan)
     ]
-    assert all(isinstance(each, PublishResult) for each in await publish_event_batch(hub.db, drafts))
+    assert all(isinstance(result, PublishResult) for result in await publish_event_batch(hub.db, drafts))
 
 
-async def pulls(hub: Hub, line: Line) -> None:
-    """One who fetches, works and settles."""
+async def consume_by_pull(hub: Hub, checker: OrderChecker) -> None:
+    """A consumer that polls, handles and settles."""
     while True:
-        found = await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 3, timedelta(milliseconds=20))
-        ends = {Receipt(item.id, item.lease): await line.work(hub, item) for item in found}
+        claimed = await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 3, timedelta(milliseconds=20))
+        outcomes = {Receipt(item.id, item.lease): await checker.work(hub, item) for item in claimed}
         async with hub.transaction() as tx:
-            await settle_claimed_events(tx, "minu_build", ends)
+            await settle_claimed_events(tx, "minu_build", outcomes)
 
 
-async def handles(hub: Hub, line: Line) -> None:
+async def consume_by_handler(hub: Hub, checker: OrderChecker) -> None:
     """A worker with a handler."""
-    handlers = EventHandlers((EventHandler(("*",), "minu_build", partial(line.work, hub), 3, MINUTE),))
-    pace = WorkerConfig(concurrency=3, poll_interval=timedelta(milliseconds=20))
-    await Worker("w", LANE, hub.db, hub.doorbell, handlers.handle, partial(handlers.schedule, hub.db), pace).run()
+    handlers = EventHandlers((EventHandler(("*",), "minu_build", partial(checker.work, hub), 3, MINUTE),))
+    config = WorkerConfig(concurrency=3, poll_interval=timedelta(milliseconds=20))
+    await Worker("w", LANE, hub.db, hub.doorbell, handlers.handle, partial(handlers.schedule, hub.db), config).run()
 
 
-async def calls(hub: Hub) -> None:
-    """The chore that sees to those who joined or left a line while another did."""
+async def run_advance_chore(hub: Hub) -> None:
+    """The chore that advances keys with concurrent changes."""
     while True:
         async with hub.transaction() as tx:
             await advance_ordered_events(tx, 5000)
         await asyncio.sleep(0.02)
 
 
-async def ended(owner: Connection) -> bool:
+async def all_ended(owner: Connection) -> bool:
     return await owner.fetchval("select count(*) from public.event_queue where processed_at is null") == 0
 
 
-@pytest.mark.parametrize("consume", [pulls, handles])
+@pytest.mark.parametrize("consume", [consume_by_pull, consume_by_handler])
 @given(plan=PLANS)
-@example(plan=[("a", fate) for fate in ENDS] * 2)
-@trying(max_examples=20, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_one_at_a_time_in_order_whatever_becomes_of_each(
+@example(plan=[("a", fate) for fate in STATUS_BY_FATE] * 2)
+@hypothesis_settings(
+    max_examples=20, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+async def test_one_event_per_key_at_a_time_and_in_order(
     hub: Hub, owner: Connection, consume: Any, plan: list[tuple[str, str]]
 ) -> None:
     await owner.execute("delete from public.event_queue")
-    line = Line(plan)
-    await put(hub, plan)
-    busy = [asyncio.create_task(consume(hub, line)) for _ in range(CONSUMERS)]
-    busy.append(asyncio.create_task(calls(hub)))
+    checker = OrderChecker(plan)
+    await publish_plan(hub, plan)
+    tasks = [asyncio.create_task(consume(hub, checker)) for _ in range(CONSUMERS)]
+    tasks.append(asyncio.create_task(run_advance_chore(hub)))
     try:
-        await until(lambda: ended(owner), within=30)
+        await until(lambda: all_ended(owner), within=30)
     finally:
-        for each in busy:
-            each.cancel()
-        await asyncio.gather(*busy, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    assert line.broken == []
+    assert checker.violations == []
     rows = await owner.fetch("select (payload->>'n')::integer as n, status from public.event_queue")
-    assert {row["n"]: row["status"] for row in rows} == {n: ENDS[fate] for n, (_, fate) in enumerate(plan)}
-    spent = {"done": 1, "retried": 3, "snoozed": 3, "dead": 1, "worn out": 3, "called off": 1, "expired": 0}
-    assert line.turns == Counter({n: spent[fate] for n, (_, fate) in enumerate(plan) if spent[fate]})
+    assert {row["n"]: row["status"] for row in rows} == {n: STATUS_BY_FATE[fate] for n, (_, fate) in enumerate(plan)}
+    attempts_by_fate = {"done": 1, "retried": 3, "snoozed": 3, "dead": 1, "exhausted": 3, "cancelled": 1, "expired": 0}
+    assert checker.attempts == Counter(
+        {n: attempts_by_fate[fate] for n, (_, fate) in enumerate(plan) if attempts_by_fate[fate]}
+    )
     assert await owner.fetchval("select count(*) from pabal.event_order") == 0
 
 
-class TestWhen:
+class TestTimes:
     async def claim(self, hub: Hub, limit: int = 10) -> list[ClaimedEvent]:
         async with hub.autocommit() as tx:
             return await LANE.claim(tx, limit, MINUTE, "tester", EventClaimFilter("minu_build"))
@@ -180,42 +184,40 @@ class TestWhen:
     async def now(self, owner: Connection) -> datetime:
         return await owner.fetchval("select pabal.now()")
 
-    async def test_an_event_for_later_comes_then(self, hub: Hub, owner: Connection, travel: Travel) -> None:
+    async def test_a_scheduled_event_is_claimed_at_its_time(self, hub: Hub, owner: Connection, travel: Travel) -> None:
         later = await say(hub, "order.paid", deliver_at=await self.now(owner) + MINUTE)
         await travel(MINUTE - timedelta(seconds=5))
         assert await self.claim(hub) == []
         await travel(timedelta(seconds=5))
 
-        [found] = await self.claim(hub)
-        assert (found.id, found.attempt) == (later, 1)
+        [claimed] = await self.claim(hub)
+        assert (claimed.id, claimed.attempt) == (later, 1)
 
-    async def test_one_that_has_expired_is_never_handed_out_and_says_so(
+    async def test_an_expired_event_is_not_claimed_and_is_cancelled(
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
-        lost = await say(hub, "order.paid", expires_at=await self.now(owner) + MINUTE)
+        expiring = await say(hub, "order.paid", expires_at=await self.now(owner) + MINUTE)
         kept = await say(hub, "order.paid", expires_at=await self.now(owner) + 3 * MINUTE)
         await travel(2 * MINUTE)
 
-        assert [found.id for found in await self.claim(hub)] == [kept]
-        gone = await event(hub, lost)
-        assert (gone.status, gone.last_error) == ("cancelled", "expired")
+        assert [claimed.id for claimed in await self.claim(hub)] == [kept]
+        expired = await event(hub, expiring)
+        assert (expired.status, expired.last_error) == ("cancelled", "expired")
 
-    async def test_one_somebody_holds_does_not_expire_under_them(
-        self, hub: Hub, owner: Connection, travel: Travel
-    ) -> None:
+    async def test_a_held_event_does_not_expire(self, hub: Hub, owner: Connection, travel: Travel) -> None:
         held = await say(hub, "order.paid", expires_at=await self.now(owner) + MINUTE / 2)
-        [found] = await self.claim(hub)
+        [claimed] = await self.claim(hub)
         await travel(MINUTE / 2)
         await hub.chores.run_due()
         assert (await event(hub, held)).status == "processing"
 
         async with hub.transaction() as tx:
-            assert await settle_claimed_events(tx, "minu_build", {Receipt(found.id, found.lease): DONE}) != set()
+            assert await settle_claimed_events(tx, "minu_build", {Receipt(claimed.id, claimed.lease): DONE}) != set()
         with pytest.raises(Conflict):
             async with hub.transaction() as tx:
                 await cancel_event(tx, await event(hub, held), TESTER)
 
-    async def test_a_head_for_later_holds_its_key_until_then(self, hub: Hub, owner: Connection, travel: Travel) -> None:
+    async def test_a_scheduled_first_event_holds_its_key(self, hub: Hub, owner: Connection, travel: Travel) -> None:
         rows: list[UUID] = [
             await say(hub, "order.paid", ordering_key="k", deliver_at=await self.now(owner) + MINUTE),
             await say(hub, "order.paid", ordering_key="k", priority=1),
@@ -223,4 +225,4 @@ class TestWhen:
         assert await self.claim(hub) == []
         await travel(MINUTE)
 
-        assert [found.id for found in await self.claim(hub)] == rows[:1]
+        assert [claimed.id for claimed in await self.claim(hub)] == rows[:1]

@@ -1,4 +1,4 @@
-"""Publishing: over HTTP, in one's own transaction, by plain SQL; always the same event, and never two of one key."""
+"""Publishing over HTTP, in a transaction and by plain SQL: the same event, and one per idempotency key."""
 
 import asyncio
 from collections import Counter
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 HOUR = timedelta(hours=1)
 UNREADABLE = b'{"n": 1e400000}'
-"""JSON, but nothing PostgreSQL can keep."""
+"""Valid JSON that PostgreSQL cannot store."""
 
 SECOND_WAITS = """
 create function public.waits() returns trigger language plpgsql as
@@ -41,8 +41,8 @@ create trigger waits before insert on public.event_queue for each row
 
 
 @pytest.fixture
-async def elsewhere(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
-    """Another process, as far as the database can tell."""
+async def second_hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
+    """A second hub on the same database."""
     async with open_hub(settings, database_urls) as other:
         yield other
 
@@ -56,7 +56,7 @@ async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
 async def publisher(
     postgres: embedded.ServerAddress, database_urls: DatabaseUrls, owner: Connection
 ) -> AsyncGenerator[Connection]:
-    """Somebody's own login, which may publish and nothing else."""
+    """A login that may publish and nothing else."""
     await owner.execute("create role shop_app login password 'horse' in role pabal_publisher")
     _, _, address = postgres.hub_url.partition("@")
     _, _, database = database_urls.main.rpartition("/")
@@ -67,47 +67,53 @@ async def publisher(
         await owner.execute("drop role shop_app")
 
 
-def drafts(*numbers: int, keys: Callable[[int], str | None] = lambda _: None, **how: Any) -> list[EventDraft]:
-    said: dict[str, Any] = {"source": "minu_find", "target": "minu_build"} | how
-    return [EventDraft(event_type=f"order.n{n}", idempotency_key=keys(n), **said) for n in numbers]
+def drafts(*numbers: int, keys: Callable[[int], str | None] = lambda _: None, **overrides: Any) -> list[EventDraft]:
+    fields: dict[str, Any] = {"source": "minu_find", "target": "minu_build"} | overrides
+    return [EventDraft(event_type=f"order.n{n}", idempotency_key=keys(n), **fields) for n in numbers]
 
 
-async def rows(owner: Connection) -> list[str]:
-    """What was published, in its order; the hub's own events besides."""
-    found = await owner.fetch("select event_type from public.event_queue where source_service <> 'hub' order by seq")
-    return [row["event_type"] for row in found]
+async def published_types(owner: Connection) -> list[str]:
+    """The types of the published events, in order, without those of the hub."""
+    rows = await owner.fetch("select event_type from public.event_queue where source_service <> 'hub' order by seq")
+    return [row["event_type"] for row in rows]
 
 
-async def counted(owner: Connection, question: str, number: int) -> bool:
+async def has_count(owner: Connection, question: str, number: int) -> bool:
     return await owner.fetchval(question) == number
 
 
-class TestOneAmongMany:
-    async def test_a_bad_one_of_many_callers_fails_alone(self, shop: Service, owner: Connection) -> None:
+class TestBatches:
+    async def test_an_invalid_event_of_one_caller_fails_alone(self, shop: Service, owner: Connection) -> None:
         async def call(number: int) -> int:
-            bad = {"payload": {"n": 1}, "target_service": "nobody"} if number == 37 else {"target_service": "shop"}
-            how: dict[str, Any] = {"json": {"event_type": f"order.n{number}", **bad}, "headers": shop.headers}
-            return (await shop.web.post("/v1/queue/events", **how)).status_code
+            fields = {"payload": {"n": 1}, "target_service": "nobody"} if number == 37 else {"target_service": "shop"}
+            request: dict[str, Any] = {"json": {"event_type": f"order.n{number}", **fields}, "headers": shop.headers}
+            return (await shop.web.post("/v1/queue/events", **request)).status_code
 
         statuses = await asyncio.gather(*map(call, range(64)))
 
         assert [number for number, status in enumerate(statuses) if status != 202] == [37]
         assert statuses[37] == 400
-        assert sorted(await rows(owner)) == sorted(f"order.n{n}" for n in range(64) if n != 37)
+        assert sorted(await published_types(owner)) == sorted(f"order.n{n}" for n in range(64) if n != 37)
 
-    async def test_one_that_only_the_table_refuses_fails_alone_too(self, hub: Hub, owner: Connection) -> None:
-        """By what it carries, by whom it is for, or by both: and what was good is recorded once."""
+    async def test_an_event_refused_by_the_table_fails_alone(self, hub: Hub, owner: Connection) -> None:
+        """The payload, the target or both are invalid; the valid events are recorded once."""
         good, bad = drafts(1), drafts(2, payload=UNREADABLE)
         lost = drafts(3, target="nobody", payload=UNREADABLE)
-        brought = [*good, *bad, *good, *lost, *good]
+        drafts_to_publish = [*good, *bad, *good, *lost, *good]
 
-        together = await publish_event_batch(hub.db, brought)
-        alone = await asyncio.gather(*map(hub.publisher.put, brought), return_exceptions=True)
+        together = await publish_event_batch(hub.db, drafts_to_publish)
+        alone = await asyncio.gather(*map(hub.publisher.put, drafts_to_publish), return_exceptions=True)
 
         for results in (together, alone):
-            assert [type(each) for each in results] == [PublishResult, Invalid, PublishResult, Invalid, PublishResult]
-            assert [str(each).partition(":")[0] for each in results[1::2]] == ["payload", "target_service"]
-        assert await rows(owner) == ["order.n1"] * 6
+            assert [type(result) for result in results] == [
+                PublishResult,
+                Invalid,
+                PublishResult,
+                Invalid,
+                PublishResult,
+            ]
+            assert [str(result).partition(":")[0] for result in results[1::2]] == ["payload", "target_service"]
+        assert await published_types(owner) == ["order.n1"] * 6
 
 
 class TestBatch:
@@ -120,20 +126,20 @@ class TestBatch:
         results = await shop.batch(*events)
 
         assert len(results) == 1000
-        assert {place for place, each in enumerate(results) if each["status"] != 202} == {500}
+        assert {index for index, item in enumerate(results) if item["status"] != 202} == {500}
         assert (results[500]["code"], results[500]["detail"].partition(":")[0]) == ("invalid", "priority")
-        assert await rows(owner) == [f"order.n{n}" for n in range(1000) if n != 500]
+        assert await published_types(owner) == [f"order.n{n}" for n in range(1000) if n != 500]
         last = await owner.fetchval("select id from public.event_queue order by seq desc limit 1")
         assert results[-1]["id"] == str(last)
 
-    async def test_one_more_is_too_many_and_none_is_none(self, shop: Service, owner: Connection) -> None:
+    async def test_a_batch_has_between_1_and_1000_events(self, shop: Service, owner: Connection) -> None:
         for events in ([{"event_type": "order.paid"}] * 1001, []):
-            refused = await shop.ask("POST", "events/batch", status=400, json={"events": events})
-            assert [each["field"] for each in refused["mistakes"]] == ["events"]
+            problem = await shop.ask("POST", "events/batch", status=400, json={"events": events})
+            assert [error["field"] for error in problem["mistakes"]] == ["events"]
 
-        assert await rows(owner) == []
+        assert await published_types(owner) == []
 
-    async def test_each_item_says_what_is_wrong_with_it(self, shop: Service, owner: Connection) -> None:
+    async def test_each_item_of_a_batch_has_its_own_error(self, shop: Service, owner: Connection) -> None:
         results = await shop.batch(
             {"event_type": "order.paid", "idempotency_key": "k", "target_service": "shop"},
             {"event_type": "order.paid", "idempotency_key": "k", "target_service": "shop"},
@@ -145,14 +151,14 @@ class TestBatch:
             {"event_type": "order.paid", "target_service": "shop"},
         )
 
-        assert [each["status"] for each in results] == [202, 200, 409, 403, 400, 413, 400, 202]
+        assert [result["status"] for result in results] == [202, 200, 409, 403, 400, 413, 400, 202]
         assert results[0]["id"] == results[1]["id"]
         assert results[2]["detail"].startswith("idempotency_key: ")
         assert results[4]["detail"].startswith("target_service: ")
-        assert await rows(owner) == ["order.paid", "order.paid"]
+        assert await published_types(owner) == ["order.paid", "order.paid"]
 
 
-class TestOnesOwnTransaction:
+class TestTransactions:
     async def test_a_publisher_may_call_the_function_and_nothing_else(
         self, publisher: Connection, owner: Connection
     ) -> None:
@@ -160,9 +166,9 @@ class TestOnesOwnTransaction:
         async with publisher.transaction():
             event = await hub.publish(publisher, "order.paid", {"n": 1}, target="minu_build", ordering_key="k")
 
-        found = await owner.fetchrow("select * from public.event_queue where event_type = 'order.paid'")
-        assert found
-        assert (found["id"], found["source_service"], found["status"]) == (event, "minu_find", "pending")
+        row = await owner.fetchrow("select * from public.event_queue where event_type = 'order.paid'")
+        assert row
+        assert (row["id"], row["source_service"], row["status"]) == (event, "minu_find", "pending")
         for forbidden in (
             "select * from public.event_queue",
             "insert into public.event_queue (event_type, source_service) values ('a.b', 'minu_find')",
@@ -184,9 +190,11 @@ class TestOnesOwnTransaction:
         assert isinstance(again, PublishResult)
         assert not again.repeated
 
-    async def test_the_function_refuses_what_the_door_does(self, publisher: Connection, owner: Connection) -> None:
+    async def test_the_sql_function_refuses_what_the_api_refuses(
+        self, publisher: Connection, owner: Connection
+    ) -> None:
         hub = client.App("minu_find")
-        await hub.publish(publisher, "order.paid", {"n": "x" * (262_144 - 9)})  # jsonb writes a blank after the colon
+        await hub.publish(publisher, "order.paid", {"n": "x" * (262_144 - 9)})  # jsonb adds a space after the colon
         with pytest.raises(asyncpg.ProgramLimitExceededError, match=r"^payload: "):
             await hub.publish(publisher, "order.paid", {"n": "x" * (262_144 - 8)})
         with pytest.raises(asyncpg.ForeignKeyViolationError):
@@ -194,13 +202,13 @@ class TestOnesOwnTransaction:
         with pytest.raises(asyncpg.CheckViolationError):
             await hub.publish(publisher, "Order Paid")
 
-        assert await rows(owner) == ["order.paid"]
+        assert await published_types(owner) == ["order.paid"]
 
 
-class TestTheBell:
+class TestDoorbell:
     @pytest.fixture
     async def woken(self, hub: Hub) -> AsyncGenerator[list[str]]:
-        """What a worker handled that looks by itself once an hour: only the bell can have told it."""
+        """The events handled by a worker that polls once an hour, so that only the doorbell wakes it."""
         handled: list[str] = []
 
         async def handle(event: ClaimedEvent) -> Outcome:
@@ -212,8 +220,8 @@ class TestTheBell:
             await until(lambda: worker._listener is not None)
             yield handled
 
-    async def test_every_way_of_publishing_wakes_who_waits(
-        self, woken: list[str], shop: Service, publisher: Connection, owner: Connection, elsewhere: Hub
+    async def test_every_way_of_publishing_wakes_a_worker(
+        self, woken: list[str], shop: Service, publisher: Connection, owner: Connection, second_hub: Hub
     ) -> None:
         minu_build: dict[str, Any] = {"target_service": "minu_build"}
         await shop.publish("by.http", **minu_build)
@@ -231,25 +239,25 @@ class TestTheBell:
         )
         await until(lambda: "by.insert" in woken)
 
-        await elsewhere.publisher.put(drafts(1)[0])
+        await second_hub.publisher.put(drafts(1)[0])
         await until(lambda: "order.n1" in woken)
         assert len(woken) == 5
 
 
 class TestIdempotency:
-    async def test_a_hundred_racing_over_two_hubs_are_one_event(
-        self, hub: Hub, elsewhere: Hub, owner: Connection
+    async def test_a_hundred_concurrent_publishes_of_one_key_are_one_event(
+        self, hub: Hub, second_hub: Hub, owner: Connection
     ) -> None:
-        publishers = [hub.publisher, elsewhere.publisher]
+        publishers = [hub.publisher, second_hub.publisher]
         [draft] = drafts(1, keys=lambda _: "k", payload=b'{"n": 1}')
-        alike = msgspec.structs.replace(draft, payload=b'{"n":1}', correlation_id="a second try has its own")
+        same_content = msgspec.structs.replace(draft, payload=b'{"n":1}', correlation_id="a second try has its own")
         async with asyncio.TaskGroup() as racing:
-            put = [racing.create_task(publishers[n % 2].put(draft if n % 3 else alike)) for n in range(100)]
+            tasks = [racing.create_task(publishers[n % 2].put(draft if n % 3 else same_content)) for n in range(100)]
 
-        results = [task.result() for task in put]
-        assert len({each.id for each in results}) == 1
-        assert Counter(each.repeated for each in results) == {True: 99, False: 1}
-        assert await rows(owner) == ["order.n1"]
+        results = [task.result() for task in tasks]
+        assert len({result.id for result in results}) == 1
+        assert Counter(result.repeated for result in results) == {True: 99, False: 1}
+        assert await published_types(owner) == ["order.n1"]
         assert await owner.fetchval("select count(*) from pabal.event_due") == 1
 
     @pytest.mark.parametrize(
@@ -266,36 +274,42 @@ class TestIdempotency:
         ],
         ids=lambda other: next(iter(other)),
     )
-    async def test_other_content_is_a_mistake(self, shop: Service, other: dict[str, Any], owner: Connection) -> None:
+    async def test_the_same_key_with_other_content_is_refused(
+        self, shop: Service, other: dict[str, Any], owner: Connection
+    ) -> None:
         event: dict[str, Any] = {"target_service": "shop", "payload": {"n": 1}, "idempotency_key": "k"}
         first = await shop.publish(**event)
         again = await shop.publish(status=200, **event)
-        refused = await shop.publish(**{**event, **other}, status=409)
+        problem = await shop.publish(**{**event, **other}, status=409)
 
         assert again["id"] == first["id"]
-        assert (refused["code"], refused["detail"].partition(":")[0]) == ("conflict", "idempotency_key")
-        assert await rows(owner) == ["order.paid"]
+        assert (problem["code"], problem["detail"].partition(":")[0]) == ("conflict", "idempotency_key")
+        assert await published_types(owner) == ["order.paid"]
 
-    async def test_sql_and_http_mean_the_same_by_a_key(self, shop: Service, publisher: Connection) -> None:
+    async def test_a_key_covers_sql_and_http(self, shop: Service, publisher: Connection) -> None:
         by_sql = client.App("shop")
-        said: dict[str, Any] = {"payload": {"b": 1, "a": [1.50, None, "파발"]}, "priority": 3, "ordering_key": "o"}
-        more: dict[str, Any] = {"deliver_at": "2030-01-01T09:00:00+09:00", "idempotency_key": "from http"}
-        first = await shop.publish(target_service="shop", **said, **more)
-        when = datetime(2030, 1, 1, tzinfo=UTC)
-        told: dict[str, Any] = {"target": "shop", "deliver_at": when, "priority": 3, "ordering_key": "o"}
+        content: dict[str, Any] = {"payload": {"b": 1, "a": [1.50, None, "파발"]}, "priority": 3, "ordering_key": "o"}
+        key_fields: dict[str, Any] = {"deliver_at": "2030-01-01T09:00:00+09:00", "idempotency_key": "from http"}
+        first = await shop.publish(target_service="shop", **content, **key_fields)
+        deliver_time = datetime(2030, 1, 1, tzinfo=UTC)
+        options: dict[str, Any] = {"target": "shop", "deliver_at": deliver_time, "priority": 3, "ordering_key": "o"}
 
-        again = await by_sql.publish(publisher, "order.paid", said["payload"], idempotency_key="from http", **told)
+        again = await by_sql.publish(
+            publisher, "order.paid", content["payload"], idempotency_key="from http", **options
+        )
         assert str(again) == first["id"]
 
-        second = await by_sql.publish(publisher, "order.paid", said["payload"], idempotency_key="from sql", **told)
+        second = await by_sql.publish(
+            publisher, "order.paid", content["payload"], idempotency_key="from sql", **options
+        )
         repeated = await shop.publish(
-            status=200, target_service="shop", **said, **more | {"idempotency_key": "from sql"}
+            status=200, target_service="shop", **content, **key_fields | {"idempotency_key": "from sql"}
         )
         assert repeated["id"] == str(second)
         with pytest.raises(asyncpg.UniqueViolationError, match=f"^idempotency_key: .*{first['id']}"):
-            await by_sql.publish(publisher, "order.paid", {}, idempotency_key="from http", **told)
+            await by_sql.publish(publisher, "order.paid", {}, idempotency_key="from http", **options)
 
-    async def test_a_key_is_its_sources_own(self, hub: Hub) -> None:
+    async def test_keys_of_different_sources_do_not_collide(self, hub: Hub) -> None:
         mine, theirs = await publish_event_batch(
             hub.db, [*drafts(1, keys=lambda _: "k"), *drafts(2, keys=lambda _: "k", source="minu_keep")]
         )
@@ -303,7 +317,7 @@ class TestIdempotency:
         assert isinstance(theirs, PublishResult)
         assert mine.id != theirs.id
 
-    async def test_a_key_is_kept_for_a_day_and_its_event_for_longer(
+    async def test_a_key_expires_after_a_day_and_its_event_stays(
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
         async def again() -> PublishResult:
@@ -321,41 +335,41 @@ class TestIdempotency:
 
         assert not later.repeated
         assert later.id != first.id
-        assert await rows(owner) == ["order.n1", "order.n1"]
+        assert await published_types(owner) == ["order.n1", "order.n1"]
 
-    @pytest.mark.parametrize("by", ["batch", "gatherer"])
-    async def test_two_who_bring_the_same_keys_in_opposite_order_both_succeed(
-        self, hub: Hub, elsewhere: Hub, owner: Connection, by: str
+    @pytest.mark.parametrize("by", ["batch", "batcher"])
+    async def test_concurrent_batches_with_the_same_keys_in_opposite_order_succeed(
+        self, hub: Hub, second_hub: Hub, owner: Connection, by: str
     ) -> None:
-        """Each holds what the other waits for: PostgreSQL fails one of them, and it is sent again."""
+        """Each holds the key the other waits for: PostgreSQL fails one of them, which retries."""
         await owner.execute(SECOND_WAITS)
         one, two = drafts(1, 2, keys=str)
-        waits = {"correlation_id": "waits"}  # which is no part of what a key stands for
+        waits = {"correlation_id": "waits"}  # not part of what the key covers
         forth = [one, msgspec.structs.replace(two, **waits)]
         back = [two, msgspec.structs.replace(one, **waits)]
 
-        async def put(where: Hub, brought: list[EventDraft]) -> Sequence[PublishResult | Exception]:
+        async def put(target_hub: Hub, drafts_to_publish: list[EventDraft]) -> Sequence[PublishResult | Exception]:
             if by == "batch":
-                return await publish_event_batch(where.db, brought)
-            return [*await asyncio.gather(*map(where.publisher.put, brought))]
+                return await publish_event_batch(target_hub.db, drafts_to_publish)
+            return [*await asyncio.gather(*map(target_hub.publisher.put, drafts_to_publish))]
 
         await owner.execute("select pg_advisory_lock(1)")
-        both = asyncio.gather(put(hub, forth), put(elsewhere, back))
-        await until(lambda: counted(owner, "select count(*) from pg_locks where not granted", 2))
+        both = asyncio.gather(put(hub, forth), put(second_hub, back))
+        await until(lambda: has_count(owner, "select count(*) from pg_locks where not granted", 2))
         await owner.execute("select pg_advisory_unlock(1)")
-        there, here = await both
+        first, second = await both
 
-        ids = [[each.id for each in told if isinstance(each, PublishResult)] for told in (there, here)]
+        ids = [[result.id for result in results if isinstance(result, PublishResult)] for results in (first, second)]
         assert ids[0] == ids[1][::-1]
-        assert sorted(await rows(owner)) == ["order.n1", "order.n2"]
+        assert sorted(await published_types(owner)) == ["order.n1", "order.n2"]
         await until(
-            lambda: counted(owner, "select deadlocks from pg_stat_database where datname = current_database()", 1)
+            lambda: has_count(owner, "select deadlocks from pg_stat_database where datname = current_database()", 1)
         )
 
 
-async def test_a_transaction_may_publish_and_take_it_back(hub: Hub, owner: Connection) -> None:
+async def test_a_rolled_back_transaction_publishes_nothing(hub: Hub, owner: Connection) -> None:
     with pytest.raises(RuntimeError):
         async with hub.transaction() as tx:
             await publish_events(tx, drafts(1, 2))
             raise RuntimeError
-    assert await rows(owner) == []
+    assert await published_types(owner) == []

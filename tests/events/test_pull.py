@@ -1,4 +1,4 @@
-"""Pulling: who fetches gets its own, waits without holding anything, and settles only what it still holds."""
+"""Pulling: a service claims its own events, waits without a connection, and settles only what it holds."""
 
 import asyncio
 import time
@@ -34,23 +34,23 @@ async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
     return await come(hub, web, "shop")
 
 
-async def held(shop: Service, count: int = 1, lease_seconds: int = 30, **how: Any) -> list[Handed]:
-    """So many events, published to the shop and in its hands."""
-    await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop", **how} for n in range(count)))
+async def claim_new(shop: Service, count: int = 1, lease_seconds: int = 30, **overrides: Any) -> list[Handed]:
+    """Publish and claim `count` events of the shop."""
+    await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop", **overrides} for n in range(count)))
     events = await shop.claim(limit=count, lease_seconds=lease_seconds)
     assert len(events) == count
     return events
 
 
-async def test_what_is_handed_out_tells_all_a_consumer_needs(shop: Service) -> None:
+async def test_a_claimed_event_has_all_fields(shop: Service) -> None:
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "payload": {"n": [1, None, "파발"]},
         "priority": 2,
         "ordering_key": "o",
         "correlation_id": "c",
     }
-    published = await shop.publish(target_service="shop", traceparent=trace, max_retries=7, **said)
+    published = await shop.publish(target_service="shop", traceparent=trace, max_retries=7, **fields)
 
     [event] = await shop.claim()
 
@@ -65,11 +65,11 @@ async def test_what_is_handed_out_tells_all_a_consumer_needs(shop: Service) -> N
         "retry_count": 0,
         "max_retries": 7,
         "traceparent": trace,
-        **said,
+        **fields,
     }
 
 
-async def test_a_claim_takes_only_ones_own_the_most_urgent_first_and_no_more_than_asked(
+async def test_a_claim_returns_the_events_of_its_service_up_to_its_limit(
     hub: Hub, web: httpx2.AsyncClient, shop: Service
 ) -> None:
     other = await come(hub, web, "other")
@@ -85,71 +85,71 @@ async def test_a_claim_takes_only_ones_own_the_most_urgent_first_and_no_more_tha
 
 class TestWaiting:
     @pytest.fixture
-    async def desk(self, hub: Hub) -> AsyncGenerator[LongPoll[EventPollRequest, ClaimedEvent]]:
-        """One that looks by itself once an hour, so that only the bell can end a wait."""
+    async def long_poll(self, hub: Hub) -> AsyncGenerator[LongPoll[EventPollRequest, ClaimedEvent]]:
+        """A long poll that polls once an hour, so that only the doorbell can end a wait."""
         await until(lambda: hub.doorbell.listening)
-        desk = LongPoll(
+        long_poll = LongPoll(
             hub.db, hub.doorbell, Channel.EVENTS, claim_events_for_polls, LANE.release, poll_interval=timedelta(hours=1)
         )
-        yield desk
-        await desk.close()
+        yield long_poll
+        await long_poll.close()
 
     @pytest.fixture
-    async def patient(
-        self, hub: Hub, desk: LongPoll[EventPollRequest, ClaimedEvent], shop: Service
+    async def waiting_shop(
+        self, hub: Hub, long_poll: LongPoll[EventPollRequest, ClaimedEvent], shop: Service
     ) -> AsyncGenerator[Service]:
-        """The shop at that desk, as often at once as it likes."""
+        """The shop as a client of that long poll, with many connections."""
         limits = httpx2.Limits(max_connections=200)
         async with (
-            serving(replace(hub, event_long_poll=desk)) as address,
+            serving(replace(hub, event_long_poll=long_poll)) as address,
             httpx2.AsyncClient(base_url=address, limits=limits) as web,
         ):
             yield replace(shop, web=web)
 
-    async def test_a_publish_ends_it_within_50_ms_and_it_holds_no_connection(
-        self, hub: Hub, desk: LongPoll[EventPollRequest, ClaimedEvent], shop: Service, patient: Service
+    async def test_a_publish_ends_a_wait_within_50_ms_without_a_connection(
+        self, hub: Hub, long_poll: LongPoll[EventPollRequest, ClaimedEvent], shop: Service, waiting_shop: Service
     ) -> None:
-        took: list[float] = []
+        durations: list[float] = []
         for _ in range(5):
-            waits = asyncio.create_task(patient.claim(wait=30_000))
-            await until(lambda: waiting(desk) == 1 and hub.db.connections_in_use() == 0)
+            waits = asyncio.create_task(waiting_shop.claim(wait=30_000))
+            await until(lambda: waiting(long_poll) == 1 and hub.db.connections_in_use() == 0)
             started = time.perf_counter()
             await shop.publish(target_service="shop")
             assert len(await waits) == 1
-            took.append(time.perf_counter() - started)
+            durations.append(time.perf_counter() - started)
 
-        assert min(took) < 0.05
+        assert min(durations) < 0.05
 
-    async def test_plain_sql_ends_it_too(
-        self, hub: Hub, desk: LongPoll[EventPollRequest, ClaimedEvent], patient: Service, owner: Connection
+    async def test_a_publish_by_plain_sql_ends_a_wait(
+        self, hub: Hub, long_poll: LongPoll[EventPollRequest, ClaimedEvent], waiting_shop: Service, owner: Connection
     ) -> None:
-        waits = asyncio.create_task(patient.claim(wait=30_000))
-        await until(lambda: waiting(desk) == 1 and hub.db.connections_in_use() == 0)
+        waits = asyncio.create_task(waiting_shop.claim(wait=30_000))
+        await until(lambda: waiting(long_poll) == 1 and hub.db.connections_in_use() == 0)
         await owner.execute("select pabal.publish('minu_find', 'order.paid', target => 'shop')")
 
         assert [event["source_service"] for event in await waits] == ["minu_find"]
 
-    async def test_a_hundred_wait_without_a_connection_and_share_what_comes(
-        self, hub: Hub, desk: LongPoll[EventPollRequest, ClaimedEvent], shop: Service, patient: Service
+    async def test_a_hundred_waiters_hold_no_connection_and_share_the_events(
+        self, hub: Hub, long_poll: LongPoll[EventPollRequest, ClaimedEvent], shop: Service, waiting_shop: Service
     ) -> None:
-        crowd = [asyncio.create_task(patient.claim(wait=30_000, limit=1)) for _ in range(100)]
-        await until(lambda: waiting(desk) == 100 and hub.db.connections_in_use() == 0)
+        polls = [asyncio.create_task(waiting_shop.claim(wait=30_000, limit=1)) for _ in range(100)]
+        await until(lambda: waiting(long_poll) == 100 and hub.db.connections_in_use() == 0)
         await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop"} for n in range(100)))
-        found = await asyncio.gather(*crowd)
+        batches = await asyncio.gather(*polls)
 
-        assert sorted(event["event_type"] for [event] in found) == sorted(f"order.n{n}" for n in range(100))
+        assert sorted(event["event_type"] for [event] in batches) == sorted(f"order.n{n}" for n in range(100))
 
-    async def test_after_its_time_it_ends_with_nothing(self, shop: Service) -> None:
+    async def test_a_wait_ends_empty_after_its_time(self, shop: Service) -> None:
         assert await shop.claim(wait=50) == []
 
 
-def waiting(desk: LongPoll[EventPollRequest, ClaimedEvent]) -> int:
-    return sum(map(len, desk._waiters.values()))
+def waiting(long_poll: LongPoll[EventPollRequest, ClaimedEvent]) -> int:
+    return sum(map(len, long_poll._waiters.values()))
 
 
 class TestReceipts:
-    async def test_one_settles_once(self, shop: Service) -> None:
-        done, failed, extended = await held(shop, 3)
+    async def test_a_receipt_settles_once(self, shop: Service) -> None:
+        done, failed, extended = await claim_new(shop, 3)
 
         assert await shop.ack(done) == [200]
         assert await shop.nack(failed) == [200]
@@ -158,36 +158,38 @@ class TestReceipts:
             assert await shop.nack(settled, outcome="dead") == [409]
             assert await shop.extend(settled) == [409]
         assert await shop.extend(extended) == [200]
-        stands = [(await shop.show(event["id"]))["status"] for event in (done, failed, extended)]
-        assert stands == ["completed", "pending", "processing"]
+        statuses = [(await shop.show(event["id"]))["status"] for event in (done, failed, extended)]
+        assert statuses == ["completed", "pending", "processing"]
 
-    async def test_each_is_answered_for_itself_in_the_order_they_came(self, shop: Service) -> None:
-        first, second = await held(shop, 2)
+    async def test_each_receipt_has_its_own_result_in_order(self, shop: Service) -> None:
+        first, second = await claim_new(shop, 2)
         await shop.ack(first)
         garbage = [{"receipt": text} for text in ("", "x", "!" * 43, "A" * 43, "A" * 64)]
 
         assert await shop.ack(garbage[0], second, first, *garbage[1:]) == [409, 200, 409, 409, 409, 409, 409]
         assert await shop.ack(*garbage) == [409] * 5
 
-    async def test_somebody_elses_settles_nothing(self, hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
-        thief = await come(hub, web, "thief", "write", "hub:admin")
-        [event] = await held(shop)
+    async def test_a_receipt_of_another_service_settles_nothing(
+        self, hub: Hub, web: httpx2.AsyncClient, shop: Service
+    ) -> None:
+        stranger = await come(hub, web, "thief", "write", "hub:admin")
+        [event] = await claim_new(shop)
 
-        assert await thief.ack(event) == [409]
-        assert await thief.nack(event, outcome="dead") == [409]
-        assert await thief.extend(event, seconds=3600) == [409]
+        assert await stranger.ack(event) == [409]
+        assert await stranger.nack(event, outcome="dead") == [409]
+        assert await stranger.extend(event, seconds=3600) == [409]
         assert (await shop.show(event["id"]))["status"] == "processing"
         assert await shop.ack(event) == [200]
 
-    async def test_the_same_twice_in_one_request_settles_once(self, shop: Service, owner: Connection) -> None:
-        [event] = await held(shop)
+    async def test_a_repeated_receipt_in_one_request_settles_once(self, shop: Service, owner: Connection) -> None:
+        [event] = await claim_new(shop)
         answer = await shop.ask("POST", "ack", json={"receipts": [event["receipt"]] * 2})
 
-        assert [each["status"] for each in answer["results"]] == [200]
+        assert [result["status"] for result in answer["results"]] == [200]
         assert await owner.fetchval("select coalesce(sum(held), 0) from pabal.event_leases") == 0
 
-    async def test_wrong_requests_name_their_field(self, shop: Service) -> None:
-        for door, brought, field in (
+    async def test_an_invalid_request_names_its_field(self, shop: Service) -> None:
+        for endpoint, body, field in (
             ("ack", {}, "receipts"),
             ("ack", {"receipts": []}, "receipts"),
             ("ack", {"receipts": ["x"] * 1001}, "receipts"),
@@ -203,15 +205,15 @@ class TestReceipts:
             ("claim", {"wait": 30_001}, "wait"),
             ("claim", {"lease_seconds": 3601}, "lease_seconds"),
         ):
-            refused = await shop.ask("POST", door, status=400, json=brought)
-            assert (door, [each["field"] for each in refused["mistakes"]]) == (door, [field])
+            problem = await shop.ask("POST", endpoint, status=400, json=body)
+            assert (endpoint, [error["field"] for error in problem["mistakes"]]) == (endpoint, [field])
 
 
 class TestLeases:
-    async def test_one_lasts_as_long_as_was_asked_and_then_its_receipt_is_stale(
+    async def test_a_lease_lasts_as_requested_and_then_its_receipt_is_stale(
         self, shop: Service, travel: Travel
     ) -> None:
-        [event] = await held(shop, lease_seconds=90)
+        [event] = await claim_new(shop, lease_seconds=90)
         await travel(timedelta(seconds=89))
         assert await shop.claim() == []
 
@@ -225,8 +227,8 @@ class TestLeases:
         [failure] = (await shop.show(event["id"]))["error_history"]
         assert (failure["code"], failure["worker"]) == ("lease_expired", "pull:shop")
 
-    async def test_extending_counts_from_now(self, shop: Service, travel: Travel) -> None:
-        [event] = await held(shop)
+    async def test_an_extension_counts_from_now(self, shop: Service, travel: Travel) -> None:
+        [event] = await claim_new(shop)
         await travel(LEASE - SECOND)
         assert await shop.extend(event, seconds=60) == [200]
         await travel(timedelta(seconds=59))
@@ -234,12 +236,12 @@ class TestLeases:
         assert await shop.extend(event, seconds=5) == [200]
         await travel(timedelta(seconds=5))
 
-        assert [each["id"] for each in await shop.claim()] == [event["id"]]
+        assert [claimed["id"] for claimed in await shop.claim()] == [event["id"]]
 
-    async def test_extending_a_lease_that_ends_this_moment_is_told_so(
+    async def test_extending_a_lease_that_just_ended_is_refused(
         self, hub: Hub, shop: Service, owner: Connection, travel: Travel
     ) -> None:
-        [event] = await held(shop)
+        [event] = await claim_new(shop)
         await travel(LEASE)
 
         async with hub.transaction() as tx:
@@ -249,20 +251,24 @@ class TestLeases:
 
         assert await extending == [409]
 
-    async def test_an_event_that_is_never_settled_dies_of_its_last_lease(self, shop: Service, travel: Travel) -> None:
-        [event] = await held(shop, max_retries=1)
+    async def test_an_event_fails_when_its_last_lease_expires(self, shop: Service, travel: Travel) -> None:
+        [event] = await claim_new(shop, max_retries=1)
         await travel(LEASE)
         assert len(await shop.claim()) == 1
         await travel(LEASE)
         assert await shop.claim() == []
 
-        story = await shop.show(event["id"])
-        assert (story["status"], story["error_code"], len(story["dead_letters"])) == ("failed", "lease_expired", 1)
+        event_view = await shop.show(event["id"])
+        assert (event_view["status"], event_view["error_code"], len(event_view["dead_letters"])) == (
+            "failed",
+            "lease_expired",
+            1,
+        )
 
 
 class TestNacks:
-    async def test_a_retry_waits_as_long_as_it_says(self, shop: Service, travel: Travel) -> None:
-        [event] = await held(shop)
+    async def test_a_retry_waits_for_retry_after(self, shop: Service, travel: Travel) -> None:
+        [event] = await claim_new(shop)
         await shop.nack(event, error="try later", error_code="E1", error_stack="line 7", retry_after=600)
         await travel(timedelta(seconds=599))
         assert await shop.claim() == []
@@ -270,14 +276,14 @@ class TestNacks:
         [again] = await shop.claim()
 
         assert again["retry_count"] == 1
-        story = await shop.show(event["id"])
-        assert (story["last_error"], story["error_code"]) == ("try later", "E1")
-        assert [(each["error"], each["attempt"]) for each in story["error_history"]] == [("try later", 1)]
+        event_view = await shop.show(event["id"])
+        assert (event_view["last_error"], event_view["error_code"]) == ("try later", "E1")
+        assert [(failure["error"], failure["attempt"]) for failure in event_view["error_history"]] == [("try later", 1)]
 
-    async def test_without_saying_it_waits_longer_each_time(
+    async def test_without_retry_after_the_backoff_grows(
         self, shop: Service, travel: Travel, owner: Connection
     ) -> None:
-        [event] = await held(shop, max_retries=5)
+        [event] = await claim_new(shop, max_retries=5)
         wait = "select extract(epoch from next_retry_at - updated_at)::float from public.event_queue where id = $1"
         waits: list[float] = []
         for _ in range(4):
@@ -286,22 +292,22 @@ class TestNacks:
             await travel(timedelta(seconds=10))
             [event] = await shop.claim()
 
-        assert [round(wait / 2**place, 6) for place, wait in enumerate(waits)] == pytest.approx([1] * 4, abs=0.2)
+        assert [round(wait / 2**index, 6) for index, wait in enumerate(waits)] == pytest.approx([1] * 4, abs=0.2)
 
-    async def test_dead_is_dead_at_once(self, shop: Service, owner: Connection) -> None:
-        [event] = await held(shop)
+    async def test_a_dead_outcome_creates_a_dead_letter_at_once(self, shop: Service, owner: Connection) -> None:
+        [event] = await claim_new(shop)
         await shop.nack(event, error="no such order", error_code="gone", outcome="dead")
 
-        story = await shop.show(event["id"])
-        assert (story["status"], story["retry_count"], len(story["dead_letters"])) == ("failed", 0, 1)
+        event_view = await shop.show(event["id"])
+        assert (event_view["status"], event_view["retry_count"], len(event_view["dead_letters"])) == ("failed", 0, 1)
         reason = "select error_message from public.dead_letter_queue where original_event_id = $1"
         assert await owner.fetchval(reason, event["id"]) == "no such order"
 
-    async def test_a_snooze_spends_no_attempt(self, shop: Service, travel: Travel) -> None:
-        [event] = await held(shop, max_retries=0)
-        for said, rests in ((None, 30), (3, 3)):
-            assert await shop.nack(event, outcome="snooze", retry_after=said) == [200]
-            await travel(timedelta(seconds=rests) - SECOND)
+    async def test_a_snooze_uses_no_attempt(self, shop: Service, travel: Travel) -> None:
+        [event] = await claim_new(shop, max_retries=0)
+        for retry_after, delay in ((None, 30), (3, 3)):
+            assert await shop.nack(event, outcome="snooze", retry_after=retry_after) == [200]
+            await travel(timedelta(seconds=delay) - SECOND)
             assert await shop.claim() == []
             await travel(SECOND)
             [event] = await shop.claim()
@@ -309,34 +315,34 @@ class TestNacks:
 
         assert (await shop.show(event["id"]))["error_history"] == []
 
-    async def test_a_snooze_of_no_time_comes_back_at_once(self, shop: Service) -> None:
-        [event] = await held(shop)
+    async def test_a_snooze_without_delay_is_due_at_once(self, shop: Service) -> None:
+        [event] = await claim_new(shop)
         await shop.nack(event, outcome="snooze", retry_after=0)
 
-        assert [each["id"] for each in await shop.claim()] == [event["id"]]
+        assert [claimed["id"] for claimed in await shop.claim()] == [event["id"]]
 
-    async def test_the_last_attempt_is_a_death(self, shop: Service) -> None:
-        [event] = await held(shop, max_retries=2)
+    async def test_the_last_failed_attempt_creates_a_dead_letter(self, shop: Service) -> None:
+        [event] = await claim_new(shop, max_retries=2)
         for attempt in range(3):
             assert event["retry_count"] == attempt
             await shop.nack(event, error=f"failure {attempt + 1}", retry_after=0)
             event, *_ = [*await shop.claim(), event]
 
-        story = await shop.show(event["id"])
-        assert (story["status"], story["retry_count"], story["last_error"]) == ("failed", 2, "failure 3")
-        assert [each["error"] for each in story["error_history"]] == ["failure 1", "failure 2", "failure 3"]
-        assert len(story["dead_letters"]) == 1
+        event_view = await shop.show(event["id"])
+        assert (event_view["status"], event_view["retry_count"], event_view["last_error"]) == ("failed", 2, "failure 3")
+        assert [failure["error"] for failure in event_view["error_history"]] == ["failure 1", "failure 2", "failure 3"]
+        assert len(event_view["dead_letters"]) == 1
 
 
-async def test_a_number_nobody_can_read_holds_up_nobody(shop: Service, owner: Connection) -> None:
-    """PostgreSQL keeps numbers that Python refuses to read; whoever publishes by SQL may bring one."""
+async def test_an_unreadable_number_does_not_block_the_queue(shop: Service, owner: Connection) -> None:
+    """PostgreSQL stores numbers that Python refuses to parse; plain SQL may publish one."""
     await owner.execute("select pabal.publish('minu_find', 'order.odd', '{\"n\": 1e5000}', target => 'shop')")
     await shop.publish(target_service="shop")
 
-    found = {event["event_type"]: event for event in await shop.claim()}
+    events = {event["event_type"]: event for event in await shop.claim()}
 
-    assert found.keys() == {"order.odd", "order.paid"}
-    assert await shop.ack(*found.values()) == [200, 200]
+    assert events.keys() == {"order.odd", "order.paid"}
+    assert await shop.ack(*events.values()) == [200, 200]
 
 
 async def test_each_who_waits_holds_alone(hub: Hub, shop: Service) -> None:
@@ -349,10 +355,10 @@ async def test_each_who_waits_holds_alone(hub: Hub, shop: Service) -> None:
     [[first], [second]] = await asyncio.gather(*waiting)
 
     assert first.id != second.id
-    assert first.lease != second.lease, "a heartbeat of one would keep what the other has dropped"
+    assert first.lease != second.lease, "a heartbeat of one would extend an event the other has lost"
 
 
-async def test_a_token_revoked_while_it_waits_brings_nothing(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
+async def test_a_token_revoked_during_a_wait_gets_no_events(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
     other = await come(hub, web, "other")
     waiting = asyncio.create_task(web.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}, timeout=30))
     await until(lambda: bool(hub.event_long_poll._waiters))
@@ -361,16 +367,16 @@ async def test_a_token_revoked_while_it_waits_brings_nothing(hub: Hub, web: http
     await other.publish(target_service="shop")
 
     assert (await waiting).status_code == 401
-    [given_back] = await hub.event_long_poll.poll(EventPollRequest("shop", LEASE), 1, LEASE)
-    assert given_back.attempt == 1
+    [released] = await hub.event_long_poll.poll(EventPollRequest("shop", LEASE), 1, LEASE)
+    assert released.attempt == 1
 
 
-async def test_nothing_is_taken_for_somebody_who_has_hung_up(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
+async def test_nothing_is_claimed_for_a_disconnected_client(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
     async with httpx2.AsyncClient(base_url=web.base_url) as caller:
-        asking = asyncio.create_task(caller.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}))
+        request = asyncio.create_task(caller.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}))
         await until(lambda: bool(hub.event_long_poll._waiters))
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
     await until(lambda: not hub.event_long_poll._waiters)
     published = await shop.publish(target_service="shop")
 

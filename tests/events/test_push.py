@@ -1,4 +1,4 @@
-"""Pushed events: what arrives, what is made of the answer, and what a pause, a 410 or a changed address does."""
+"""Pushed events: the request, the outcome of each response, and changes of the subscription."""
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from standardwebhooks import Webhook
 
-from outside.elsewhere import Resolver, World
+from outside.fake_network import FakeNetwork, Resolver
 from pabal.core.errors import Invalid
 from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.pull import Receipt, settle_claimed_events
@@ -45,9 +45,9 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def there() -> AsyncGenerator[Receiver]:
-    async with receiver() as one:
-        yield one
+async def endpoint() -> AsyncGenerator[Receiver]:
+    async with receiver() as server:
+        yield server
 
 
 async def claim(hub: Hub, service: str = "minu_build", limit: int = 10) -> list[ClaimedEvent]:
@@ -55,17 +55,17 @@ async def claim(hub: Hub, service: str = "minu_build", limit: int = 10) -> list[
         return await LANE.claim(tx, limit, MINUTE, "tester", EventClaimFilter(service))
 
 
-async def test_a_push_is_signed_and_has_the_fields_of_a_pulled_event(hub: Hub, there: Receiver) -> None:
-    _, secret = await subscribe(hub, "minu_build", "order.*", url=there.url)
+async def test_a_push_is_signed_and_has_the_fields_of_a_pulled_event(hub: Hub, endpoint: Receiver) -> None:
+    _, secret = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
     async with pushing(hub):
         row = await say(
             hub, "order.paid", payload={"이름": "파발"}, priority=3, traceparent=TRACE, correlation_id="c-1"
         )
         done = await ends(hub, row, "completed")
-    [request] = there.requests
+    [request] = endpoint.requests
 
-    told = Webhook(secret).verify(request.body, dict(request.headers))
-    assert told == {
+    body = Webhook(secret).verify(request.body, dict(request.headers))
+    assert body == {
         "id": str(row),
         "origin_id": str(row),
         "event_type": "order.paid",
@@ -87,16 +87,16 @@ async def test_a_push_is_signed_and_has_the_fields_of_a_pulled_event(hub: Hub, t
 
 
 async def test_a_repeated_delivery_keeps_its_id_and_uses_the_time_of_the_database(
-    hub: Hub, database_urls: DatabaseUrls, there: Receiver, travel: Travel
+    hub: Hub, database_urls: DatabaseUrls, endpoint: Receiver, travel: Travel
 ) -> None:
     await travel(timedelta(hours=3))
-    await subscribe(hub, "minu_build", "order.*", url=there.url)
-    there.script.append(answers(429, headers={"retry-after": "1"}))
+    await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    endpoint.script.append(answers(429, headers={"retry-after": "1"}))
     async with pushing(hub):
         row = await say(hub, "order.paid")
         await ends(hub, row, "completed")
 
-    first, second = there.requests
+    first, second = endpoint.requests
     assert first.headers["webhook-id"] == second.headers["webhook-id"] == str(row)
     assert (msgspec.json.decode(first.body)["retry_count"], msgspec.json.decode(second.body)["retry_count"]) == (0, 1)
     ahead = int(first.headers["webhook-timestamp"]) - datetime.now(UTC).timestamp()
@@ -104,17 +104,17 @@ async def test_a_repeated_delivery_keeps_its_id_and_uses_the_time_of_the_databas
 
 
 @pytest.mark.parametrize(
-    ("mood", "read"),
+    ("mood", "expected"),
     [
         (hangs, Retry("no response within 1 s", None, "no_answer")),
         (answers(500, b"oh no"), Retry("HTTP 500: oh no", None, "http_500")),
         (answers(503, headers={"retry-after": "99999"}), Retry("HTTP 503", timedelta(hours=1), "http_503")),
         (answers(429, headers={"retry-after": "0"}), Retry("HTTP 429", timedelta(seconds=1), "http_429")),
     ],
-    ids=["silence", "an error", "come back tomorrow", "come back at once"],
+    ids=["no response", "error", "long retry-after", "zero retry-after"],
 )
-async def test_a_failed_push_is_recorded_like_a_nack(hub: Hub, there: Receiver, mood: Mood, read: Retry) -> None:
-    await subscribe(hub, "minu_build", "order.*", url=there.url, within=1)
+async def test_a_failed_push_is_recorded_like_a_nack(hub: Hub, endpoint: Receiver, mood: Mood, expected: Retry) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=endpoint.url, within=1)
     nacked = await say(hub, "other.kind")
     [held] = await claim(hub)
     async with hub.transaction() as tx:
@@ -122,33 +122,36 @@ async def test_a_failed_push_is_recorded_like_a_nack(hub: Hub, there: Receiver, 
         assert await settle_claimed_events(tx, "minu_build", {receipt: Retry("no", timedelta(hours=1), "x")}) == {
             receipt
         }
-    there.mood = mood
+    endpoint.mood = mood
     async with pushing(hub):
         row = await say(hub, "order.paid")
         failed = await fails(hub, row)
 
-    assert (failed.last_error, failed.error_code, failed.retry_count) == (read.error, read.code, 0)
-    [ours], [theirs] = [*(failed.error_history or ())], [*((await event(hub, nacked)).error_history or ())]
-    assert ours.keys() == theirs.keys()
+    assert (failed.last_error, failed.error_code, failed.retry_count) == (expected.error, expected.code, 0)
+    [pushed_failure], [nacked_failure] = (
+        [*(failed.error_history or ())],
+        [*((await event(hub, nacked)).error_history or ())],
+    )
+    assert pushed_failure.keys() == nacked_failure.keys()
     assert failed.next_retry_at is not None
     assert failed.processing_started_at is not None
-    if read.delay:
+    if expected.delay:
         waited = failed.next_retry_at - failed.processing_started_at
-        assert read.delay <= waited < read.delay + timedelta(seconds=10)
+        assert expected.delay <= waited < expected.delay + timedelta(seconds=10)
 
 
-async def test_a_redirect_is_not_followed(hub: Hub, there: Receiver) -> None:
-    await subscribe(hub, "minu_build", "order.*", url=there.url)
-    async with receiver() as elsewhere, pushing(hub):
-        there.mood = redirects(elsewhere.url, 307)
+async def test_a_redirect_is_not_followed(hub: Hub, endpoint: Receiver) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    async with receiver() as other_endpoint, pushing(hub):
+        endpoint.mood = redirects(other_endpoint.url, 307)
         failed = await fails(hub, await say(hub, "order.paid"))
 
-        assert elsewhere.connections == 0
+        assert other_endpoint.connections == 0
     assert failed.last_error == "HTTP 307: redirects are not followed"
 
 
-async def test_a_410_of_a_former_url_does_not_disable_the_subscription(hub: Hub, there: Receiver) -> None:
-    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
+async def test_a_410_of_a_former_url_does_not_disable_the_subscription(hub: Hub, endpoint: Receiver) -> None:
+    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
     async with hub.transaction() as tx:
         gone = await disable_subscription(
             tx, subscription.id, "minu_build", "https://old.example/hook", "HTTP 410", TESTER
@@ -159,33 +162,36 @@ async def test_a_410_of_a_former_url_does_not_disable_the_subscription(hub: Hub,
 
 
 async def test_a_410_disables_the_subscription_and_counts_no_attempt(
-    hub: Hub, database_urls: DatabaseUrls, there: Receiver
+    hub: Hub, database_urls: DatabaseUrls, endpoint: Receiver
 ) -> None:
-    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
-    there.mood = answers(410, b"moved away")
+    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    endpoint.mood = answers(410, b"moved away")
     row = await say(hub, "order.paid")
     async with pushing(hub):
 
-        async def given_up() -> bool:
+        async def is_disabled() -> bool:
             return (await seen(hub, subscription)).disabled_at is not None and (
                 await event(hub, row)
             ).status == "pending"
 
-        await until(given_up)
+        await until(is_disabled)
         assert await hub.pusher.schedule() == []
 
     assert (await seen(hub, subscription)).disabled_reason == "HTTP 410: moved away"
     async with connected(database_urls.main) as conn:
-        deeds = await conn.fetch(
+        audit_rows = await conn.fetch(
             "select actor, action from pabal.audit_log where subject = $1 order by id", str(subscription.id)
         )
-    assert [tuple(deed) for deed in deeds] == [("tester", "subscription.added"), ("hub", "subscription.disabled")]
+    assert [tuple(audit_row) for audit_row in audit_rows] == [
+        ("tester", "subscription.added"),
+        ("hub", "subscription.disabled"),
+    ]
     [held] = await claim(hub)
     assert (held.id, held.attempt) == (row, 1)
     async with hub.transaction() as tx:
         await LANE.release(tx, [held])
 
-    there.mood = answers()
+    endpoint.mood = answers()
     await resume(hub, subscription)
     async with pushing(hub):
         await ends(hub, row, "completed")
@@ -193,7 +199,7 @@ async def test_a_410_disables_the_subscription_and_counts_no_attempt(
 
 async def test_a_host_that_becomes_private_receives_nothing(hub: Hub) -> None:
     """The name is looked up again for each new connection."""
-    network = World({})
+    network = FakeNetwork({})
     resolver = Resolver(["93.184.215.14"], ["10.0.0.1"])
     async with HttpClient(AllowedOrigins(), lookup=resolver, network=network) as outside:
         await outside.check_url("https://hook.example.org/")
@@ -207,29 +213,29 @@ async def test_a_host_that_becomes_private_receives_nothing(hub: Hub) -> None:
         "not sent: url: resolves to an address that is not public",
         "not_sent",
     )
-    assert network.dialled == []
+    assert network.connections == []
 
 
-async def test_a_change_applies_to_the_next_event(hub: Hub, there: Receiver) -> None:
-    subscription, old = await subscribe(hub, "minu_build", "order.*", url=there.url)
-    async with receiver() as elsewhere, pushing(hub):
+async def test_a_change_applies_to_the_next_event(hub: Hub, endpoint: Receiver) -> None:
+    subscription, old = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    async with receiver() as other_endpoint, pushing(hub):
         await ends(hub, await say(hub, "order.paid"), "completed")
         async with hub.transaction() as tx:
             _, new = await rotate_subscription_secret(tx, hub.key_ring, subscription.id, EVERYBODY, TESTER)
-            moved = SubscriptionPatch(url=elsewhere.url, event_types=["cart.*"])
+            moved = SubscriptionPatch(url=other_endpoint.url, event_types=["cart.*"])
             await update_subscription(tx, subscription.id, EVERYBODY, moved, TESTER)
-        left = await say(hub, "order.paid")
+        unmatched = await say(hub, "order.paid")
         await ends(hub, await say(hub, "cart.filled"), "completed")
 
-        [request] = elsewhere.requests
-        assert len(there.requests) == 1
+        [request] = other_endpoint.requests
+        assert len(endpoint.requests) == 1
         for secret in (old, new):
             Webhook(secret).verify(request.body, dict(request.headers))
-    assert (await event(hub, left)).status == "pending"
+    assert (await event(hub, unmatched)).status == "pending"
 
 
-async def test_a_day_later_only_the_new_secret_signs(hub: Hub, there: Receiver, travel: Travel) -> None:
-    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
+async def test_a_day_later_only_the_new_secret_signs(hub: Hub, endpoint: Receiver, travel: Travel) -> None:
+    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
     async with hub.transaction() as tx:
         await rotate_subscription_secret(tx, hub.key_ring, subscription.id, EVERYBODY, TESTER)
     async with pushing(hub):
@@ -237,14 +243,14 @@ async def test_a_day_later_only_the_new_secret_signs(hub: Hub, there: Receiver, 
         await travel(timedelta(hours=24))
         await ends(hub, await say(hub, "order.paid"), "completed")
 
-    signatures = [len(request.headers["webhook-signature"].split()) for request in there.requests]
+    signatures = [len(request.headers["webhook-signature"].split()) for request in endpoint.requests]
     assert signatures == [2, 1]
 
 
 async def test_each_delivery_of_a_broadcast_has_its_own_retries_and_dead_letter(
-    hub: Hub, database_urls: DatabaseUrls, there: Receiver
+    hub: Hub, database_urls: DatabaseUrls, endpoint: Receiver
 ) -> None:
-    await subscribe(hub, "minu_frame", "order.*", url=there.url)
+    await subscribe(hub, "minu_frame", "order.*", url=endpoint.url)
     await subscribe(hub, "minu_keep", "order.*")
     async with receiver() as failing, pushing(hub):
         failing.mood = answers(500)
@@ -254,17 +260,17 @@ async def test_each_delivery_of_a_broadcast_has_its_own_retries_and_dead_letter(
         async with hub.transaction() as tx:
             await settle_claimed_events(tx, "minu_keep", {Receipt(held.id, held.lease): Retry("cannot")})
 
-        async def over() -> bool:
+        async def all_ended() -> bool:
             async with connected(database_urls.main) as conn:
                 return not await conn.fetchval(
                     "select exists (select from public.event_queue where processed_at is null)"
                 )
 
-        await until(over)
+        await until(all_ended)
 
     async with connected(database_urls.main) as conn:
         rows = await conn.fetch("select target_service, status from public.event_queue where parent_id = $1", parent)
-        letters = await conn.fetch(
+        dead_letters = await conn.fetch(
             "select e.target_service, l.error_message from public.dead_letter_queue l"
             " join public.event_queue e on e.id = l.original_event_id"
         )
@@ -273,29 +279,29 @@ async def test_each_delivery_of_a_broadcast_has_its_own_retries_and_dead_letter(
         ("minu_frame", "completed"),
         ("minu_keep", "failed"),
     }
-    assert {tuple(row) for row in letters} == {("minu_build", "HTTP 500"), ("minu_keep", "cannot")}
+    assert {tuple(row) for row in dead_letters} == {("minu_build", "HTTP 500"), ("minu_keep", "cannot")}
 
 
-async def test_a_secret_that_cannot_be_decrypted_counts_no_attempt(hub: Hub, there: Receiver) -> None:
-    await subscribe(hub, "minu_build", "order.*", url=there.url)
+async def test_a_secret_that_cannot_be_decrypted_counts_no_attempt(hub: Hub, endpoint: Receiver) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
     row = await say(hub, "order.paid")
     other_keys = KeyRing(KeySet.generate(datetime.now(UTC)))
     async with pushing(hub, Pusher(hub.db, other_keys, partial(post_webhook, hub.http_client))):
 
         async def snoozed() -> bool:
-            found = await event(hub, row)
-            return found.next_retry_at is not None and found.status == "pending"
+            row_now = await event(hub, row)
+            return row_now.next_retry_at is not None and row_now.status == "pending"
 
         await until(snoozed)
 
-    found = await event(hub, row)
-    assert (found.retry_count, found.error_history) == (0, [])
-    assert "no key decrypts" in (found.last_error or "")
-    assert there.requests == []
+    event_now = await event(hub, row)
+    assert (event_now.retry_count, event_now.error_history) == (0, [])
+    assert "no key decrypts" in (event_now.last_error or "")
+    assert endpoint.requests == []
 
 
-async def test_an_exception_in_send_is_a_failed_attempt(hub: Hub, there: Receiver) -> None:
-    await subscribe(hub, "minu_build", "order.*", url=there.url)
+async def test_an_exception_in_send_is_a_failed_attempt(hub: Hub, endpoint: Receiver) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
 
     async def fail(*_: object, **__: object) -> PushResult:
         raise ZeroDivisionError("inside")

@@ -1,4 +1,4 @@
-"""A program run by `pabal work --app`: it handles what comes by SQL and HTTP until it is told to stop."""
+"""`pabal work --app`: a program handles events published by SQL and HTTP until SIGTERM."""
 
 import asyncio
 import json
@@ -55,12 +55,14 @@ def carts(event: Event) -> object:
 
 
 @pytest.fixture
-def working(tmp_path: Path, settings: Settings, database_urls: DatabaseUrls) -> "Generator[subprocess.Popen[str]]":
-    """The program at work beside the hub, from its own folder."""
+def worker_process(
+    tmp_path: Path, settings: Settings, database_urls: DatabaseUrls
+) -> "Generator[subprocess.Popen[str]]":
+    """Run the program in its own folder, beside the hub."""
     home = tmp_path / "shop"
     home.mkdir()
     (home / "shop_events.py").write_text(PROGRAM)
-    said = {
+    variables = {
         "PABAL_DATABASE_URL": database_urls.main,
         "PABAL_DATA_DIR": str(settings.data_dir),
         "PABAL_STOP_WITHIN": "1s",
@@ -72,7 +74,7 @@ def working(tmp_path: Path, settings: Settings, database_urls: DatabaseUrls) -> 
             stderr=log,
             text=True,
             cwd=home,
-            env=environment(**said),
+            env=environment(**variables),
         )
     yield process
     process.kill()
@@ -81,19 +83,21 @@ def working(tmp_path: Path, settings: Settings, database_urls: DatabaseUrls) -> 
     process.stdout.close()
 
 
-async def test_a_program_handles_what_comes_by_sql_and_http_until_it_is_told_to_stop(
-    hub: Hub, web: httpx2.AsyncClient, owner: Connection, working: "subprocess.Popen[str]", tmp_path: Path
+async def test_a_program_handles_events_of_sql_and_http_until_sigterm(
+    hub: Hub, web: httpx2.AsyncClient, owner: Connection, worker_process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
-    assert working.stdout
-    greeting = await asyncio.to_thread(working.stdout.readline)
+    assert worker_process.stdout
+    greeting = await asyncio.to_thread(worker_process.stdout.readline)
     assert greeting.strip() == "Handling events of minu_build", (tmp_path / "shop" / "log").read_text()
     shop = await come(hub, web, "shop")
 
-    async with owner.transaction():  # with a write of one's own
+    async with owner.transaction():  # together with a write of the service
         await owner.execute("create table public.orders (id integer)")
         sql = "select pabal.publish('minu_find', $1, $2::text::jsonb, target => 'minu_build')"
         by_function = await owner.fetchval(sql, "order.function", '{"fails": true}')
-    await owner.execute("insert into public.event_queue (event_type, source_service) values ('order.all', 'minu_find')")
+    await owner.execute(
+        "insert into public.event_queue (event_type, source_service) values ('order.broadcast', 'minu_find')"
+    )
     by_http = (await shop.publish("order.http", target_service="minu_build", payload={"n": 1}))["id"]
     dead = (await shop.publish("cart.paid", target_service="minu_build"))["id"]
 
@@ -104,7 +108,7 @@ async def test_a_program_handles_what_comes_by_sql_and_http_until_it_is_told_to_
     seen = sorted(map(json.loads, (tmp_path / "shop" / "seen").read_text().splitlines()))
     assert seen == [
         ["cart.paid", {}, 1, "shop"],
-        ["order.all", {}, 1, "minu_find"],
+        ["order.broadcast", {}, 1, "minu_find"],
         ["order.function", {"fails": True}, 1, "minu_find"],
         ["order.function", {"fails": True}, 2, "minu_find"],
         ["order.http", {"n": 1}, 1, "shop"],
@@ -114,20 +118,20 @@ async def test_a_program_handles_what_comes_by_sql_and_http_until_it_is_told_to_
 
     stuck = await owner.fetchval(sql, "cart.stuck", "{}")
     await until(lambda: "cart.stuck" in (tmp_path / "shop" / "seen").read_text(), within=PATIENCE)
-    working.send_signal(signal.SIGTERM)
+    worker_process.send_signal(signal.SIGTERM)
 
-    assert await asyncio.to_thread(working.wait, PATIENCE) == 0, (tmp_path / "shop" / "log").read_text()
-    given_back = await event(hub, stuck)
-    assert (given_back.status, given_back.retry_count, given_back.last_error) == ("pending", 0, "released")
+    assert await asyncio.to_thread(worker_process.wait, PATIENCE) == 0, (tmp_path / "shop" / "log").read_text()
+    released = await event(hub, stuck)
+    assert (released.status, released.retry_count, released.last_error) == ("pending", 0, "released")
 
 
 async def held(owner: Connection) -> bool:
     return await owner.fetchval("select exists (select from public.event_queue where lease is not null)")
 
 
-class TestWhatIsNoProgram:
+class TestInvalidPrograms:
     @pytest.fixture(autouse=True)
-    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _in_program_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", [*sys.path])
         for name in ("no_program", "broken_program"):
@@ -136,7 +140,7 @@ class TestWhatIsNoProgram:
         (tmp_path / "broken_program.py").write_text("import pabal\npabal.nonsense")
 
     @pytest.mark.parametrize(
-        ("where", "told"),
+        ("program", "message"),
         [
             ("no_program", "--app must be module:name"),
             (":hub", "--app must be module:name"),
@@ -146,10 +150,10 @@ class TestWhatIsNoProgram:
             ("no_program:empty", "empty has no handlers"),
         ],
     )
-    async def test_it_is_told_in_one_line(self, where: str, told: str) -> None:
-        with pytest.raises(SetupError, match=told):
-            load_handlers(where)
+    async def test_an_invalid_program_is_a_setup_error(self, program: str, message: str) -> None:
+        with pytest.raises(SetupError, match=message):
+            load_handlers(program)
 
-    async def test_its_own_mistakes_are_shown_as_they_are(self) -> None:
+    async def test_an_error_in_the_program_is_raised_unchanged(self) -> None:
         with pytest.raises(AttributeError, match="nonsense"):
             load_handlers("broken_program:hub")

@@ -1,21 +1,21 @@
-"""A way to the outside, and somebody there."""
+"""An HTTP client of the hub, and a server that it calls."""
 
 from collections.abc import AsyncGenerator
 
 import pytest
 
-from outside.elsewhere import HOUSE
+from outside.fake_network import ALLOWED_ORIGINS
 from pabal.outside.http import HttpClient
 from support.receiver import Receiver, receiver
 
 
 @pytest.fixture
 async def outside() -> AsyncGenerator[HttpClient]:
-    async with HttpClient(HOUSE) as opened:
-        yield opened
+    async with HttpClient(ALLOWED_ORIGINS) as client:
+        yield client
 
 
 @pytest.fixture
-async def r() -> AsyncGenerator[Receiver]:
-    async with receiver() as there:
-        yield there
+async def remote() -> AsyncGenerator[Receiver]:
+    async with receiver() as server:
+        yield server

@@ -1,4 +1,4 @@
-"""One POST to Kakao's callback, and Kakao's own word on it."""
+"""Posting to Kakao's callback, and the result of each response."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outside.elsewhere import HERE, Authority, Resolver, World
+from outside.fake_network import LOOPBACK, Authority, FakeNetwork, Resolver
 from pabal.outside import kakao as callback
 from pabal.outside.http import HttpClient, HttpResponse
 from pabal.outside.kakao import (
@@ -46,34 +46,34 @@ from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
-HOUSE = AllowedOrigins.of(["http://127.0.0.1"])
+ALLOWED_ORIGINS = AllowedOrigins.of(["http://127.0.0.1"])
 NAME = "bot-api.kakao.com"
 PUBLIC = "8.8.8.8"
 SHORT = timedelta(seconds=0.3)
-MANY = 80  # as many as the receiver lets wait at its door
+MANY = 80  # the listen backlog of the receiver
 
 
 @pytest.fixture
-async def there() -> AsyncGenerator[Kakao]:
-    async with kakao() as opened:
-        yield opened
+async def fake() -> AsyncGenerator[Kakao]:
+    async with kakao() as client:
+        yield client
 
 
 @pytest.fixture
 async def outside() -> AsyncGenerator[HttpClient]:
-    async with HttpClient(HOUSE, idle_timeout=CALLBACK_IDLE_TIMEOUT) as opened:
-        yield opened
+    async with HttpClient(ALLOWED_ORIGINS, idle_timeout=CALLBACK_IDLE_TIMEOUT) as client:
+        yield client
 
 
-async def test_kakaos_word_comes_back(outside: HttpClient, there: Kakao) -> None:
-    assert await post_kakao_callback(outside, there.url("a"), b"{}") == KakaoAccepted(200, SUCCESS)
-    [request] = there.there.requests
+async def test_a_success_returns_the_response_of_kakao(outside: HttpClient, fake: Kakao) -> None:
+    assert await post_kakao_callback(outside, fake.url("a"), b"{}") == KakaoAccepted(200, SUCCESS)
+    [request] = fake.there.requests
     assert (request.method, request.body, request.target) == ("POST", b"{}", "/callback/a?secret=capability")
     assert request.headers["content-type"] == "application/json; charset=utf-8"
 
 
 @pytest.mark.parametrize(
-    ("mood", "became"),
+    ("mood", "expected"),
     [
         (kakao_says("FAIL", "bad template"), KakaoRefused("Kakao returned FAIL: bad template", 200)),
         (kakao_says("ERROR"), KakaoRefused("Kakao returned ERROR", 200)),
@@ -93,19 +93,21 @@ async def test_kakaos_word_comes_back(outside: HttpClient, there: Kakao) -> None
         (closes, KakaoUnknown("the response is empty or not valid HTTP")),
         (resets, KakaoUnknown("the connection was lost")),
     ],
-    ids=lambda each: "mood" if callable(each) else str(each),
+    ids=lambda value: "mood" if callable(value) else str(value),
 )
-async def test_every_way_kakao_may_answer(outside: HttpClient, there: Kakao, mood: Mood, became: KakaoResult) -> None:
-    there.mood = mood
+async def test_each_response_has_its_result(
+    outside: HttpClient, fake: Kakao, mood: Mood, expected: KakaoResult
+) -> None:
+    fake.mood = mood
 
-    found = await post_kakao_callback(outside, there.url("a"), b"{}")
+    result = await post_kakao_callback(outside, fake.url("a"), b"{}")
 
-    assert (replace(found, response=None) if isinstance(found, (KakaoAccepted, KakaoRefused)) else found) == became
-    assert there.posts == 1
+    assert (replace(result, response=None) if isinstance(result, (KakaoAccepted, KakaoRefused)) else result) == expected
+    assert fake.posts == 1
 
 
 @pytest.mark.parametrize(
-    ("mood", "became"),
+    ("mood", "expected"),
     [
         (hangs, KakaoUnknown("no response within 0.3 s")),
         (deaf, KakaoUnknown("no response within 0.3 s")),
@@ -115,18 +117,18 @@ async def test_every_way_kakao_may_answer(outside: HttpClient, there: Kakao, moo
     ],
     ids=["hangs", "deaf", "drips", "hangs after 200", "hangs after 502"],
 )
-async def test_whoever_is_slow_is_not_waited_for(
-    outside: HttpClient, there: Kakao, monkeypatch: pytest.MonkeyPatch, mood: Mood, became: KakaoResult
+async def test_a_slow_response_times_out(
+    outside: HttpClient, fake: Kakao, monkeypatch: pytest.MonkeyPatch, mood: Mood, expected: KakaoResult
 ) -> None:
     monkeypatch.setattr(callback, "CALLBACK_TIMEOUT", SHORT)
-    there.mood = mood
+    fake.mood = mood
     started = time.monotonic()
 
-    assert await post_kakao_callback(outside, there.url("a"), b"{}") == became
+    assert await post_kakao_callback(outside, fake.url("a"), b"{}") == expected
     assert time.monotonic() - started < 3
 
 
-def test_all_of_it_takes_at_most_five_seconds() -> None:
+def test_the_callback_timeout_is_five_seconds() -> None:
     assert timedelta(seconds=5) == callback.CALLBACK_TIMEOUT
 
 
@@ -160,38 +162,38 @@ NOT_KAKAO = [
 
 
 @pytest.mark.parametrize("url", NOT_KAKAO)
-async def test_what_is_not_kakaos_is_never_dialled(url: str) -> None:
-    world, resolver = World({}), Resolver([PUBLIC])
-    async with HttpClient(HOUSE, lookup=resolver, network=world) as outside:
-        found = await post_kakao_callback(outside, url, b"{}")
+async def test_a_url_that_is_not_of_kakao_is_refused_without_a_connection(url: str) -> None:
+    world, resolver = FakeNetwork({}), Resolver([PUBLIC])
+    async with HttpClient(ALLOWED_ORIGINS, lookup=resolver, network=world) as outside:
+        result = await post_kakao_callback(outside, url, b"{}")
 
-    assert isinstance(found, KakaoRefused)
-    assert found.error.startswith("the callback ")
-    assert (found.status, resolver.asked, world.dialled) == (None, [], [])
+    assert isinstance(result, KakaoRefused)
+    assert result.error.startswith("the callback ")
+    assert (result.status, resolver.requested_hosts, world.connections) == (None, [], [])
 
 
 @pytest.mark.parametrize("name", [NAME, "a.kakaocdn.net", "a.b.kakaoenterprise.com", "BOT-API.KAKAO.COM"])
-async def test_kakaos_own_hosts_are_reached_by_the_address_that_was_checked(authority: Authority, name: str) -> None:
-    async with receiver(authority.server(name.lower())) as r:
-        world = World({PUBLIC: r.port})
+async def test_hosts_of_kakao_are_reached_by_the_checked_address(authority: Authority, name: str) -> None:
+    async with receiver(authority.server(name.lower())) as remote:
+        world = FakeNetwork({PUBLIC: remote.port})
         async with HttpClient(
             AllowedOrigins(), lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()
         ) as outside:
             assert await post_kakao_callback(outside, f"https://{name}/cb", b"{}") == KakaoAccepted(200)
 
-    assert world.dialled == [(PUBLIC, 443)]
+    assert world.connections == [(PUBLIC, 443)]
 
 
-@pytest.mark.parametrize("private", [HERE, "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "fd00::1"])
-async def test_a_name_of_kakaos_that_leads_home_is_not_followed(authority: Authority, private: str) -> None:
-    world = World({})
+@pytest.mark.parametrize("private", [LOOPBACK, "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "fd00::1"])
+async def test_a_kakao_host_with_a_private_address_is_not_connected(authority: Authority, private: str) -> None:
+    world = FakeNetwork({})
     async with HttpClient(
         AllowedOrigins(), lookup=Resolver([private]), network=world, tls=authority.trust()
     ) as outside:
-        found = await post_kakao_callback(outside, f"https://{NAME}/cb", b"{}")
+        result = await post_kakao_callback(outside, f"https://{NAME}/cb", b"{}")
 
-    assert found == KakaoNotSent("url: resolves to an address that is not public")
-    assert world.dialled == []
+    assert result == KakaoNotSent("url: resolves to an address that is not public")
+    assert world.connections == []
 
 
 @pytest.fixture(scope="module")
@@ -199,41 +201,41 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-async def test_connections_are_kept_but_not_for_long(there: Kakao) -> None:
-    async with HttpClient(HOUSE, idle_timeout=CALLBACK_IDLE_TIMEOUT) as outside:
+async def test_connections_are_kept_until_the_idle_timeout(fake: Kakao) -> None:
+    async with HttpClient(ALLOWED_ORIGINS, idle_timeout=CALLBACK_IDLE_TIMEOUT) as outside:
         for _ in range(5):
-            await post_kakao_callback(outside, there.url("a"), b"{}")
-    assert there.there.connections == 1
+            await post_kakao_callback(outside, fake.url("a"), b"{}")
+    assert fake.there.connections == 1
 
-    async with HttpClient(HOUSE, idle_timeout=timedelta()) as impatient:
+    async with HttpClient(ALLOWED_ORIGINS, idle_timeout=timedelta()) as client_without_keepalive:
         for _ in range(3):
-            assert isinstance(await post_kakao_callback(impatient, there.url("a"), b"{}"), KakaoAccepted)
-    assert there.there.connections == 4
+            assert isinstance(await post_kakao_callback(client_without_keepalive, fake.url("a"), b"{}"), KakaoAccepted)
+    assert fake.there.connections == 4
 
 
-async def test_a_kept_connection_that_was_closed_costs_no_answer(outside: HttpClient, there: Kakao) -> None:
-    there.mood = answers(200, b"{}", keep=False)
+async def test_a_kept_connection_closed_by_the_server_is_replaced(outside: HttpClient, fake: Kakao) -> None:
+    fake.mood = answers(200, b"{}", keep=False)
 
     for n in range(1, 6):
-        assert await post_kakao_callback(outside, there.url("a"), b"{}") == KakaoAccepted(200)
-        await until(lambda: there.there.open == 0)
-        assert there.there.connections == n
+        assert await post_kakao_callback(outside, fake.url("a"), b"{}") == KakaoAccepted(200)
+        await until(lambda: fake.there.open == 0)
+        assert fake.there.connections == n
 
 
-async def test_many_at_once_are_posted_once_each(outside: HttpClient, there: Kakao) -> None:
-    posted = await asyncio.gather(*(post_kakao_callback(outside, there.url(str(n)), b"{}") for n in range(MANY)))
+async def test_concurrent_callbacks_are_posted_once_each(outside: HttpClient, fake: Kakao) -> None:
+    results = await asyncio.gather(*(post_kakao_callback(outside, fake.url(str(n)), b"{}") for n in range(MANY)))
 
-    assert [*map(type, posted)] == [KakaoAccepted] * MANY
-    assert all(len(there.answered(str(n))) == 1 for n in range(MANY))
-
-
-async def test_a_request_the_other_side_never_read_is_still_unknown(outside: HttpClient, there: Kakao) -> None:
-    there.mood = closes_early
-
-    assert isinstance(await post_kakao_callback(outside, there.url("a"), bytes(1024 * 1024)), KakaoUnknown)
+    assert [*map(type, results)] == [KakaoAccepted] * MANY
+    assert all(len(fake.answered(str(n))) == 1 for n in range(MANY))
 
 
-words = st.recursive(
+async def test_a_request_that_was_not_read_is_unknown(outside: HttpClient, fake: Kakao) -> None:
+    fake.mood = closes_early
+
+    assert isinstance(await post_kakao_callback(outside, fake.url("a"), bytes(1024 * 1024)), KakaoUnknown)
+
+
+json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
@@ -242,15 +244,17 @@ words = st.recursive(
 
 @given(
     status=st.sampled_from([200, 201, 301, 400, 500]),
-    said=words | st.fixed_dictionaries({}, optional=dict.fromkeys(SUCCESS, words)),
-    whole=st.booleans(),
+    body=json_values | st.fixed_dictionaries({}, optional=dict.fromkeys(SUCCESS, json_values)),
+    complete=st.booleans(),
 )
-def test_only_a_whole_answer_that_does_not_object_is_success(status: int, said: Any, whole: bool) -> None:
-    became = read_kakao_response(HttpResponse(status, {}, json.dumps(said).encode(), whole))
+def test_only_a_complete_response_without_failure_is_success(status: int, body: Any, complete: bool) -> None:
+    expected = read_kakao_response(HttpResponse(status, {}, json.dumps(body).encode(), complete))
 
-    word = said.get("status") if isinstance(said, dict) else "unreadable"
-    assert isinstance(became, KakaoAccepted) == (status < 300 and whole and (word is None or word == "SUCCESS"))
-    assert isinstance(became, KakaoRefused) == (status >= 300 or (whole and word in ("FAIL", "ERROR")))
-    kept = became.response if isinstance(became, (KakaoAccepted, KakaoRefused)) else None
-    assert "\\u0000" not in json.dumps(kept)
-    assert len(json.dumps(kept)) < 6000
+    reported_status = body.get("status") if isinstance(body, dict) else "unreadable"
+    assert isinstance(expected, KakaoAccepted) == (
+        status < 300 and complete and (reported_status is None or reported_status == "SUCCESS")
+    )
+    assert isinstance(expected, KakaoRefused) == (status >= 300 or (complete and reported_status in ("FAIL", "ERROR")))
+    stored = expected.response if isinstance(expected, (KakaoAccepted, KakaoRefused)) else None
+    assert "\\u0000" not in json.dumps(stored)
+    assert len(json.dumps(stored)) < 6000

@@ -1,4 +1,4 @@
-"""A signed webhook, and how its answer is read."""
+"""Signing webhooks, and the outcome of each response."""
 
 import hmac
 from base64 import b64decode, b64encode
@@ -38,8 +38,8 @@ SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 
 @pytest.fixture
 async def outside() -> AsyncGenerator[HttpClient]:
-    async with HttpClient(AllowedOrigins.of(["http://127.0.0.1"])) as opened:
-        yield opened
+    async with HttpClient(AllowedOrigins.of(["http://127.0.0.1"])) as client:
+        yield client
 
 
 async def send(outside: HttpClient, url: str, within: timedelta = timedelta(seconds=10)) -> WebhookOutcome:
@@ -48,10 +48,10 @@ async def send(outside: HttpClient, url: str, within: timedelta = timedelta(seco
     )
 
 
-async def test_the_receivers_library_believes_either_secret(outside: HttpClient, r: Receiver) -> None:
-    assert await send(outside, r.url) == DONE
+async def test_the_standardwebhooks_library_accepts_either_secret(outside: HttpClient, remote: Receiver) -> None:
+    assert await send(outside, remote.url) == DONE
 
-    [request] = r.requests
+    [request] = remote.requests
     assert (request.headers["webhook-id"], request.headers["content-type"]) == ("msg_1", "application/json")
     for secret in (OLD, NEW):
         assert Webhook(secret).verify(request.body, dict(request.headers)) == {"이름": "파발"}
@@ -62,7 +62,7 @@ async def test_the_receivers_library_believes_either_secret(outside: HttpClient,
 
 
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=9))])
-def test_the_signature_is_the_standards_in_any_time_zone(zone: timezone) -> None:
+def test_the_signature_is_the_same_in_any_time_zone(zone: timezone) -> None:
     headers = sign_webhook([NEW], "msg_1", NOW.astimezone(zone), BODY)
 
     seconds = int(NOW.timestamp())
@@ -76,20 +76,20 @@ def test_the_signature_is_the_standards_in_any_time_zone(zone: timezone) -> None
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
-async def test_every_2xx_is_done(outside: HttpClient, r: Receiver, status: int) -> None:
-    r.mood = answers(status)
+async def test_every_2xx_is_done(outside: HttpClient, remote: Receiver, status: int) -> None:
+    remote.mood = answers(status)
 
-    assert await send(outside, r.url) == DONE
+    assert await send(outside, remote.url) == DONE
 
 
-async def test_a_2xx_whose_body_never_ends_is_done(outside: HttpClient, r: Receiver) -> None:
-    r.mood = drips()
+async def test_a_2xx_whose_body_never_ends_is_done(outside: HttpClient, remote: Receiver) -> None:
+    remote.mood = drips()
 
-    assert await send(outside, r.url, timedelta(seconds=0.3)) == DONE
+    assert await send(outside, remote.url, timedelta(seconds=0.3)) == DONE
 
 
 @pytest.mark.parametrize(
-    ("mood", "read"),
+    ("mood", "outcome"),
     [
         (answers(410, b"no more"), Dead("HTTP 410: no more", "http_410")),
         (answers(429, headers={"retry-after": "7"}), Retry("HTTP 429", timedelta(seconds=7), "http_429")),
@@ -106,24 +106,24 @@ async def test_a_2xx_whose_body_never_ends_is_done(outside: HttpClient, r: Recei
     ],
     ids=lambda value: str(value.error) if isinstance(value, Dead | Retry) else "",
 )
-async def test_anything_else_is_tried_again_except_gone(
-    outside: HttpClient, r: Receiver, mood: Mood, read: WebhookOutcome
+async def test_other_responses_are_retried_except_410(
+    outside: HttpClient, remote: Receiver, mood: Mood, outcome: WebhookOutcome
 ) -> None:
-    r.mood = mood
+    remote.mood = mood
 
-    assert await send(outside, r.url, timedelta(seconds=0.5)) == read
-    assert len(r.requests) == 1
+    assert await send(outside, remote.url, timedelta(seconds=0.5)) == outcome
+    assert len(remote.requests) == 1
 
 
-async def test_a_refused_address_is_tried_again(outside: HttpClient) -> None:
-    """The resolver may be wrong for a moment; the attempts end by themselves."""
+async def test_a_refused_address_is_retried(outside: HttpClient) -> None:
+    """The resolver may be wrong for a moment, and attempts are limited."""
     assert await send(outside, "https://10.0.0.1/") == Retry(
         "not sent: url: resolves to an address that is not public", code="not_sent"
     )
 
 
 @pytest.mark.parametrize(
-    ("written", "wait"),
+    ("header", "wait"),
     [
         ("0", SECOND),
         ("1", SECOND),
@@ -150,28 +150,28 @@ async def test_a_refused_address_is_tried_again(outside: HttpClient) -> None:
         ("Mon, 24 Nov 99999 10:01:00 GMT", None),
     ],
 )
-def test_how_long_they_ask_us_to_wait(written: str, wait: timedelta | None) -> None:
-    assert parse_retry_after_header(written, NOW) == wait
+def test_retry_after_is_parsed_and_bounded(header: str, wait: timedelta | None) -> None:
+    assert parse_retry_after_header(header, NOW) == wait
 
 
 @given(st.text() | st.text(st.sampled_from("0123456789 :,-+GMTonNv")))
 @example("Mon, 24 Nov 2025 10:01:00 +99999999999")
 @example("Mon, 01 Jan 0001 00:00:00 +2359")
-def test_whatever_they_write_we_wait_within_reason_or_as_we_like(written: str) -> None:
-    wait = parse_retry_after_header(written, NOW)
+def test_any_retry_after_text_is_bounded_or_ignored(header: str) -> None:
+    wait = parse_retry_after_header(header, NOW)
 
     assert wait is None or MIN_RETRY_AFTER <= wait <= MAX_RETRY_AFTER
 
 
 @given(st.integers(min_value=0, max_value=10**30))
-def test_seconds_are_kept_between_the_soonest_and_the_latest(seconds: int) -> None:
+def test_retry_after_seconds_are_bounded(seconds: int) -> None:
     wait = parse_retry_after_header(str(seconds), NOW)
 
     assert wait == timedelta(seconds=min(max(seconds, 1), 3600))
 
 
-@given(st.datetimes(timezones=st.just(UTC), min_value=datetime(1970, 1, 1), max_value=datetime(2100, 1, 1)))  # noqa: DTZ001 hypothesis wants them bare
-def test_a_date_is_kept_there_too(until: datetime) -> None:
+@given(st.datetimes(timezones=st.just(UTC), min_value=datetime(1970, 1, 1), max_value=datetime(2100, 1, 1)))  # noqa: DTZ001 hypothesis requires naive bounds
+def test_a_retry_after_date_is_bounded(until: datetime) -> None:
     until = until.replace(microsecond=0)
 
     assert parse_retry_after_header(format_datetime(until, usegmt=True), NOW) == min(
@@ -182,25 +182,25 @@ def test_a_date_is_kept_there_too(until: datetime) -> None:
 @given(st.binary(max_size=3000), st.integers(100, 999))
 @example(b"\x1b[2J\x00\x7f", 500)
 @example("\u202etxt.exe\u2028".encode(), 500)
-def test_a_reason_is_short_and_harmless(body: bytes, status: int) -> None:
-    read = read_webhook_response(HttpResponse(status, {}, body), NOW)
+def test_an_error_text_is_short_and_printable(body: bytes, status: int) -> None:
+    outcome = read_webhook_response(HttpResponse(status, {}, body), NOW)
 
-    if not isinstance(read, Done):
-        assert read.error.startswith(f"HTTP {status}")
-        assert len(read.error) <= MAX_ERROR_LENGTH
-        assert read.error.isprintable()
-
-
-@pytest.mark.parametrize("letter", ["x", "파"])
-def test_a_long_answer_is_quoted_by_its_beginning(letter: str) -> None:
-    read = read_webhook_response(HttpResponse(500, {}, (letter * 3000).encode()), NOW)
-
-    assert isinstance(read, Retry)
-    assert read.error == f"HTTP 500: {letter * 3000}"[:MAX_ERROR_LENGTH]
+    if not isinstance(outcome, Done):
+        assert outcome.error.startswith(f"HTTP {status}")
+        assert len(outcome.error) <= MAX_ERROR_LENGTH
+        assert outcome.error.isprintable()
 
 
-def test_a_reason_shows_no_token_that_was_sent_back() -> None:
-    read = read_webhook_response(HttpResponse(401, {}, b"bad header: Authorization: Bearer s3cret.s3cret"), NOW)
+@pytest.mark.parametrize("character", ["x", "파"])
+def test_a_long_body_is_truncated_in_the_error(character: str) -> None:
+    outcome = read_webhook_response(HttpResponse(500, {}, (character * 3000).encode()), NOW)
 
-    assert isinstance(read, Retry)
-    assert read.error == "HTTP 401: bad header: Authorization: Bearer ***"
+    assert isinstance(outcome, Retry)
+    assert outcome.error == f"HTTP 500: {character * 3000}"[:MAX_ERROR_LENGTH]
+
+
+def test_an_error_text_redacts_tokens() -> None:
+    outcome = read_webhook_response(HttpResponse(401, {}, b"bad header: Authorization: Bearer s3cret.s3cret"), NOW)
+
+    assert isinstance(outcome, Retry)
+    assert outcome.error == "HTTP 401: bad header: Authorization: Bearer ***"

@@ -1,4 +1,4 @@
-"""Whoever was told that its event is published finds it there, once, whoever was killed meanwhile."""
+"""Killing the hub or PostgreSQL: every acknowledged event is stored exactly once."""
 
 import asyncio
 import os
@@ -26,22 +26,22 @@ from support.wait import PAUSE, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-DEATHS = 3
-BETWEEN = 150
-"""How many events are accepted before the next death."""
+KILLS = 3
+EVENTS_PER_KILL = 150
+"""How many events are accepted between two kills."""
 CALLERS = 12
 
 
 @dataclass
-class House:
-    """A durable PostgreSQL of the test's own, and a service that publishes through whoever serves on it."""
+class CrashingHub:
+    """A durable PostgreSQL, a hub process on it, and a service that publishes through the hub."""
 
     folder: Path
     server: embedded.EmbeddedServer
     secret: str
     serving: Running | None = None
     accepted: dict[str, str] = field(default_factory=dict)
-    """The id each key was answered with."""
+    """The event id acknowledged for each key."""
 
     def serve(self) -> Running:
         return Running(self.folder, "serve", PABAL_DATABASE_URL=self.server.address.hub_url)
@@ -49,30 +49,30 @@ class House:
     async def sign_in(self, web: httpx2.AsyncClient) -> dict[str, str]:
         assert self.serving
         form = {"grant_type": "client_credentials", "refresh": "false"}
-        answer = await web.post(
+        response = await web.post(
             f"{self.serving.address}/oauth/token", data=form, headers=basic(f"shop:{self.secret}".encode())
         )
-        return bearer(good(answer)["access_token"])
+        return bearer(good(response)["access_token"])
 
     def kill(self) -> None:
-        """End who serves, now."""
+        """Kill the hub process."""
         if self.serving:
             self.serving.end(signal.SIGKILL)
             assert self.serving.process.stdout
             self.serving.process.stdout.close()
 
     async def publish(self, web: httpx2.AsyncClient, key: str, headers: dict[str, str]) -> None:
-        """Say it until it is heard, with the same key each time, as anybody would whose connection broke."""
+        """Publish with the same key until the hub responds."""
         event = {"event_type": "order.paid", "target_service": "minu_build", "idempotency_key": key}
         while key not in self.accepted:
             assert self.serving
             try:
-                answer = await web.post(f"{self.serving.address}/v1/queue/events", json=event, headers=headers)
+                response = await web.post(f"{self.serving.address}/v1/queue/events", json=event, headers=headers)
             except httpx2.TransportError:
                 await asyncio.sleep(PAUSE)
                 continue
-            assert answer.status_code in {200, 202}, answer.text
-            self.accepted[key] = answer.json()["id"]
+            assert response.status_code in {200, 202}, response.text
+            self.accepted[key] = response.json()["id"]
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ def folder() -> Generator[Path]:
 
 
 @pytest.fixture
-async def house(folder: Path) -> AsyncGenerator[House]:
+async def crashing_hub(folder: Path) -> AsyncGenerator[CrashingHub]:
     server = await asyncio.to_thread(embedded.start_embedded_server, folder)
-    house = House(folder, server, "")
+    crashing_hub = CrashingHub(folder, server, "")
     try:
         endpoint = server.address
         await apply_migrations(endpoint.owner_url, login="pabal_hub")
@@ -95,44 +95,47 @@ async def house(folder: Path) -> AsyncGenerator[House]:
             open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub,
             hub.transaction() as tx,
         ):
-            _, house.secret = await add_service(tx, "shop", ["write"], TESTER)
-        yield house
+            _, crashing_hub.secret = await add_service(tx, "shop", ["write"], TESTER)
+        yield crashing_hub
     finally:
-        house.kill()
-        house.server.stop()
+        crashing_hub.kill()
+        crashing_hub.server.stop()
 
 
-async def test_every_event_that_was_answered_for_is_there_once(house: House) -> None:
-    """The server is killed in the middle of its work again and again, and PostgreSQL at the end."""
-    house.serving = await asyncio.to_thread(house.serve)
+async def test_every_acknowledged_event_is_stored_once(crashing_hub: CrashingHub) -> None:
+    """The hub is killed several times under load, and PostgreSQL at the end."""
+    crashing_hub.serving = await asyncio.to_thread(crashing_hub.serve)
     numbers, enough = count(), asyncio.Event()
-    tried: set[str] = set()
+    sent_keys: set[str] = set()
 
     async def call(web: httpx2.AsyncClient, headers: dict[str, str]) -> None:
         while not enough.is_set():
             key = str(next(numbers))
-            tried.add(key)
-            await house.publish(web, key, headers)
+            sent_keys.add(key)
+            await crashing_hub.publish(web, key, headers)
 
     async with asyncio.timeout(120), httpx2.AsyncClient() as web, asyncio.TaskGroup() as callers:
-        headers = await house.sign_in(web)
+        headers = await crashing_hub.sign_in(web)
         for _ in range(CALLERS):
             callers.create_task(call(web, headers))
-        for _ in range(DEATHS):
-            heard = len(house.accepted)
-            await until(lambda heard=heard: len(house.accepted) >= heard + BETWEEN, within=60)
-            await asyncio.to_thread(house.kill)
-            house.serving = await asyncio.to_thread(house.serve)
+        for _ in range(KILLS):
+            accepted_before = len(crashing_hub.accepted)
+            await until(
+                lambda accepted_before=accepted_before: len(crashing_hub.accepted) >= accepted_before + EVENTS_PER_KILL,
+                within=60,
+            )
+            await asyncio.to_thread(crashing_hub.kill)
+            crashing_hub.serving = await asyncio.to_thread(crashing_hub.serve)
         enough.set()
-    os.kill(house.server.pid, signal.SIGKILL)
-    port = house.server.address.port
-    house.server.stop()
-    house.server = await asyncio.to_thread(embedded.start_embedded_server, house.folder, port=port)
+    os.kill(crashing_hub.server.pid, signal.SIGKILL)
+    port = crashing_hub.server.address.port
+    crashing_hub.server.stop()
+    crashing_hub.server = await asyncio.to_thread(embedded.start_embedded_server, crashing_hub.folder, port=port)
 
-    async with connected(house.server.address.owner_url) as owner:
+    async with connected(crashing_hub.server.address.owner_url) as owner:
         rows = await owner.fetch("select idempotency_key, id from public.event_queue where source_service = 'shop'")
-    kept = {row["idempotency_key"]: str(row["id"]) for row in rows}
-    assert len(house.accepted) >= DEATHS * BETWEEN
-    assert house.accepted.keys() == tried
-    assert kept == house.accepted
+    stored = {row["idempotency_key"]: str(row["id"]) for row in rows}
+    assert len(crashing_hub.accepted) >= KILLS * EVENTS_PER_KILL
+    assert crashing_hub.accepted.keys() == sent_keys
+    assert stored == crashing_hub.accepted
     assert Counter(row["idempotency_key"] for row in rows).most_common(1)[0][1] == 1

@@ -1,4 +1,4 @@
-"""Events that die, as they die at work: published, handed out, given up."""
+"""Events that fail: published, claimed, and settled as dead; and their dead letters."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -31,14 +31,14 @@ returning id
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """A hub, and a way to look behind it."""
+    """A hub, and a connection of the database owner."""
 
     hub: Hub
     owner: Connection
 
-    async def publish(self, event_type: str = "order.paid", **how: Any) -> UUID:
-        said: dict[str, Any] = {"source": "minu_find", "event_type": event_type, "target": "minu_build"} | how
-        draft = EventDraft(**said)
+    async def publish(self, event_type: str = "order.paid", **overrides: Any) -> UUID:
+        fields: dict[str, Any] = {"source": "minu_find", "event_type": event_type, "target": "minu_build"} | overrides
+        draft = EventDraft(**fields)
         async with self.hub.autocommit() as tx:
             [event] = await publish_events(tx, [draft])
         assert isinstance(event, PublishResult), event
@@ -53,35 +53,35 @@ class Deaths:
             assert await LANE.settle(tx, [Settlement(event, outcome)]) == {event.id}
 
     async def die(self, event: UUID, outcome: Outcome | None = None, service: str = "minu_build") -> UUID:
-        """Hand it out and give it up; its dead letter."""
-        for held in await self.claim(service=service):
-            await self.settle(held, (outcome or Dead("boom")) if held.id == event else DONE)
+        """Claim the event and settle it as dead; returns its dead letter."""
+        for claimed in await self.claim(service=service):
+            await self.settle(claimed, (outcome or Dead("boom")) if claimed.id == event else DONE)
         return await self.letter(event)
 
-    async def dead(self, event_type: str = "order.paid", why: str = "boom", **how: Any) -> tuple[UUID, UUID]:
-        """An event that was published and died, and its dead letter."""
-        event = await self.publish(event_type, **how)
+    async def dead(self, event_type: str = "order.paid", why: str = "boom", **overrides: Any) -> tuple[UUID, UUID]:
+        """Publish an event and let it fail; returns the event and its dead letter."""
+        event = await self.publish(event_type, **overrides)
         return event, await self.die(event, Dead(why))
 
-    async def born_dead(self, count: int, why: str = "boom %s", **how: Any) -> list[UUID]:
-        """Many at once, as plain SQL may do it."""
-        said: dict[str, Any] = {
+    async def born_dead(self, count: int, why: str = "boom %s", **overrides: Any) -> list[UUID]:
+        """Insert failed events by plain SQL."""
+        fields: dict[str, Any] = {
             "event_type": "order.paid",
             "source": "minu_find",
             "target": "minu_build",
             "code": None,
             "payload": {},
         }
-        said |= how
+        fields |= overrides
         rows = await self.owner.fetch(
             BORN_DEAD,
             count,
-            said["event_type"],
-            said["source"],
-            said["target"],
+            fields["event_type"],
+            fields["source"],
+            fields["target"],
             why,
-            said["code"],
-            msgspec.json.encode(said["payload"]).decode(),
+            fields["code"],
+            msgspec.json.encode(fields["payload"]).decode(),
         )
         return [row["id"] for row in rows]
 
@@ -110,10 +110,10 @@ async def deaths_of(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Dea
 
 
 async def listed(
-    hub: Hub, chosen: DeadLetterFilter | None = None, state: DeadLetterState = "unresolved"
+    hub: Hub, letter_filter: DeadLetterFilter | None = None, state: DeadLetterState = "unresolved"
 ) -> list[DeadLetter]:
     async with hub.autocommit() as tx:
-        return await list_dead_letters(tx, chosen or DeadLetterFilter(), state, limit=100)
+        return await list_dead_letters(tx, letter_filter or DeadLetterFilter(), state, limit=100)
 
 
 async def replayed(hub: Hub, *ids: UUID, by: Actor = MINA) -> dict[UUID, UUID]:

@@ -1,4 +1,4 @@
-"""Somebody's program: its handlers in a worker for as long as a block lasts."""
+"""Run the handlers of a program in a worker during a block."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,21 +10,21 @@ from pabal.events.handlers import EventHandlers
 from pabal.hub import Hub, build_workers
 
 
-def made(program: client.App, called: str = "shop.events:hub") -> EventHandlers:
-    return EventHandlers(tuple(map(engine_handler, program.handlers)), called)
+def made(program: client.App, name: str = "shop.events:hub") -> EventHandlers:
+    return EventHandlers(tuple(map(engine_handler, program.handlers)), name)
 
 
 @asynccontextmanager
-async def at_work(hub: Hub, program: client.App, called: str = "shop.events:hub") -> AsyncGenerator[None]:
-    """Announced and working, beside the hub's own workers."""
-    handlers = made(program, called)
+async def at_work(hub: Hub, program: client.App, name: str = "shop.events:hub") -> AsyncGenerator[None]:
+    """Subscribe the program and run it beside the hub's workers."""
+    handlers = made(program, name)
     async with hub.transaction() as tx:
         await handlers.subscribe_services(tx)
-    employed = build_workers(hub, handlers)
-    running = [asyncio.create_task(each.run()) for each in employed]
+    workers = build_workers(hub, handlers)
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
     try:
         yield
     finally:
-        for each in employed:
-            each.stop()
-        await asyncio.gather(*running)
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*tasks)

@@ -1,6 +1,6 @@
-"""Somebody else's server, on loopback: it answers as its mood is, and remembers every request.
+"""An HTTP server on loopback that responds as scripted and records every request.
 
-Within `async with receiver() as r:` set `r.mood = answers(503)`, send to `r.url`, and `await r.received(2)`.
+Set what it does with the next requests, send to its `url`, and wait for the requests.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ PATIENCE = 15.0
 CHUNK = b"x" * 65536
 
 Mood = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
-"""What becomes of a request that was read; whether the connection stays."""
+"""Responds to a request; returns whether the connection stays open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came. `connection` counts from 1."""
+    """A received request. `connection` counts from 1."""
 
     method: str
     target: str
@@ -37,7 +37,7 @@ class Request:
 def answers(
     status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None, *, keep: bool = True
 ) -> Mood:
-    """A whole answer. `keep=False` hangs up afterwards, without having said so."""
+    """A complete response. `keep=False` closes the connection afterwards without announcing it."""
 
     async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, head(status, {"content-length": str(len(body))} | dict(headers or {})) + body)
@@ -51,7 +51,7 @@ def redirects(to: str, status: int = 302) -> Mood:
 
 
 def slow(until: asyncio.Event, then: Mood | None = None) -> Mood:
-    """No answer before the event."""
+    """Respond only after the event is set."""
 
     async def mood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await until.wait()
@@ -61,14 +61,14 @@ def slow(until: asyncio.Event, then: Mood | None = None) -> Mood:
 
 
 async def hangs(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
-    """No answer, ever; the connection stays open until the other side has had enough."""
+    """Never respond; the connection stays open until the client closes it."""
     while await reader.read(len(CHUNK)):
         pass
     return False
 
 
 def hangs_after_headers(status: int = 200) -> Mood:
-    """A status and a promise of a body, then nothing."""
+    """Send a status and a content length, then nothing."""
 
     async def mood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, head(status, {"content-length": "10"}))
@@ -78,7 +78,7 @@ def hangs_after_headers(status: int = 200) -> Mood:
 
 
 def drips(status: int = 200, every: float = 0.01) -> Mood:
-    """A body that comes byte by byte, for ever."""
+    """Send an endless body byte by byte."""
 
     async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, head(status, {"transfer-encoding": "chunked"}))
@@ -90,7 +90,7 @@ def drips(status: int = 200, every: float = 0.01) -> Mood:
 
 
 def huge(status: int = 200) -> Mood:
-    """A body without end, as fast as it is taken."""
+    """Send an endless body as fast as the client reads it."""
 
     async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, head(status, {"transfer-encoding": "chunked"}))
@@ -101,12 +101,12 @@ def huge(status: int = 200) -> Mood:
     return mood
 
 
-def trails(again: bytes, begins: bytes = b"") -> Mood:
-    """A short body, and after it trailers without end, as fast as they are taken."""
+def trails(trailer_bytes: bytes, prefix: bytes = b"") -> Mood:
+    """Send a short body and endless trailers as fast as the client reads them."""
 
     async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        await put(writer, head(200, {"transfer-encoding": "chunked"}) + b"2\r\nok\r\n0\r\n" + begins)
-        for trailer in repeat(again):
+        await put(writer, head(200, {"transfer-encoding": "chunked"}) + b"2\r\nok\r\n0\r\n" + prefix)
+        for trailer in repeat(trailer_bytes):
             await put(writer, trailer)
         return False
 
@@ -114,17 +114,17 @@ def trails(again: bytes, begins: bytes = b"") -> Mood:
 
 
 async def closes(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
-    """The request is read, and no answer comes."""
+    """Read the request and close the connection without a response."""
     return False
 
 
 async def closes_early(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
-    """The connection closes at the request's first byte; the rest is not read, nor remembered."""
+    """Close at the first byte of the request, which is neither read nor recorded."""
     return False
 
 
 async def deaf(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
-    """Nothing is read after the first byte, and the connection stays open."""
+    """Read nothing after the first byte and keep the connection open."""
     await asyncio.Event().wait()
     return False
 
@@ -133,14 +133,14 @@ UNREAD = (closes_early, deaf)
 
 
 async def resets(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """The request is read, then the connection is broken with RST."""
+    """Read the request and reset the connection."""
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
     return False
 
 
 def says(raw: bytes) -> Mood:
-    """These bytes, whatever they are, and the connection closes."""
+    """Send these bytes and close the connection."""
 
     async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, raw)
@@ -150,20 +150,20 @@ def says(raw: bytes) -> Mood:
 
 
 async def put(writer: asyncio.StreamWriter, data: bytes) -> None:
-    if writer.is_closing():  # uvloop takes a write after the other side's end for a mistake of ours
+    if writer.is_closing():  # uvloop raises on a write after the client closed
         raise ConnectionResetError
     writer.write(data)
     await writer.drain()
 
 
 def head(status: int, headers: Mapping[str, str]) -> bytes:
-    known = status in HTTPStatus.__members__.values()
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase if known else 'Odd'}"]
+    is_standard = status in HTTPStatus.__members__.values()
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase if is_standard else 'Odd'}"]
     return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode()
 
 
 class Receiver:
-    """`script` is played first, one mood a request; then `mood` holds."""
+    """Each entry of `script` responds to one request; then the default responds to all others."""
 
     def __init__(self) -> None:
         self.mood: Mood = answers()
@@ -177,13 +177,13 @@ class Receiver:
 
     @property
     def open(self) -> int:
-        """How many connections are open now."""
+        """The number of open connections."""
         return len(self._open)
 
-    async def received(self, many: int = 1, within: float = PATIENCE) -> list[Request]:
+    async def received(self, count: int = 1, within: float = PATIENCE) -> list[Request]:
         """All requests so far, once there are `many`."""
         async with asyncio.timeout(within), self._news:
-            await self._news.wait_for(lambda: len(self.requests) >= many)
+            await self._news.wait_for(lambda: len(self.requests) >= count)
             return [*self.requests]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -201,7 +201,7 @@ class Receiver:
         finally:
             writer.close()
             with suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()  # so that `open` says what the other side can see
+                await writer.wait_closed()  # so that `open` matches what the client sees
             del self._open[asyncio.current_task()]
 
     async def _remember(self, request: Request) -> None:
@@ -210,7 +210,7 @@ class Receiver:
             self._news.notify_all()
 
     async def leave(self) -> None:
-        """End every conversation, politely or not: with TLS a polite end waits for the other side's."""
+        """Abort all connections: an orderly TLS shutdown would wait for the client."""
         tasks = [task for task in self._open if task]
         for writer in self._open.values():
             writer.transport.abort()
@@ -229,14 +229,14 @@ async def read_request(first: bytes, reader: asyncio.StreamReader, connection: i
 
 @asynccontextmanager
 async def receiver(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncGenerator[Receiver]:
-    """A receiver on a free port; with `tls` it speaks https."""
-    there = Receiver()
-    server = await asyncio.start_server(there.serve, host, 0, ssl=tls)
-    there.port = server.sockets[0].getsockname()[1]
-    there.url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{there.port}/hook"
+    """Run a receiver on a free port; with `tls` it serves https."""
+    server_state = Receiver()
+    server = await asyncio.start_server(server_state.serve, host, 0, ssl=tls)
+    server_state.port = server.sockets[0].getsockname()[1]
+    server_state.url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{server_state.port}/hook"
     try:
-        yield there
+        yield server_state
     finally:
         server.close()
-        await there.leave()
+        await server_state.leave()
         await server.wait_closed()

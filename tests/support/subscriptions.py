@@ -1,4 +1,4 @@
-"""Services that have subscribed, and the hub's own workers for as long as a block lasts."""
+"""Subscriptions, published events, and the hub's workers during a block."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -31,22 +31,24 @@ EVERYBODY = EventAccess("hub", all_services=True)
 async def subscribe(
     hub: Hub, service: str, *event_types: str, url: str | None = None, within: int = 15
 ) -> tuple[Subscription, str]:
-    """A subscription and its secret; one without a URL has an empty one."""
+    """Add a subscription; returns it with its secret, which is empty without a URL."""
     draft = SubscriptionDraft(service, event_types, url, timeout_seconds=within)
     async with hub.transaction() as tx:
-        made, secret = await add_subscription(tx, hub.key_ring, draft, TESTER)
-    return made, secret or ""
+        added, secret = await add_subscription(tx, hub.key_ring, draft, TESTER)
+    return added, secret or ""
 
 
 async def seen(hub: Hub, subscription: Subscription) -> Subscription:
-    """The subscription as it stands now."""
+    """The current row of a subscription."""
     async with hub.autocommit() as tx:
         return await find_subscription(tx, subscription.id, EVERYBODY)
 
 
-async def say(hub: Hub, event_type: str, target: str | None = "minu_build", payload: Any = None, **how: Any) -> UUID:
-    """Publish an event of minu_find; its id."""
-    draft = EventDraft("minu_find", event_type, msgspec.json.encode(payload or {}), target, **how)
+async def say(
+    hub: Hub, event_type: str, target: str | None = "minu_build", payload: Any = None, **options: Any
+) -> UUID:
+    """Publish an event of minu_find; returns its id."""
+    draft = EventDraft("minu_find", event_type, msgspec.json.encode(payload or {}), target, **options)
     async with hub.transaction() as tx:
         [published] = await publish_events(tx, [draft])
     assert isinstance(published, PublishResult)
@@ -59,41 +61,45 @@ async def event(hub: Hub, row: UUID) -> Event:
 
 
 async def ends(hub: Hub, row: UUID, status: str) -> Event:
-    """The event, once it has come to this."""
+    """Wait until the event has this status; returns it."""
 
-    async def there() -> bool:
+    async def has_status() -> bool:
         return (await event(hub, row)).status == status
 
-    await until(there)
+    await until(has_status)
     return await event(hub, row)
 
 
 async def fails(hub: Hub, row: UUID, times: int = 1) -> Event:
-    """The event, once so many attempts have failed and it waits for the next."""
+    """Wait until this many attempts failed and the event is pending again; returns it."""
 
-    async def there() -> bool:
-        found = await event(hub, row)
-        return len(found.error_history or ()) == times and found.status == "pending"
+    async def has_status() -> bool:
+        current = await event(hub, row)
+        return len(current.error_history or ()) == times and current.status == "pending"
 
-    await until(there)
+    await until(has_status)
     return await event(hub, row)
 
 
 @asynccontextmanager
-async def pushing(hub: Hub, pusher: Pusher | None = None, **pace: Any) -> AsyncGenerator[None]:
-    """The hub's workers, or one with a pusher of the test's own."""
-    employed = (
-        [Worker("push:tester", PushLane(), hub.db, hub.doorbell, pusher.handle, pusher.schedule, WorkerConfig(**pace))]
+async def pushing(hub: Hub, pusher: Pusher | None = None, **config: Any) -> AsyncGenerator[None]:
+    """Run the hub's workers, or one worker with the given pusher."""
+    workers = (
+        [
+            Worker(
+                "push:tester", PushLane(), hub.db, hub.doorbell, pusher.handle, pusher.schedule, WorkerConfig(**config)
+            )
+        ]
         if pusher
         else build_workers(hub)
     )
-    running = [asyncio.create_task(each.run()) for each in employed]
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
     try:
         yield
     finally:
-        for each in employed:
-            each.stop()
-        await asyncio.gather(*running)
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*tasks)
 
 
 async def pause(hub: Hub, subscription: Subscription) -> None:

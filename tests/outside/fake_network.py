@@ -1,4 +1,4 @@
-"""A world behind public addresses, on loopback: who answers there, and certificates for their names."""
+"""A fake network: public addresses that lead to loopback, a resolver, and a certificate authority."""
 
 import asyncio
 import ssl
@@ -14,19 +14,19 @@ from httpcore2 import SOCKET_OPTION, AnyIOBackend, AsyncNetworkBackend, AsyncNet
 
 from pabal.outside.ssrf import AllowedOrigins
 
-HERE = "127.0.0.1"
-HOUSE = AllowedOrigins.of(["http://127.0.0.1", "https://127.0.0.1", "http://hooks.house"])
-"""Whom the operator allows."""
+LOOPBACK = "127.0.0.1"
+ALLOWED_ORIGINS = AllowedOrigins.of(["http://127.0.0.1", "https://127.0.0.1", "http://hooks.house"])
+"""The origins that the operator allows."""
 
 
-class World(AsyncNetworkBackend):
-    """Connects for real: an address in `ports` leads to that port on loopback, any other where it says."""
+class FakeNetwork(AsyncNetworkBackend):
+    """Opens real connections: an address in `ports` leads to that port on loopback, any other to itself."""
 
     def __init__(self, ports: Mapping[str, int], silent: Iterable[str] = ()) -> None:
         self._ports = ports
         self._silent = {*silent}
         self._network = AnyIOBackend()
-        self.dialled: list[tuple[str, int]] = []
+        self.connections: list[tuple[str, int]] = []
 
     async def connect_tcp(
         self,
@@ -36,31 +36,31 @@ class World(AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> AsyncNetworkStream:
-        self.dialled.append((host, port))
+        self.connections.append((host, port))
         if host in self._silent:
             try:
                 async with asyncio.timeout(timeout):
                     await asyncio.Event().wait()
             except TimeoutError as error:
                 raise ConnectTimeout(error) from error
-        there = (HERE, self._ports[host]) if host in self._ports else (host, port)
-        return await self._network.connect_tcp(*there, timeout, local_address, socket_options)
+        destination = (LOOPBACK, self._ports[host]) if host in self._ports else (host, port)
+        return await self._network.connect_tcp(*destination, timeout, local_address, socket_options)
 
 
 class Resolver:
-    """Gives its answers one after the other, the last one for ever, and counts."""
+    """Returns its answers in turn, the last one repeatedly, and records the requested hosts."""
 
     def __init__(self, *answers: list[str]) -> None:
         self._answers = answers
-        self.asked: list[str] = []
+        self.requested_hosts: list[str] = []
 
     async def __call__(self, host: str, _port: int) -> list[str]:
-        self.asked.append(host)
-        return self._answers[min(len(self.asked), len(self._answers)) - 1]
+        self.requested_hosts.append(host)
+        return self._answers[min(len(self.requested_hosts), len(self._answers)) - 1]
 
 
 class Authority:
-    """Signs certificates; whoever trusts it believes them."""
+    """Signs certificates for clients that trust it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,11 +70,11 @@ class Authority:
         self.certificate = builder.sign(self._key, hashes.SHA256())
 
     def trust(self) -> ssl.SSLContext:
-        """What a client that believes us is given."""
+        """The TLS context of a client that trusts this authority."""
         return ssl.create_default_context(cadata=self.certificate.public_bytes(Encoding.PEM).decode())
 
     def server(self, *names: str) -> ssl.SSLContext:
-        """What the server of these names is given."""
+        """The TLS context of a server with these names."""
         key = generate_private_key(SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0])])
         alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])

@@ -1,4 +1,4 @@
-"""A worker in a process of its own that says what it begins and never ends it: made to be killed."""
+"""A worker process that prints each event it starts and never finishes, for tests that kill it."""
 
 import asyncio
 import sys
@@ -13,23 +13,23 @@ from pabal.queue.worker import ScheduledClaim, Worker, WorkerConfig
 from pabal.settings import Settings
 
 
-async def begin(event: ClaimedEvent) -> Outcome:
+async def start_and_wait(event: ClaimedEvent) -> Outcome:
     sys.stdout.write(f"{event.id}\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
     return DONE
 
 
-async def rota() -> list[ScheduledClaim[EventClaimFilter]]:
+async def schedule() -> list[ScheduledClaim[EventClaimFilter]]:
     return [ScheduledClaim(EventClaimFilter("minu_build"))]
 
 
-async def main(work: str, direct: str, folder: str) -> None:
-    configure_logging("warning", "json")  # to standard error: what it begins is all it says here
+async def main(main_url: str, direct_url: str, folder: str) -> None:
+    configure_logging("warning", "json")  # to standard error: standard output has only the events
     settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
-    async with open_hub(settings, DatabaseUrls(work, direct)) as hub:
-        pace = WorkerConfig(hold=timedelta(minutes=1))
-        await Worker("labourer", LANE, hub.db, hub.doorbell, begin, rota, pace).run()
+    async with open_hub(settings, DatabaseUrls(main_url, direct_url)) as hub:
+        config = WorkerConfig(hold=timedelta(minutes=1))
+        await Worker("stuck", LANE, hub.db, hub.doorbell, start_and_wait, schedule, config).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A claim for some types only: it finds those, in their order, and nothing of the others."""
+"""A claim for some event types: it returns those in order, and no others."""
 
 from datetime import timedelta
 from typing import Any
@@ -26,11 +26,11 @@ async def claim(hub: Hub, *patterns: str, limit: int = 100, hold: timedelta = MI
 
 async def settle(hub: Hub, held: list[ClaimedEvent], outcome: Any) -> None:
     async with hub.transaction() as tx:
-        await LANE.settle(tx, [Settlement(each, outcome) for each in held])
+        await LANE.settle(tx, [Settlement(event, outcome) for event in held])
 
 
 @pytest.mark.parametrize(
-    ("patterns", "types"),
+    ("patterns", "expected"),
     [
         (["order.paid"], ["order.paid"]),
         (["order.%"], ["order.paid", "order.sent"]),
@@ -44,49 +44,51 @@ async def settle(hub: Hub, held: list[ClaimedEvent], outcome: Any) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-async def test_it_takes_what_fits_and_leaves_the_rest(hub: Hub, patterns: list[str], types: list[str]) -> None:
+async def test_a_claim_takes_matching_events_and_leaves_the_rest(
+    hub: Hub, patterns: list[str], expected: list[str]
+) -> None:
     for event_type in TYPES:
         for _ in range(3):
             await say(hub, event_type)
         await say(hub, event_type, "minu_keep")
         await say(hub, event_type, deliver_at=None, priority=9)
 
-    found = await claim(hub, *patterns)
+    claimed = await claim(hub, *patterns)
 
-    assert sorted(each.event_type for each in found) == sorted(4 * [each for each in types if each in TYPES])
-    assert len({each.id for each in found}) == len(found)
-    assert {each.target_service for each in found} <= {"minu_build"}
+    assert sorted(event.event_type for event in claimed) == sorted(4 * [event for event in expected if event in TYPES])
+    assert len({event.id for event in claimed}) == len(claimed)
+    assert {event.target_service for event in claimed} <= {"minu_build"}
 
 
 async def test_claims_take_the_highest_priority_of_all_types_first(hub: Hub) -> None:
-    """A claim of one takes the oldest in one case of eight, so all are taken one by one of the urgent."""
-    late = await say(hub, "order.sent", priority=9)
+    """One claim in eight takes the oldest event, so this test sets that quota to zero."""
+    low = await say(hub, "order.sent", priority=9)
     first = await say(hub, "order.sent", priority=5)
     second = await say(hub, "order.paid", priority=5)
     urgent = await say(hub, "order.paid", priority=1)
     async with hub.autocommit() as tx:
         taken = [
-            each.id
+            event.id
             for _ in range(4)
-            for each in await LANE.claim_rows(
+            for event in await LANE.claim_rows(
                 tx, 1, MINUTE, "tester", service="minu_build", patterns=["order.%"], oldest_quota=0
             )
         ]
 
-    assert taken == [urgent, first, second, late]
+    assert taken == [urgent, first, second, low]
 
 
-async def test_what_comes_back_keeps_its_type(hub: Hub, travel: Any) -> None:
+async def test_an_event_that_is_due_again_keeps_its_type(hub: Hub, travel: Any) -> None:
     await say(hub, "cart.filled")
     row = await say(hub, "order.paid")
     for outcome in (Retry("no", timedelta()), Snooze("later", timedelta())):
         held = await claim(hub, "order.%")
-        assert [each.id for each in held] == [row]
+        assert [event.id for event in held] == [row]
         await settle(hub, held, outcome)
-    assert [each.id for each in await claim(hub, "order.%")] == [row]
+    assert [event.id for event in await claim(hub, "order.%")] == [row]
 
     await travel(2 * MINUTE)  # the lease ends
-    assert [each.id for each in await claim(hub, "order.%")] == [row]
+    assert [event.id for event in await claim(hub, "order.%")] == [row]
 
 
 async def test_a_type_changed_by_plain_sql_counts_at_once(hub: Hub, owner: Connection) -> None:
@@ -94,10 +96,10 @@ async def test_a_type_changed_by_plain_sql_counts_at_once(hub: Hub, owner: Conne
     await owner.execute("update public.event_queue set event_type = 'cart.filled' where id = $1", row)
 
     assert await claim(hub, "order.%") == []
-    assert [each.id for each in await claim(hub, "cart.%")] == [row]
+    assert [event.id for event in await claim(hub, "cart.%")] == [row]
 
 
-async def test_the_next_of_a_line_is_called_with_its_type(hub: Hub) -> None:
+async def test_the_next_event_of_a_key_is_due_with_its_type(hub: Hub) -> None:
     rows = [await say(hub, kind, ordering_key="k") for kind in ("order.paid", "cart.filled")]
     assert await claim(hub, "cart.%") == []
     [head] = await claim(hub, "order.%")
@@ -105,10 +107,10 @@ async def test_the_next_of_a_line_is_called_with_its_type(hub: Hub) -> None:
     async with hub.transaction() as tx:
         await LANE.settle_done(tx, [head])
 
-    assert [each.id for each in await claim(hub, "cart.%")] == [rows[1]]
+    assert [event.id for event in await claim(hub, "cart.%")] == [rows[1]]
 
 
-async def test_what_waited_before_there_were_types_has_them_after(
+async def test_the_migration_fills_the_types_of_waiting_events(
     hub: Hub, database_urls: DatabaseUrls, owner: Connection
 ) -> None:
     assert database_urls.direct
@@ -121,4 +123,4 @@ async def test_what_waited_before_there_were_types_has_them_after(
         "select count(*) from pabal.event_due d join public.event_queue e using (id) where d.event_type <> e.event_type"
     )
     assert await owner.fetchval(wrong) == 0
-    assert {each.id for each in await claim(hub, "order.%")} == rows
+    assert {event.id for event in await claim(hub, "order.%")} == rows

@@ -1,4 +1,4 @@
-"""Whoever is killed, worker or PostgreSQL: what was accepted is there, comes back by itself and ends once."""
+"""Killing a worker or PostgreSQL: accepted events survive, are retried, and complete once."""
 
 import asyncio
 import os
@@ -34,9 +34,9 @@ from support.worker import settled, working
 
 pytestmark = pytest.mark.anyio
 
-LABOUR = Path(__file__).with_name("labour.py")
+STUCK_WORKER = Path(__file__).with_name("stuck_worker.py")
 BEFORE, AFTER = 200, 200
-"""How many events are accepted before the server goes, and after it came back."""
+"""How many events are accepted before the server stops, and after it is back."""
 
 [PUT, EFFECT] = parse_queries("""
 -- name: put
@@ -46,7 +46,7 @@ select unnest(:ids::uuid[]), 'order.paid', 'minu_find', 'minu_build'
 insert into public.effects (event) values (:event) on conflict (event) do update set times = effects.times + 1
 """)
 
-WITNESS = """
+RECORD_COMPLETIONS = """
 create table public.effects (event uuid primary key, times integer not null default 1);
 create table public.ends (event uuid primary key);
 create function public.witness() returns trigger language plpgsql as
@@ -55,10 +55,10 @@ create trigger witness after update on public.event_queue for each row
     when (new.status = 'completed' and old.status <> 'completed') execute function public.witness();
 grant select, insert, update on public.effects, public.ends to service_role;
 """
-"""Writes down each end in the same transaction; a second one would break its key."""
+"""Records each completion in its transaction; a second one would violate the primary key."""
 
 
-class TestTheWorkerIsKilled:
+class TestKilledWorker:
     @pytest.fixture
     async def events(self, hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
         assert database_urls.direct
@@ -66,9 +66,9 @@ class TestTheWorkerIsKilled:
             yield Events(hub, owner, travel)
 
     @pytest.fixture
-    def labourer(self, database_urls: DatabaseUrls, tmp_path: Path) -> "Generator[subprocess.Popen[str]]":
+    def stuck_worker(self, database_urls: DatabaseUrls, tmp_path: Path) -> "Generator[subprocess.Popen[str]]":
         process = subprocess.Popen(
-            [sys.executable, LABOUR, database_urls.main, str(database_urls.direct), tmp_path],
+            [sys.executable, STUCK_WORKER, database_urls.main, str(database_urls.direct), tmp_path],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -78,18 +78,18 @@ class TestTheWorkerIsKilled:
         assert process.stdout
         process.stdout.close()
 
-    async def test_its_event_comes_back_when_the_lease_ends_and_another_settles_it_once(
-        self, hub: Hub, events: Events, labourer: "subprocess.Popen[str]"
+    async def test_an_event_of_a_killed_worker_is_retried_after_its_lease_and_completes_once(
+        self, hub: Hub, events: Events, stuck_worker: "subprocess.Popen[str]"
     ) -> None:
         [event] = await events.put()
-        assert labourer.stdout
-        assert (await asyncio.to_thread(labourer.stdout.readline)).strip() == str(event)
-        labourer.send_signal(signal.SIGKILL)
-        labourer.wait()
+        assert stuck_worker.stdout
+        assert (await asyncio.to_thread(stuck_worker.stdout.readline)).strip() == str(event)
+        stuck_worker.send_signal(signal.SIGKILL)
+        stuck_worker.wait()
         handled: list[ClaimedEvent] = []
 
-        async def handle(found: ClaimedEvent) -> Outcome:
-            handled.append(found)
+        async def handle(claimed: ClaimedEvent) -> Outcome:
+            handled.append(claimed)
             return DONE
 
         async with working(hub, handle, poll_interval=timedelta(milliseconds=20)):
@@ -98,15 +98,15 @@ class TestTheWorkerIsKilled:
             await events.travel(seconds=1)
             await settled(events, completed=1)
 
-        assert [(found.id, found.attempt) for found in handled] == [(event, 2)]
+        assert [(claimed.id, claimed.attempt) for claimed in handled] == [(event, 2)]
         history = await events.owner.fetchval("select error_history::text from public.event_queue")
         assert '"code": "lease_expired"' in history
-        assert '"worker": "labourer"' in history
+        assert '"worker": "stuck"' in history
 
 
 @dataclass
-class House:
-    """A PostgreSQL of the test's own, durable, that can be lost and had again at the same address."""
+class DurableServer:
+    """A durable PostgreSQL that can be killed and restarted at the same address."""
 
     home: Path
     server: embedded.EmbeddedServer
@@ -123,32 +123,32 @@ class House:
         self.server = await asyncio.to_thread(embedded.start_embedded_server, self.home, port=port)
 
 
-class TestPostgresGoes:
+class TestLostServer:
     @pytest.fixture
-    def house(self) -> Generator[House]:
+    def database(self) -> Generator[DurableServer]:
         home = Path(tempfile.mkdtemp(prefix="pabal-crash-"))
         home.chmod(0o755)
-        house = House(home, embedded.start_embedded_server(home))
+        database = DurableServer(home, embedded.start_embedded_server(home))
         try:
-            yield house
+            yield database
         finally:
-            house.server.stop()
+            database.server.stop()
             shutil.rmtree(home, ignore_errors=True)
 
     @pytest.fixture
-    async def hub(self, house: House, settings: Settings) -> AsyncGenerator[Hub]:
-        endpoint = house.server.address
+    async def hub(self, database: DurableServer, settings: Settings) -> AsyncGenerator[Hub]:
+        endpoint = database.server.address
         await apply_migrations(endpoint.owner_url, login="pabal_hub")
         async with connected(endpoint.owner_url) as owner:
-            await owner.execute(WITNESS)
+            await owner.execute(RECORD_COMPLETIONS)
         async with open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub:
             yield hub
 
-    @pytest.mark.parametrize("goes", [House.kill, House.stop], ids=["killed", "restarted"])
-    async def test_everything_accepted_is_there_and_ends_once(
-        self, house: House, hub: Hub, goes: Callable[[House], None]
+    @pytest.mark.parametrize("take_down", [DurableServer.kill, DurableServer.stop], ids=["killed", "restarted"])
+    async def test_every_accepted_event_survives_and_completes_once(
+        self, database: DurableServer, hub: Hub, take_down: Callable[[DurableServer], None]
     ) -> None:
-        """The same worker and the same gatherer go on by themselves, before, without and after the server."""
+        """The same worker and batcher go on before, during and after the outage."""
         accepted: set[UUID] = set()
         enough = asyncio.Event()
 
@@ -156,14 +156,14 @@ class TestPostgresGoes:
             await tx.run(PUT, ids=[*ids])
             return ids
 
-        gatherer = Batcher[UUID, UUID](hub.db, put)
+        batcher = Batcher[UUID, UUID](hub.db, put)
 
         async def publish() -> None:
             while not enough.is_set():
                 try:
-                    accepted.add(await gatherer.put(new_id()))
+                    accepted.add(await batcher.put(new_id()))
                 except Unavailable:
-                    await asyncio.sleep(PAUSE)  # as anybody would who was told to come back
+                    await asyncio.sleep(PAUSE)  # a client would retry as well
 
         async def handle(event: ClaimedEvent) -> Outcome:
             async with hub.autocommit() as tx:
@@ -178,15 +178,15 @@ class TestPostgresGoes:
             for _ in range(8):
                 publishers.create_task(publish())
             await until(lambda: len(accepted) > BEFORE)
-            await asyncio.to_thread(goes, house)
+            await asyncio.to_thread(take_down, database)
             survived = len(accepted)
-            await house.start()
+            await database.start()
             await until(lambda: len(accepted) > survived + AFTER, within=20)
             enough.set()
-            async with connected(house.server.address.owner_url) as owner:
+            async with connected(database.server.address.owner_url) as owner:
                 await until(lambda: all_ended(owner), within=30)
 
-        async with connected(house.server.address.owner_url) as owner:
+        async with connected(database.server.address.owner_url) as owner:
             ended = {row["event"] for row in await owner.fetch("select event from public.ends")}
             assert accepted <= ended
             assert {row["event"] for row in await owner.fetch("select event from public.effects")} == ended

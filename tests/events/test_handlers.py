@@ -1,4 +1,4 @@
-"""Handlers: somebody's own functions in a worker, and what their events come to."""
+"""Handlers in a worker: which events they get, and how their outcomes settle events."""
 
 import asyncio
 import threading
@@ -23,22 +23,22 @@ from support.wait import until
 pytestmark = pytest.mark.anyio
 
 
-class TestWhatAHandlerSees:
-    async def test_an_event_of_its_own_service_and_type(self, hub: Hub) -> None:
+class TestMatching:
+    async def test_a_handler_gets_events_of_its_service_and_types(self, hub: Hub) -> None:
         program = client.App("minu_build")
-        seen: list[tuple[str, client.Event]] = []
+        calls: list[tuple[str, client.Event]] = []
 
         @program.on("order.*", "cart.paid")
         async def orders(event: client.Event) -> None:
-            seen.append(("orders", event))
+            calls.append(("orders", event))
 
         @program.on("*")
         def rest(event: client.Event) -> None:
-            seen.append(("rest", event))
+            calls.append(("rest", event))
 
         @program.on("*", service="minu_keep")
         async def keeps(event: client.Event) -> None:
-            seen.append(("keeps", event))
+            calls.append(("keeps", event))
 
         rows = [
             await say(hub, "order.paid", "minu_build", {"n": 1}, correlation_id="c"),
@@ -50,24 +50,24 @@ class TestWhatAHandlerSees:
             for row in rows:
                 await ends(hub, row, "completed")
 
-        found = {event.id: (name, event) for name, event in seen}
-        assert len(seen) == 4
-        assert [found[row][0] for row in rows] == ["orders", "orders", "rest", "keeps"]
-        first = found[rows[0]][1]
+        handled = {event.id: (name, event) for name, event in calls}
+        assert len(calls) == 4
+        assert [handled[row][0] for row in rows] == ["orders", "orders", "rest", "keeps"]
+        first = handled[rows[0]][1]
         assert (first.payload, first.attempt, first.correlation_id) == ({"n": 1}, 1, "c")
         assert (first.origin_id, first.source_service, first.target_service) == (rows[0], "minu_find", "minu_build")
 
-    async def test_broadcasts_reach_what_is_handled(self, hub: Hub) -> None:
-        program, seen = client.App("minu_build"), list[str]()
+    async def test_a_handler_gets_broadcasts_of_its_types(self, hub: Hub) -> None:
+        program, handled = client.App("minu_build"), list[str]()
 
         @program.on("order.*")
         async def orders(event: client.Event) -> None:
-            seen.append(event.event_type)
+            handled.append(event.event_type)
 
         async with at_work(hub, program):
             await say(hub, "cart.paid", None)
             await say(hub, "order.paid", None)
-            await until(lambda: seen == ["order.paid"])
+            await until(lambda: handled == ["order.paid"])
 
 
 OUTCOMES: dict[str, Callable[[], Any]] = {
@@ -77,23 +77,25 @@ OUTCOMES: dict[str, Callable[[], Any]] = {
 }
 
 
-class TestWhatAHandlerSays:
-    @pytest.mark.parametrize("how", ["returned", "raised"])
+class TestOutcomes:
+    @pytest.mark.parametrize("delivery", ["returned", "raised"])
     @pytest.mark.parametrize("awaits", [True, False], ids=["async", "sync"])
-    async def test_it_is_done(self, hub: Hub, owner: Connection, how: str, awaits: bool) -> None:
+    async def test_a_returned_or_raised_outcome_settles_the_event(
+        self, hub: Hub, owner: Connection, delivery: str, awaits: bool
+    ) -> None:
         program = client.App("minu_build")
 
         def answer(event: client.Event) -> Any:
-            said = OUTCOMES[event.event_type]()
-            if how == "raised":
-                raise said
-            return said
+            outcome = OUTCOMES[event.event_type]()
+            if delivery == "raised":
+                raise outcome
+            return outcome
 
         async def later(event: client.Event) -> Any:
             return answer(event)
 
         program.on("*")(later if awaits else answer)
-        rows = {each: await say(hub, each) for each in OUTCOMES}
+        rows = {event_type: await say(hub, event_type) for event_type in OUTCOMES}
         async with at_work(hub, program):
             dead = await ends(hub, rows["dead"], "failed")
             retried = await fails(hub, rows["retry"])
@@ -106,18 +108,18 @@ class TestWhatAHandlerSays:
         assert await owner.fetchval(late, retried.id)
         assert await owner.fetchval(late, snoozed.id)
 
-    async def test_whatever_else_is_raised_is_a_retry_with_its_trace(self, hub: Hub, owner: Connection) -> None:
+    async def test_any_other_exception_is_a_retry_with_its_stack(self, hub: Hub, owner: Connection) -> None:
         program = client.App("minu_build")
 
         @program.on("order.sync")
-        def one(event: client.Event) -> None:
+        def sync_handler(event: client.Event) -> None:
             raise LookupError("no such order")
 
         @program.on("order.async")
-        async def other(event: client.Event) -> None:
+        async def async_handler(event: client.Event) -> None:
             raise LookupError("no such order")
 
-        rows = [await say(hub, each) for each in ("order.sync", "order.async")]
+        rows = [await say(hub, event_type) for event_type in ("order.sync", "order.async")]
         async with at_work(hub, program):
             for row in rows:
                 failed = await fails(hub, row)
@@ -125,53 +127,53 @@ class TestWhatAHandlerSays:
                 stack = await owner.fetchval("select error_stack from public.event_queue where id = $1", row)
                 assert 'raise LookupError("no such order")' in stack
 
-    async def test_a_plain_function_that_gives_something_to_await_is_awaited(self, hub: Hub) -> None:
-        """A decorator that knows nothing of async, or an object with an async call, must not make it done unseen."""
-        program, seen = client.App("minu_build"), list[str]()
+    async def test_an_awaitable_from_a_sync_handler_is_awaited(self, hub: Hub) -> None:
+        """Cases: a sync wrapper of a coroutine function, and an object with an async `__call__`."""
+        program, handled = client.App("minu_build"), list[str]()
 
-        async def really(event: client.Event) -> None:
+        async def handle_async(event: client.Event) -> None:
             await asyncio.sleep(0)
-            seen.append(event.event_type)
+            handled.append(event.event_type)
 
-        def wrapped(event: client.Event) -> Any:
-            return really(event)
+        def sync_wrapper(event: client.Event) -> Any:
+            return handle_async(event)
 
         class Called:
             async def __call__(self, event: client.Event) -> None:
-                await really(event)
+                await handle_async(event)
 
-        program.on("order.wrapped")(wrapped)
+        program.on("order.wrapped")(sync_wrapper)
         program.on("order.object")(Called())
-        rows = [await say(hub, each) for each in ("order.wrapped", "order.object")]
+        rows = [await say(hub, event_type) for event_type in ("order.wrapped", "order.object")]
         async with at_work(hub, program):
             for row in rows:
                 await ends(hub, row, "completed")
 
-        assert sorted(seen) == ["order.object", "order.wrapped"]
+        assert sorted(handled) == ["order.object", "order.wrapped"]
 
 
 async def has_error(hub: Hub, row: UUID) -> bool:
     return (await event(hub, row)).last_error is not None
 
 
-class TestHowManyAtOnce:
+class TestConcurrency:
     @pytest.mark.parametrize("awaits", [True, False], ids=["async", "sync"])
-    async def test_as_many_as_it_allows_and_not_one_more(self, hub: Hub, awaits: bool) -> None:
+    async def test_a_handler_runs_at_its_concurrency_and_not_above(self, hub: Hub, awaits: bool) -> None:
         program = client.App("minu_build")
-        now = most = others = 0
+        running = peak = other_calls = 0
         gate, lock = threading.Event(), threading.Lock()
         opened = asyncio.Event()
 
         def begin() -> None:
-            nonlocal now, most
+            nonlocal running, peak
             with lock:
-                now += 1
-                most = max(most, now)
+                running += 1
+                peak = max(peak, running)
 
         def end() -> None:
-            nonlocal now
+            nonlocal running
             with lock:
-                now -= 1
+                running -= 1
 
         async def waits(event: client.Event) -> None:
             begin()
@@ -187,14 +189,14 @@ class TestHowManyAtOnce:
 
         @program.on("cart.*", concurrency=30)
         async def quick(event: client.Event) -> None:
-            nonlocal others
-            others += 1
+            nonlocal other_calls
+            other_calls += 1
 
         rows = [await say(hub, "order.paid") for _ in range(30)]
         async with at_work(hub, program):
             try:
-                await until(lambda: now == 12)
-                for _ in range(5):  # the others are not held up, and none of the first kind slips in with them
+                await until(lambda: running == 12)
+                for _ in range(5):  # other handlers go on, and no further order starts
                     await ends(hub, await say(hub, "cart.paid"), "completed")
             finally:
                 gate.set()
@@ -202,11 +204,11 @@ class TestHowManyAtOnce:
             for row in rows:
                 await ends(hub, row, "completed")
 
-        assert (most, others) == (12, 5)
+        assert (peak, other_calls) == (12, 5)
 
 
 class TestTimeout:
-    async def test_a_handler_that_takes_too_long_is_a_retry(self, hub: Hub) -> None:
+    async def test_a_handler_timeout_is_a_retry(self, hub: Hub) -> None:
         program, stopped = client.App("minu_build"), asyncio.Event()
         gate = threading.Event()
 
@@ -221,7 +223,7 @@ class TestTimeout:
         def blocked(event: client.Event) -> None:
             gate.wait(30)
 
-        rows = [await say(hub, each, max_retries=3) for each in ("order.async", "order.sync")]
+        rows = [await say(hub, event_type, max_retries=3) for event_type in ("order.async", "order.sync")]
         try:
             async with at_work(hub, program):
                 for row in rows:
@@ -231,7 +233,7 @@ class TestTimeout:
             gate.set()
         assert stopped.is_set()
 
-    async def test_its_own_timeout_is_its_own_failure(self, hub: Hub) -> None:
+    async def test_a_timeout_inside_a_handler_is_an_exception_of_the_handler(self, hub: Hub) -> None:
         program = client.App("minu_build")
 
         @program.on("*")
@@ -243,68 +245,68 @@ class TestTimeout:
         async with at_work(hub, program):
             assert (await fails(hub, row)).error_code == "TimeoutError"
 
-    async def test_a_thread_that_never_comes_back_does_not_keep_the_worker(self, hub: Hub) -> None:
-        program, gate, began = client.App("minu_build"), threading.Event(), threading.Event()
+    async def test_a_blocked_thread_does_not_keep_the_worker_alive(self, hub: Hub) -> None:
+        program, gate, started = client.App("minu_build"), threading.Event(), threading.Event()
 
         @program.on("*")
         def stuck(event: client.Event) -> None:
-            began.set()
+            started.set()
             gate.wait(30)
 
         row = await say(hub, "order.paid")
-        hasty = hub.settings.model_copy(update={"stop_within": timedelta(milliseconds=50)})
+        short_stop = hub.settings.model_copy(update={"stop_within": timedelta(milliseconds=50)})
         try:
-            async with at_work(replace(hub, settings=hasty), program):
-                await until(began.is_set)
-            assert [each.daemon for each in threading.enumerate() if each.name == "handler"] == [True]
+            async with at_work(replace(hub, settings=short_stop), program):
+                await until(started.is_set)
+            assert [thread.daemon for thread in threading.enumerate() if thread.name == "handler"] == [True]
         finally:
             gate.set()
-        given_back = await event(hub, row)
-        assert (given_back.status, given_back.retry_count, given_back.processing_started_at) == ("pending", 0, None)
+        released = await event(hub, row)
+        assert (released.status, released.retry_count, released.processing_started_at) == ("pending", 0, None)
 
 
 class TestPause:
-    async def test_it_outlives_the_worker_and_the_program(
+    async def test_a_pause_survives_a_restart_and_a_new_version(
         self, hub: Hub, database_urls: DatabaseUrls, settings: Settings, owner: Connection
     ) -> None:
-        program, seen = client.App("minu_build"), list[str]()
+        program, handled = client.App("minu_build"), list[str]()
 
         @program.on("order.*")
         async def orders(event: client.Event) -> None:
-            seen.append(event.event_type)
+            handled.append(event.event_type)
 
         @program.on("*", service="minu_keep")
         async def awake(event: client.Event) -> None:
-            seen.append(event.target_service)
+            handled.append(event.target_service)
 
         async with at_work(hub, program):
             await until(lambda: subscribed(owner, "minu_build"))
         await owner.execute("update pabal.subscriptions set paused_at = now() where service_name = 'minu_build'")
         await say(hub, "order.paid", "minu_build")
-        program.on("cart.*")(orders)  # the next version of the program
+        program.on("cart.*")(orders)  # a new version of the program
 
         async with open_hub(settings, database_urls) as again, at_work(again, program):
             await ends(again, await say(again, "order.paid", "minu_keep"), "completed")
-            assert seen == ["minu_keep"]
+            assert handled == ["minu_keep"]
             await owner.execute("update pabal.subscriptions set paused_at = null where service_name = 'minu_build'")
-            await until(lambda: seen == ["minu_keep", "order.paid"])
+            await until(lambda: handled == ["minu_keep", "order.paid"])
         [types] = await owner.fetch("select event_types from pabal.subscriptions where service_name = 'minu_build'")
         assert types["event_types"] == ["order.*", "cart.*"]
 
-    async def test_of_a_service_that_is_kept_out_nothing_is_taken(self, hub: Hub) -> None:
-        program, seen = client.App("minu_build"), list[str]()
+    async def test_events_of_a_disabled_service_are_not_claimed(self, hub: Hub) -> None:
+        program, handled = client.App("minu_build"), list[str]()
 
         @program.on("*")
-        async def one(event: client.Event) -> None:
-            seen.append(event.target_service)
+        async def handle(event: client.Event) -> None:
+            handled.append(event.target_service)
 
-        program.on("*", service="minu_keep")(one)
+        program.on("*", service="minu_keep")(handle)
         async with hub.transaction() as tx:
             await set_service_active(tx, "minu_build", TESTER, active=False)
         row = await say(hub, "order.paid", "minu_build")
         async with at_work(hub, program):
             await ends(hub, await say(hub, "order.paid", "minu_keep"), "completed")
-            assert seen == ["minu_keep"]
+            assert handled == ["minu_keep"]
 
             async with hub.transaction() as tx:
                 await set_service_active(tx, "minu_build", TESTER, active=True)
@@ -315,25 +317,25 @@ async def subscribed(owner: Connection, service: str) -> bool:
     return await owner.fetchval("select exists (select from pabal.subscriptions where service_name = $1)", service)
 
 
-class TestAnnouncing:
-    async def test_a_service_nobody_knows_and_types_that_are_none_are_told(self, hub: Hub) -> None:
-        for service, event_type, told in (("nobody", "order.*", NotFound), ("minu_build", "Order", Invalid)):
+class TestSubscribing:
+    async def test_unknown_services_and_invalid_types_are_refused(self, hub: Hub) -> None:
+        for service, event_type, error in (("nobody", "order.*", NotFound), ("minu_build", "Order", Invalid)):
             program = client.App(service)
             program.on(event_type)(print)
-            with pytest.raises(told):
+            with pytest.raises(error):
                 async with hub.transaction() as tx:
                     await made(program).subscribe_services(tx)
 
-    async def test_saying_it_again_changes_nothing(self, hub: Hub, owner: Connection) -> None:
+    async def test_subscribing_again_changes_nothing(self, hub: Hub, owner: Connection) -> None:
         await subscribe(hub, "minu_build", "order.*")
         program = client.App("minu_build")
         program.on("order.*")(print)
-        seen: list[list[tuple[str, int]]] = []
+        versions: list[list[tuple[str, int]]] = []
         for _ in range(2):
             async with hub.transaction() as tx:
                 await made(program).subscribe_services(tx)
             rows = await owner.fetch("select mode, xmin::text::bigint from pabal.subscriptions order by created_at")
-            seen.append([(row["mode"], row["xmin"]) for row in rows])
+            versions.append([(row["mode"], row["xmin"]) for row in rows])
 
-        assert [mode for mode, _ in seen[0]] == ["pull", "handler"]
-        assert seen[0] == seen[1]
+        assert [mode for mode, _ in versions[0]] == ["pull", "handler"]
+        assert versions[0] == versions[1]

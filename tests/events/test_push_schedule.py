@@ -1,0 +1,226 @@
+"""Push scheduling: pauses, the order of subscriptions, and fair use of the concurrency."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pabal.events.pull import EventPollRequest, Receipt, settle_claimed_events
+from pabal.events.push import Pusher, PushLane, push_capacity
+from pabal.events.push_targets import ActivePushSubscription, PushSlot, assign_push_slots
+from pabal.events.subscriptions import pause_subscription, remove_subscription
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.outside.webhook import post_webhook
+from pabal.queue.outcome import DONE
+from pabal.settings import Settings
+from support.clusters import connected
+from support.oauth_client import enrol
+from support.receiver import Receiver, receiver, slow
+from support.subscriptions import EVERYBODY, TESTER, ends, event, pause, pushing, resume, say, subscribe
+from support.wait import until
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"callback_allow": ["http://127.0.0.1"]})
+
+
+@pytest.fixture
+async def endpoint() -> AsyncGenerator[Receiver]:
+    async with receiver() as server:
+        yield server
+
+
+async def test_a_pause_survives_a_restart_and_loses_no_event(
+    hub: Hub, database_urls: DatabaseUrls, settings: Settings, endpoint: Receiver
+) -> None:
+    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    await pause(hub, subscription)
+    rows = [await say(hub, "order.paid") for _ in range(3)]
+    async with open_hub(settings, database_urls) as again, receiver() as awake:
+        await subscribe(again, "minu_keep", "order.*", url=awake.url)
+        async with pushing(again):
+            await ends(again, await say(again, "order.paid", "minu_keep"), "completed")
+            assert endpoint.requests == []
+            assert {(await event(again, row)).status for row in rows} == {"pending"}
+
+            await resume(hub, subscription)
+            for row in rows:
+                assert (await ends(again, row, "completed")).retry_count == 0
+
+    assert sorted(request.headers["webhook-id"] for request in endpoint.requests) == sorted(map(str, rows))
+
+
+@pytest.mark.parametrize("action", [pause_subscription, remove_subscription])
+async def test_a_subscription_paused_or_removed_before_the_claim_gets_nothing(
+    hub: Hub, endpoint: Receiver, action: Any
+) -> None:
+    """The subscription changes between the worker's schedule and its claim: nothing is sent."""
+    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    row = await say(hub, "order.paid")
+    [scheduled] = await hub.pusher.schedule()
+    async with hub.transaction() as tx:
+        await action(tx, subscription.id, EVERYBODY, TESTER)
+
+    async with hub.autocommit() as tx:
+        assert await PushLane().claim(tx, 10, MINUTE, "late", scheduled.claim_filter) == []
+
+    assert await hub.pusher.schedule() == []
+    event_now = await event(hub, row)
+    assert (event_now.status, event_now.retry_count, event_now.processing_started_at) == ("pending", 0, None)
+
+
+async def test_a_failed_read_of_the_subscription_uses_no_attempt(
+    hub: Hub, database_urls: DatabaseUrls, endpoint: Receiver
+) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    row = await say(hub, "order.paid")
+    [scheduled] = await hub.pusher.schedule()
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
+        await owner.execute("revoke select on pabal.subscriptions from service_role")
+        async with hub.autocommit() as tx:
+            with pytest.raises(Exception, match="permission denied"):
+                await PushLane().claim(tx, 10, MINUTE, "unlucky", scheduled.claim_filter)
+        await owner.execute("grant select on pabal.subscriptions to service_role")
+
+    event_now = await event(hub, row)
+    assert (event_now.status, event_now.retry_count, event_now.processing_started_at) == ("pending", 0, None)
+    async with hub.autocommit() as tx:
+        [delivery] = await PushLane().claim(tx, 10, MINUTE, "tester", scheduled.claim_filter)
+    assert (delivery.id, delivery.attempt) == (row, 1)
+
+
+async def test_the_oldest_matching_subscription_gets_an_event_unless_it_is_paused(hub: Hub, endpoint: Receiver) -> None:
+    oldest, _ = await subscribe(hub, "minu_build", "order.*", url=f"{endpoint.url}/first")
+    await subscribe(hub, "minu_build", "*.paid", url=f"{endpoint.url}/second")
+    async with pushing(hub):
+        await ends(hub, await say(hub, "order.paid"), "completed")
+        await ends(hub, await say(hub, "cart.paid"), "completed")
+        await pause(hub, oldest)
+        waits = await say(hub, "order.sent")
+        await ends(hub, await say(hub, "order.paid"), "completed")
+
+    assert [request.target for request in endpoint.requests] == ["/hook/first", "/hook/second", "/hook/second"]
+    assert (await event(hub, waits)).status == "pending"
+
+
+def test_slots_go_to_the_oldest_active_subscription_of_each_type() -> None:
+    now = datetime(2025, 12, 1, tzinfo=UTC)
+
+    def push_subscription(
+        number: int, *event_types: str, service: str = "minu_build", open_for: int | None = None
+    ) -> ActivePushSubscription:
+        open_until = None if open_for is None else now + timedelta(seconds=open_for)
+        return ActivePushSubscription(UUID(int=number), service, event_types, 0, open_until, now)
+
+    slots = assign_push_slots(
+        [
+            push_subscription(1, "a", "b", open_for=5),
+            push_subscription(2, "b", "c", open_for=-5),
+            push_subscription(3, "b", "c"),
+            push_subscription(4, "c", "d"),
+            push_subscription(5, "c"),
+            push_subscription(6, "c", service="minu_keep"),
+        ]
+    )
+
+    assert slots == [
+        PushSlot("minu_build", UUID(int=2), ["b", "c"], is_probe=True),
+        PushSlot("minu_build", UUID(int=3), ["b", "c"]),
+        PushSlot("minu_build", UUID(int=4), ["d"]),
+        PushSlot("minu_keep", UUID(int=6), ["c"]),
+    ]
+
+
+async def test_push_and_pull_of_one_service_share_its_events_without_duplicates(hub: Hub, endpoint: Receiver) -> None:
+    await subscribe(hub, "minu_build", "*", url=endpoint.url)
+    rows = [await say(hub, "order.paid") for _ in range(100)]
+    pulled: list[UUID] = []
+
+    async def count_open() -> int:
+        return sum([(await event(hub, row)).processed_at is None for row in rows])
+
+    async with pushing(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=20)):
+        while await count_open():
+            claimed = await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 3, timedelta())
+            pulled += [event_claimed.id for event_claimed in claimed]
+            async with hub.transaction() as tx:
+                await settle_claimed_events(
+                    tx,
+                    "minu_build",
+                    {Receipt(event_claimed.id, event_claimed.lease): DONE for event_claimed in claimed},
+                )
+
+    pushed = [UUID(request.headers["webhook-id"]) for request in endpoint.requests]
+    assert pushed
+    assert pulled
+    assert sorted(pushed + pulled) == sorted(rows)
+
+
+@pytest.mark.parametrize("services", [["minu_build"] * 4, ["minu_build", "minu_frame", "minu_keep", "hub"]])
+async def test_four_silent_receivers_do_not_delay_the_others(hub: Hub, endpoint: Receiver, services: list[str]) -> None:
+    """Each gets a quarter of the free slots, whether of one service or of four: 5, 3, 3 and 2 of twenty."""
+    release = asyncio.Event()
+    rows: list[UUID] = []
+    pusher = Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=20)
+    async with AsyncExitStack() as stack:
+        slow_receivers = [await stack.enter_async_context(receiver()) for _ in services]
+        for number, (service, slow_receiver) in enumerate(zip(services, slow_receivers, strict=True)):
+            slow_receiver.mood = slow(release)
+            await subscribe(hub, service, f"slow_{number}.*", url=slow_receiver.url)
+            rows += [await say(hub, f"slow_{number}.went", service) for _ in range(20)]
+        await subscribe(hub, "minu_build", "quick.*", url=endpoint.url)
+        await stack.enter_async_context(pushing(hub, pusher, concurrency=20))
+        await until(lambda: sum(len(slow_receiver.requests) for slow_receiver in slow_receivers) == 13)
+
+        quick = [await say(hub, "quick.went") for _ in range(30)]
+        for row in quick:
+            await ends(hub, row, "completed")
+        assert sorted(len(slow_receiver.requests) for slow_receiver in slow_receivers) == [2, 3, 3, 5]
+
+        release.set()
+        for row in rows:
+            await ends(hub, row, "completed")
+    assert len(endpoint.requests) == len(quick)
+
+
+@pytest.mark.parametrize(("slow_receivers", "free"), [(0, 100), (1, 75), (4, 33), (10, 7), (17, 0)])
+def test_slow_receivers_leave_capacity_for_others(slow_receivers: int, free: int) -> None:
+    in_flight = [0] * slow_receivers
+    for number in 50 * [*range(slow_receivers)]:  # however often they are scheduled
+        in_flight[number] += push_capacity(100 - sum(in_flight), in_flight[number])
+
+    assert 100 - sum(in_flight) == free
+    assert push_capacity(free, in_flight=0) == free // 4 or free < 4
+
+
+async def test_a_long_queue_is_sent_without_waiting_for_a_poll(hub: Hub, endpoint: Receiver) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    rows = [await say(hub, "order.paid") for _ in range(30)]
+    pusher = Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=16)
+    async with pushing(hub, pusher, poll_interval=timedelta(hours=1)):
+        for row in rows:
+            await ends(hub, row, "completed")
+
+    assert len(endpoint.requests) == 30
+
+
+async def test_a_disabled_service_gets_nothing(hub: Hub, endpoint: Receiver, web: Any) -> None:
+    minu = await enrol(hub, web, "minu_asleep", "write")
+    await subscribe(hub, "minu_asleep", "order.*", url=endpoint.url)
+    await say(hub, "order.paid", "minu_asleep")
+    assert len(await hub.pusher.schedule()) == 1
+
+    await minu.let_in(active=False)
+
+    assert await hub.pusher.schedule() == []
