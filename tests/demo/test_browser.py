@@ -29,7 +29,7 @@ KINDS: list[dict[str, Any]] = [
     {
         "basicCard": {
             "title": "Basic",
-            "description": "With a save_screenshot",
+            "description": "With a picture",
             "thumbnail": {"imageUrl": "https://example.org/a.png", "altText": "A rider"},
             "buttons": [
                 {"label": "Read", "action": "webLink", "webLinkUrl": "https://example.org/"},
