@@ -1,4 +1,4 @@
-"""What every test of the console needs: somebody who is signed in, with a browser or without."""
+"""Fixtures of the console tests: signed-in operators, with and without a browser."""
 
 from collections.abc import AsyncGenerator
 
@@ -8,20 +8,20 @@ from playwright.async_api import Browser, Page
 
 from pabal.hub import Hub
 from pabal.operators.operators import Role, ensure_first_operator
-from support.browser import WIDE, a_browser, watched
-from support.operator import PASSWORD, Signed, hasty, sign_in
+from support.browser import WIDE, launch_browser, open_checked_page
+from support.operator import PASSWORD, Signed, fast_password_hashing, sign_in
 
 
 @pytest.fixture(scope="module")
 async def chromium() -> AsyncGenerator[Browser]:
-    async with a_browser() as browser:
+    async with launch_browser() as browser:
         yield browser
 
 
 @pytest.fixture
 async def address(hub: Hub, web: httpx2.AsyncClient) -> str:
-    """Where the hub serves, with an admin who can sign in."""
-    with hasty():
+    """The URL of the hub, with an admin who can sign in."""
+    with fast_password_hashing():
         async with hub.transaction() as tx:
             await ensure_first_operator(tx, PASSWORD)
     return str(web.base_url).rstrip("/")
@@ -29,9 +29,9 @@ async def address(hub: Hub, web: httpx2.AsyncClient) -> str:
 
 @pytest.fixture
 async def page(chromium: Browser, address: str) -> AsyncGenerator[Page]:
-    """A new window, in English. Whatever the browser complains about, a broken policy included, fails the test."""
+    """A new page in English. Browser errors, CSP violations included, fail the test."""
     context = await chromium.new_context(base_url=address, locale="en-GB", viewport=WIDE)
-    async with watched(context) as window:
+    async with open_checked_page(context) as window:
         yield window
     await context.close()
 

@@ -1,4 +1,4 @@
-"""The audit log in the console: what was done, by whom, and whether the seals hold."""
+"""The audit log page: filters, redaction and verification of the seals."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -31,57 +31,57 @@ def ledger(hub: Hub, database_urls: DatabaseUrls) -> Ledger:
     return Ledger(hub, database_urls, hub.key_ring)
 
 
-async def write(hub: Hub, *deeds: AuditEntry) -> None:
+async def record_entries(hub: Hub, *entries: AuditEntry) -> None:
     async with hub.transaction() as tx:
-        for deed in deeds:
-            await record_audit_entry(tx, deed)
+        for entry in entries:
+            await record_audit_entry(tx, entry)
 
 
 def subjects(page: str) -> list[str]:
     return re.findall(r'<code title="(s[^"]*)">', page)
 
 
-async def test_the_log_is_shown_newest_first_and_narrowed_by_its_address(
+async def test_the_audit_log_is_newest_first_and_filtered_by_the_query_string(
     hub: Hub, viewer: Signed, travel: Travel
 ) -> None:
-    await write(hub, AuditEntry("old", "x.done", "s-old", client_ip="192.0.2.9"))
+    await record_entries(hub, AuditEntry("old", "x.done", "s-old", client_ip="192.0.2.9"))
     await travel(timedelta(minutes=90))
-    await write(
+    await record_entries(
         hub, AuditEntry("minu_find", "token.issued", "s-one", {"n": 1}), AuditEntry("hub", "token.refreshed", "s-two")
     )
 
-    async def shown(**sought: str) -> list[str]:
-        return subjects((await viewer.get(f"/console/audit?{urlencode(sought)}")).text)
+    async def list_subjects(**filters: str) -> list[str]:
+        return subjects((await viewer.get(f"/console/audit?{urlencode(filters)}")).text)
 
-    assert await shown() == ["s-two", "s-one", "s-old"]
-    assert await shown(actor="hub", action="token.") == ["s-two"]
-    assert await shown(action="token.i") == ["s-one"]
-    assert await shown(subject="s-old") == ["s-old"]
-    assert await shown(since="1h") == ["s-two", "s-one"]
-    assert await shown(since="nonsense") == ["s-two", "s-one", "s-old"]
+    assert await list_subjects() == ["s-two", "s-one", "s-old"]
+    assert await list_subjects(actor="hub", action="token.") == ["s-two"]
+    assert await list_subjects(action="token.i") == ["s-one"]
+    assert await list_subjects(subject="s-old") == ["s-old"]
+    assert await list_subjects(since="1h") == ["s-two", "s-one"]
+    assert await list_subjects(since="nonsense") == ["s-two", "s-one", "s-old"]
     page = await viewer.get("/console/audit?action=nothing.like.it")
     assert "No entries match these filters." in page.text
     assert "192.0.2.9" in (await viewer.get("/console/audit")).text
 
 
-async def test_page_by_page_every_row_is_shown_once(hub: Hub, admin: Signed) -> None:
-    await write(hub, *(AuditEntry("hub", "x.done", f"s-{n}") for n in range(120)))
-    shown: list[str] = []
+async def test_pagination_shows_every_row_once(hub: Hub, admin: Signed) -> None:
+    await record_entries(hub, *(AuditEntry("hub", "x.done", f"s-{n}") for n in range(120)))
+    list_subjects: list[str] = []
     path = "/console/audit?actor=hub&action=x."
     while path:
         page = await admin.get(path)
-        shown += subjects(page.text)
+        list_subjects += subjects(page.text)
         more = re.search(r'href="([^"]+)" rel="next"', page.text)
         path = more[1].replace("&amp;", "&") if more else ""
 
-    assert shown == [f"s-{n}" for n in reversed(range(120))]
+    assert list_subjects == [f"s-{n}" for n in reversed(range(120))]
 
 
-async def test_a_search_that_stopped_says_so_and_goes_on(
+async def test_a_search_that_hit_the_scan_limit_can_be_continued(
     hub: Hub, admin: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "MAX_SCANNED_IDS", 20)
-    await write(hub, AuditEntry("rare", "x.done", "s-rare"), *(AuditEntry("hub", "x.done") for _ in range(30)))
+    await record_entries(hub, AuditEntry("rare", "x.done", "s-rare"), *(AuditEntry("hub", "x.done") for _ in range(30)))
 
     first = await admin.get("/console/audit?actor=rare")
     [older] = re.findall(r'href="([^"]+)" rel="next"', first.text)
@@ -92,9 +92,9 @@ async def test_a_search_that_stopped_says_so_and_goes_on(
     assert "Only a part" not in second.text
 
 
-async def test_details_are_masked_and_hostile_words_stay_words(hub: Hub, admin: Signed) -> None:
+async def test_details_are_redacted_and_escaped(hub: Hub, admin: Signed) -> None:
     details = {HOSTILE: HOSTILE, "access_token": "do not show this", "deep": [{"비밀번호": "nor this"}]}
-    await write(hub, AuditEntry(HOSTILE, HOSTILE, HOSTILE, details))
+    await record_entries(hub, AuditEntry(HOSTILE, HOSTILE, HOSTILE, details))
 
     pages = [
         await admin.get("/console/audit"),
@@ -111,7 +111,7 @@ async def test_details_are_masked_and_hostile_words_stay_words(hub: Hub, admin: 
     assert (await admin.get("/console/audit?cursor=%27--")).status_code == 400
 
 
-async def test_the_seals_hold_and_the_page_says_what_was_checked(hub: Hub, admin: Signed, ledger: Ledger) -> None:
+async def test_verification_reports_the_seals_and_rows_it_checked(hub: Hub, admin: Signed, ledger: Ledger) -> None:
     await ledger.chain(3, 2)
 
     page = await admin.post("/console/audit/verify")
@@ -128,7 +128,7 @@ async def test_the_seals_hold_and_the_page_says_what_was_checked(hub: Hub, admin
         assert await tx.value(VERIFIED) == 1
 
 
-async def test_what_was_tampered_with_is_named(admin: Signed, ledger: Ledger) -> None:
+async def test_verification_names_the_tampered_rows(admin: Signed, ledger: Ledger) -> None:
     [[first, second]] = await ledger.chain(2)
     await ledger.tamper(
         f"update pabal.audit_log set actor = 'nobody' where id = {first}",
@@ -143,19 +143,19 @@ async def test_what_was_tampered_with_is_named(admin: Signed, ledger: Ledger) ->
     assert "All seals are intact." not in page.text
 
 
-async def test_a_viewer_and_a_form_of_somebody_else_check_nothing(hub: Hub, admin: Signed, viewer: Signed) -> None:
-    answers = [
+async def test_viewers_and_forged_forms_cannot_start_a_verification(hub: Hub, admin: Signed, viewer: Signed) -> None:
+    responses = [
         await viewer.post("/console/audit/verify"),
         await admin.post("/console/audit/verify", csrf_token="0" * 64),
     ]
 
-    assert [answer.status_code for answer in answers] == [403, 403]
+    assert [response.status_code for response in responses] == [403, 403]
     assert "/console/audit/verify" not in (await viewer.get("/console/audit")).text
     async with hub.autocommit() as tx:
         assert await tx.value(VERIFIED) == 0
 
 
-async def test_people_who_chat_are_there_under_an_alias_only(hub: Hub, admin: Signed) -> None:
+async def test_chat_users_appear_only_under_an_alias(hub: Hub, admin: Signed) -> None:
     user = "f3a9c0ffee-a-users-own-key"
     key = await pair(hub, user, (await an_owner(hub)).account)
     async with hub.transaction() as tx:

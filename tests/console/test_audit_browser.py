@@ -1,4 +1,4 @@
-"""The audit log and an operator's own page in a real browser."""
+"""The audit log and the profile page in a real browser."""
 
 import re
 
@@ -8,19 +8,21 @@ from playwright.async_api import Browser, Page, expect
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.hub import DatabaseUrls, Hub
 from support.audit_log import Ledger
-from support.browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
+from support.browser import NARROW, TABLET, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
 from support.operator import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 
-async def write(hub: Hub, *deeds: AuditEntry) -> None:
+async def record_entries(hub: Hub, *entries: AuditEntry) -> None:
     async with hub.transaction() as tx:
-        for deed in deeds:
-            await record_audit_entry(tx, deed)
+        for entry in entries:
+            await record_audit_entry(tx, entry)
 
 
-async def test_looking_narrowing_and_checking_the_seals(hub: Hub, database_urls: DatabaseUrls, page: Page) -> None:
+async def test_filtering_the_audit_log_and_verifying_the_seals(
+    hub: Hub, database_urls: DatabaseUrls, page: Page
+) -> None:
     await Ledger(hub, database_urls, hub.key_ring).chain(3)
     await enter(page)
     await page.keyboard.press("g")
@@ -28,7 +30,9 @@ async def test_looking_narrowing_and_checking_the_seals(hub: Hub, database_urls:
     await expect(page.get_by_role("heading", level=1)).to_have_text("Audit log")
     await page.evaluate("window.untouched = true")
 
-    await write(hub, AuditEntry("minu_keep", "token.reused", "token 7", {"family": "one", "client_secret": "hidden"}))
+    await record_entries(
+        hub, AuditEntry("minu_keep", "token.reused", "token 7", {"family": "one", "client_secret": "hidden"})
+    )
     row = page.get_by_role("row").filter(has_text="minu_keep")
     await expect(row).to_have_count(1, timeout=15_000)
     assert await page.evaluate("window.untouched")
@@ -45,17 +49,17 @@ async def test_looking_narrowing_and_checking_the_seals(hub: Hub, database_urls:
     await expect(page.locator("tbody tr")).to_have_count(3)
     await page.get_by_role("button", name="Verify seals").click()
     await expect(page.get_by_role("status", name="Verify seals")).to_contain_text("All seals are intact.")
-    await picture(page, "audit-good")
+    await save_screenshot(page, "audit-good")
 
 
 async def test_changing_the_password_and_ending_other_sessions(chromium: Browser, address: str, page: Page) -> None:
-    elsewhere = await chromium.new_context(base_url=address, locale="en-GB", user_agent="Another browser")
-    other = await elsewhere.new_page()
+    other_context = await chromium.new_context(base_url=address, locale="en-GB", user_agent="Another browser")
+    other = await other_context.new_page()
     await enter(other)
     await enter(page)
     await page.get_by_role("link", name="admin").click()
     await expect(page.get_by_role("row").filter(has_text="Another browser")).to_have_count(1)
-    await picture(page, "you")
+    await save_screenshot(page, "you")
 
     await page.get_by_role("button", name="Sign out all other sessions").click()
     await expect(page.get_by_role("main")).to_contain_text("1 other session will be signed out.")
@@ -71,37 +75,39 @@ async def test_changing_the_password_and_ending_other_sessions(chromium: Browser
     await expect(page.get_by_role("status")).to_contain_text("Password changed.")
     await page.goto("/console")
     assert page.url.endswith("/console")
-    await elsewhere.close()
+    await other_context.close()
 
 
 @pytest.mark.parametrize(("scheme", "locale"), [("dark", "ko-KR"), ("light", "en-GB")])
-async def test_on_a_phone_and_wide_nothing_overflows_or_fades(
+async def test_the_layout_fits_and_is_readable_on_phone_and_desktop(
     hub: Hub, database_urls: DatabaseUrls, chromium: Browser, address: str, scheme: str, locale: str
 ) -> None:
     ledger = Ledger(hub, database_urls, hub.key_ring)
     context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
-    async with watched(context) as page:
+    async with open_checked_page(context) as page:
         await page.goto("/console/login")
         await page.locator("input[name=password]").fill(PASSWORD)
         await page.keyboard.press("Enter")
         await page.wait_for_url(re.compile("/console$"))
         [[first, _]] = (await ledger.chain(2))[-1:]
         await ledger.tamper(f"update pabal.audit_log set actor = 'nobody' where id = {first}")
-        await write(hub, AuditEntry("operator:" + "x" * 60, "subscription.secret_rotated", "W" * 80, {"a": "W" * 200}))
+        await record_entries(
+            hub, AuditEntry("operator:" + "x" * 60, "subscription.secret_rotated", "W" * 80, {"a": "W" * 200})
+        )
         for name, path in (("audit", "/console/audit"), ("you", "/console/you"), ("none", "/console/audit?actor=no")):
             await page.goto(path)
             if name == "audit":
                 await page.locator("details summary").first.press("Enter")
-            assert not await overflows(page), path
-            assert await too_faint(page) == []
-            await picture(page, f"{name}-phone-{scheme}")
-            for size in (*BETWEEN, WIDE):
+            assert not await find_overflows(page), path
+            assert await find_low_contrast(page) == []
+            await save_screenshot(page, f"{name}-phone-{scheme}")
+            for size in (*TABLET, WIDE):
                 await page.set_viewport_size(size)
-                assert not await overflows(page), (path, size)
-            await picture(page, f"{name}-wide-{scheme}")
+                assert not await find_overflows(page), (path, size)
+            await save_screenshot(page, f"{name}-wide-{scheme}")
             await page.set_viewport_size(NARROW)
         await page.get_by_role("button", name=re.compile("Verify seals|봉인 검증")).click()
         await expect(page.get_by_role("status").filter(has_text=f"row {first} was changed")).to_be_visible()
-        assert not await overflows(page)
-        await picture(page, f"audit-broken-phone-{scheme}")
+        assert not await find_overflows(page)
+        await save_screenshot(page, f"audit-broken-phone-{scheme}")
     await context.close()

@@ -1,4 +1,4 @@
-"""The console in a real browser: what a person sees, with keyboard and mouse, in both languages, on a phone."""
+"""The console in a real browser: keyboard and mouse, both languages, phone and desktop."""
 
 import re
 
@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Page, expect
 from pabal.api import routes
 from pabal.db.queries import parse_queries
 from pabal.hub import Hub
-from support.browser import NARROW, WIDE, overflows, picture, too_faint, watched
+from support.browser import NARROW, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
 from support.operator import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -21,7 +21,7 @@ select 'shop.opened', 'shop', 'shop' from generate_series(1, 3)
 """)
 
 
-async def test_signing_in_looking_and_signing_out(page: Page) -> None:
+async def test_signing_in_and_out(page: Page) -> None:
     await enter(page)
 
     assert page.url.endswith("/console")
@@ -34,7 +34,7 @@ async def test_signing_in_looking_and_signing_out(page: Page) -> None:
     assert page.url.endswith("/console/login")
 
 
-async def test_a_wrong_password_is_said(chromium: Browser, address: str) -> None:
+async def test_a_wrong_password_shows_an_error(chromium: Browser, address: str) -> None:
     context = await chromium.new_context(base_url=address, locale="en-GB")
     page = await context.new_page()
     await page.goto("/console/login")
@@ -42,11 +42,11 @@ async def test_a_wrong_password_is_said(chromium: Browser, address: str) -> None
     await page.get_by_role("button", name="Sign in").click()
 
     await expect(page.get_by_role("alert")).to_have_text("Incorrect name or password.")
-    await picture(page, "login-wrong")
+    await save_screenshot(page, "login-wrong")
     await context.close()
 
 
-async def test_the_numbers_change_without_a_reload(hub: Hub, page: Page) -> None:
+async def test_the_overview_updates_without_a_reload(hub: Hub, page: Page) -> None:
     await enter(page)
     await page.evaluate("window.untouched = true")
     events = page.get_by_role("region", name="Events")
@@ -57,26 +57,24 @@ async def test_the_numbers_change_without_a_reload(hub: Hub, page: Page) -> None
 
     await expect(events.get_by_role("definition").first).to_have_text("3", timeout=15_000)
     assert await page.evaluate("window.untouched")
-    await picture(page, "overview-busy")
+    await save_screenshot(page, "overview-busy")
 
 
-async def test_a_database_that_goes_away_is_said_and_so_is_its_return(
-    hub: Hub, chromium: Browser, address: str
-) -> None:
+async def test_a_database_outage_and_its_end_are_shown(hub: Hub, chromium: Browser, address: str) -> None:
     context = await chromium.new_context(base_url=address, locale="en-GB")
     page = await context.new_page()
     await enter(page)
 
     await hub.db.close()
     await expect(page.get_by_role("alert")).to_contain_text("The database is unavailable", timeout=15_000)
-    await picture(page, "overview-away")
+    await save_screenshot(page, "overview-away")
 
     await hub.db.open()
     await expect(page.get_by_role("alert")).to_have_count(0, timeout=15_000)
     await context.close()
 
 
-async def test_a_hub_that_does_not_answer_is_not_taken_for_its_database(
+async def test_an_unreachable_hub_is_not_reported_as_a_database_outage(
     hub: Hub, chromium: Browser, address: str
 ) -> None:
     context = await chromium.new_context(base_url=address, locale="en-GB")
@@ -95,7 +93,7 @@ async def test_a_hub_that_does_not_answer_is_not_taken_for_its_database(
     await context.close()
 
 
-async def test_with_the_keyboard_alone(page: Page) -> None:
+async def test_navigation_works_with_the_keyboard_alone(page: Page) -> None:
     await page.goto("/console/login")
     await expect(page.get_by_label("Password")).to_be_focused()
     await page.keyboard.type(PASSWORD)
@@ -112,17 +110,17 @@ async def test_with_the_keyboard_alone(page: Page) -> None:
     await expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
 
 
-async def test_in_korean_and_back(chromium: Browser, address: str) -> None:
+async def test_switching_to_english_and_back_to_korean(chromium: Browser, address: str) -> None:
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=WIDE)
-    async with watched(context) as page:
+    async with open_checked_page(context) as page:
         await page.goto("/console/login")
         await expect(page.locator("html")).to_have_attribute("lang", "ko")
-        await picture(page, "login-ko")
+        await save_screenshot(page, "login-ko")
         await page.get_by_label("비밀번호").fill(PASSWORD)
         await page.get_by_role("button", name="로그인").click()
         await expect(page.get_by_role("heading", level=1)).to_have_text("개요")
         await expect(page.get_by_role("region", name="릴레이")).to_contain_text("카카오톡")
-        await picture(page, "overview-ko")
+        await save_screenshot(page, "overview-ko")
 
         await page.get_by_role("button", name="English").click()
         await expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
@@ -132,41 +130,41 @@ async def test_in_korean_and_back(chromium: Browser, address: str) -> None:
 
 
 @pytest.mark.parametrize("locale", ["en-GB", "ko-KR"])
-async def test_on_a_phone_nothing_is_wider_than_the_screen(chromium: Browser, address: str, locale: str) -> None:
+async def test_no_page_is_wider_than_a_phone_screen(chromium: Browser, address: str, locale: str) -> None:
     context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme="dark")
-    async with watched(context) as page:
+    async with open_checked_page(context) as page:
         await page.goto("/console/login")
-        assert not await overflows(page)
-        await picture(page, f"login-phone-dark-{locale[:2]}")
+        assert not await find_overflows(page)
+        await save_screenshot(page, f"login-phone-dark-{locale[:2]}")
         await page.locator("input[name=password]").fill(PASSWORD)
         await page.keyboard.press("Enter")
         await page.wait_for_url(re.compile("/console$"))
-        assert not await overflows(page)
-        await picture(page, f"overview-phone-dark-{locale[:2]}")
+        assert not await find_overflows(page)
+        await save_screenshot(page, f"overview-phone-dark-{locale[:2]}")
         await page.goto("/docs")
-        assert not await overflows(page)
-        await picture(page, f"docs-phone-dark-{locale[:2]}")
+        assert not await find_overflows(page)
+        await save_screenshot(page, f"docs-phone-dark-{locale[:2]}")
     await context.close()
 
 
-async def test_by_day_and_by_night(page: Page) -> None:
+async def test_light_and_dark_mode_are_readable(page: Page) -> None:
     await enter(page)
-    await picture(page, "overview-light")
+    await save_screenshot(page, "overview-light")
     day = await page.evaluate("getComputedStyle(document.body).backgroundColor")
 
     await page.emulate_media(color_scheme="dark")
-    await picture(page, "overview-dark")
+    await save_screenshot(page, "overview-dark")
     assert await page.evaluate("getComputedStyle(document.body).backgroundColor") != day
     for scheme in ("light", "dark"):
         await page.emulate_media(color_scheme=scheme)
-        faint = await too_faint(page)
+        faint = await find_low_contrast(page)
         assert faint == []
 
 
-async def test_the_api_page_shows_every_door(page: Page) -> None:
+async def test_the_api_reference_lists_every_endpoint(page: Page) -> None:
     await enter(page)
     await page.get_by_role("link", name="API").click()
 
     await expect(page.get_by_role("heading", level=1)).to_have_text("API")
     await expect(page.locator("article")).to_have_count(len(routes.RESOURCE_ROUTES))
-    await picture(page, "docs-light")
+    await save_screenshot(page, "docs-light")

@@ -1,4 +1,4 @@
-"""An hour as sixty bars: to scale, in words too, and nothing the policy forbids."""
+"""The throughput chart: sixty bars to scale, a text alternative, and no inline styles."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -16,41 +16,43 @@ ENGLISH, KOREAN = Translator("en"), Translator("ko")
 
 
 def hour(*minutes: tuple[int, int, int]) -> list[ThroughputMinute]:
-    """An hour that ends with these minutes; nothing happened before."""
-    beats = [*[(0, 0, 0)] * (60 - len(minutes)), *minutes]
-    return [ThroughputMinute("events", NOON + place * MINUTE, *each, MINUTE) for place, each in enumerate(beats)]
+    """Build an hour that ends with these minutes; the others are empty."""
+    minutes_of_hour = [*[(0, 0, 0)] * (60 - len(minutes)), *minutes]
+    return [
+        ThroughputMinute("events", NOON + place * MINUTE, *beat, MINUTE) for place, beat in enumerate(minutes_of_hour)
+    ]
 
 
-def drawn(beats: list[ThroughputMinute]) -> list[tuple[str, float, float, float]]:
-    """Each part of each bar: what it stands for, where from the left, its top, its height."""
-    svg = ET.fromstring(str(throughput_chart(ENGLISH, "events", beats)))
+def segments(minutes_of_hour: list[ThroughputMinute]) -> list[tuple[str, float, float, float]]:
+    """Return the class, x, y and height of every bar segment."""
+    svg = ET.fromstring(str(throughput_chart(ENGLISH, "events", minutes_of_hour)))
     parts = [part.attrib for part in svg.iter("rect")]
     return [(part["class"], float(part["x"]), float(part["y"]), float(part["height"])) for part in parts]
 
 
-def test_bars_are_to_scale_and_what_failed_stands_on_what_was_done() -> None:
-    assert drawn(hour((30, 10, 0), (20, 0, 0))) == [
+def test_bars_are_to_scale_with_failures_stacked_on_successes() -> None:
+    assert segments(hour((30, 10, 0), (20, 0, 0))) == [
         ("failed", 581, 0, 25),
         ("done", 581, 25, 75),
         ("done", 591, 50, 50),
     ]
 
 
-def test_one_death_in_a_flood_can_be_seen() -> None:
-    [(kind, _, top, height), done] = drawn(hour((100_000, 0, 1)))
+def test_a_single_failure_among_many_successes_is_visible() -> None:
+    [(kind, _, top, height), done] = segments(hour((100_000, 0, 1)))
 
     assert (kind, top, height) == ("failed", 0, 4)
     assert done == ("done", 591, 0, 100)
 
 
-def test_an_hour_without_anything_has_an_axis_and_says_so() -> None:
-    assert drawn(hour()) == []
+def test_an_empty_hour_has_an_axis_and_a_text() -> None:
+    assert segments(hour()) == []
     assert "axis" in throughput_chart(ENGLISH, "events", hour())
     assert describe_throughput(ENGLISH, hour()) == "Nothing was processed in the last hour."
 
 
 @pytest.mark.parametrize(
-    ("t", "title", "words", "minute"),
+    ("t", "title", "text", "minute"),
     [
         (
             ENGLISH,
@@ -67,15 +69,15 @@ def test_an_hour_without_anything_has_an_axis_and_says_so() -> None:
     ],
     ids=["english", "korean"],
 )
-def test_it_is_told_in_words_too(t: Translator, title: str, words: str, minute: str) -> None:
-    beats = hour((1200, 2, 1), (0, 0, 0), (0, 0, 0))
-    titles = re.findall(r"<title[^>]*>([^<]*)</title>", throughput_chart(t, "events", beats))
+def test_the_chart_has_a_text_alternative(t: Translator, title: str, text: str, minute: str) -> None:
+    minutes_of_hour = hour((1200, 2, 1), (0, 0, 0), (0, 0, 0))
+    titles = re.findall(r"<title[^>]*>([^<]*)</title>", throughput_chart(t, "events", minutes_of_hour))
 
     assert titles == [title, minute]
-    assert describe_throughput(t, beats) == words
+    assert describe_throughput(t, minutes_of_hour) == text
 
 
-def test_it_needs_no_style_of_its_own() -> None:
+def test_the_chart_has_no_inline_styles() -> None:
     svg = str(throughput_chart(ENGLISH, "events", hour((3, 1, 1))))
 
     assert "style" not in svg

@@ -1,4 +1,4 @@
-"""A user's page on a phone: opened from the chat, read, taken along, erased."""
+"""The chat page on a phone: open, export and erase."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
 from relay.people import Owning, an_owner, pair, write
-from support.browser import NARROW, WIDE, overflows, picture, too_faint, watched
+from support.browser import NARROW, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
 from support.relay_log import Talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -28,29 +28,29 @@ async def bot(hub: Hub) -> Owning:
 @pytest.fixture
 async def page(chromium: Browser, address: str) -> AsyncGenerator[Page]:
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW)
-    async with watched(context) as window:
+    async with open_checked_page(context) as window:
         yield window
     await context.close()
 
 
-async def link(hub: Hub) -> str:
-    """Where /code leads."""
+async def create_link(hub: Hub) -> str:
+    """Return the link that /code replies with."""
     [code] = re.findall(r"(/chat\?code=[\w-]+)", await write(hub, MINA, "/code"))
     return code
 
 
-async def enter(page: Page, hub: Hub) -> None:
-    """Follow the link, and press the button it leads to."""
-    await page.goto(await link(hub))
-    await picture(page, "chat-door")
+async def open_chat(page: Page, hub: Hub) -> None:
+    """Open the link and press its button."""
+    await page.goto(await create_link(hub))
+    await save_screenshot(page, "chat-door")
     await expect(page.locator("button.main")).to_be_focused()
     await page.keyboard.press("Enter")
     await page.wait_for_url("**/chat")
 
 
-async def test_opened_read_taken_along_and_erased(hub: Hub, page: Page, bot: Owning, talk: Talk) -> None:
+async def test_opening_exporting_and_erasing_a_conversation(hub: Hub, page: Page, bot: Owning, talk: Talk) -> None:
     await talk.answered(await talk.written(bot.account, MINA, "몇 시예요?"), "아홉 시 반이에요.")
-    await enter(page, hub)
+    await open_chat(page, hub)
 
     assert page.url.endswith("/chat")
     await expect(page.get_by_role("status")).to_have_text("봇과 연결되어 있어요.")
@@ -65,40 +65,40 @@ async def test_opened_read_taken_along_and_erased(hub: Hub, page: Page, bot: Own
     assert len(document["messages"]) == 2
     await page.get_by_role("button", name="모두 지우기").click()
     await expect(page.get_by_text("메시지 2건")).to_be_visible()
-    await picture(page, "chat-sure")
+    await save_screenshot(page, "chat-sure")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_have_text("모두 지웠어요")
-    await picture(page, "chat-gone")
+    await save_screenshot(page, "chat-gone")
     assert await talk.count("inbound_messages") == 0
 
 
-async def test_the_page_says_when_it_is_closed(hub: Hub, chromium: Browser, address: str, bot: Owning) -> None:
+async def test_an_expired_page_says_so(hub: Hub, chromium: Browser, address: str, bot: Owning) -> None:
     context = await chromium.new_context(base_url=address, locale="en-GB", viewport=NARROW)
     page = await context.new_page()
-    await enter(page, hub)
+    await open_chat(page, hub)
     await expect(page.get_by_role("status")).to_have_text("You are connected to a bot.")
-    await link(hub)
+    await create_link(hub)
 
     await expect(page.get_by_role("alert")).to_contain_text("This page is closed", timeout=15_000)
-    await picture(page, "chat-closed")
+    await save_screenshot(page, "chat-closed")
     await context.close()
 
 
 @pytest.mark.parametrize(("scheme", "locale", "size"), [("dark", "ko-KR", NARROW), ("light", "en-GB", WIDE)])
-async def test_it_fits_and_can_be_read(
+async def test_the_layout_fits_and_is_readable(
     hub: Hub, chromium: Browser, address: str, bot: Owning, talk: Talk, scheme: Any, locale: str, size: Any
 ) -> None:
     name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"
     context = await chromium.new_context(base_url=address, locale=locale, viewport=size, color_scheme=scheme)
-    async with watched(context) as page:
-        await enter(page, hub)
-        await picture(page, f"chat-empty-{name}")
-        assert not await overflows(page)
+    async with open_checked_page(context) as page:
+        await open_chat(page, hub)
+        await save_screenshot(page, f"chat-empty-{name}")
+        assert not await find_overflows(page)
         await talk.answered(await talk.written(bot.account, MINA, "긴 이야기를 해 줘 " * 10), "옛날 옛적에\n" * 9)
         await talk.answered(await talk.written(bot.account, MINA, "W" * 160), "no", "refused", "no")
         await talk.written(bot.account, MINA, None)
         await expect(page.locator(".from-user")).to_have_count(3, timeout=15_000)
-        await picture(page, f"chat-full-{name}")
-        assert not await overflows(page)
-        assert await too_faint(page) == []
+        await save_screenshot(page, f"chat-full-{name}")
+        assert not await find_overflows(page)
+        assert await find_low_contrast(page) == []
     await context.close()

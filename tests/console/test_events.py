@@ -1,4 +1,4 @@
-"""The events' room: what is listed, what one page tells, and who may call an event off."""
+"""Events: the list, the page of an event, and cancelling."""
 
 import re
 from datetime import timedelta
@@ -16,7 +16,7 @@ from support.operator import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
 
-ROOM = "/console/events"
+EVENTS_PATH = "/console/events"
 SUBSCRIBED = (
     "insert into pabal.subscriptions (service_name, mode, event_types)"
     " values ('minu_build', 'pull', '{*}'), ('minu_keep', 'pull', '{*}')"
@@ -24,43 +24,43 @@ SUBSCRIBED = (
 
 
 def rows(page: httpx2.Response) -> list[str]:
-    """The ids a list links to, from the top."""
+    """Return the ids that a list links to, in page order."""
     assert page.status_code == 200, page.text
-    return re.findall(rf'data-row href="{ROOM}/([0-9a-f-]+)"', page.text)
+    return re.findall(rf'data-row href="{EVENTS_PATH}/([0-9a-f-]+)"', page.text)
 
 
-async def test_what_is_looked_for_is_in_the_address(admin: Signed, deaths: Deaths) -> None:
+async def test_events_are_filtered_by_the_query_string(admin: Signed, deaths: Deaths) -> None:
     paid = str(await deaths.publish("order.paid"))
     refunded = str(await deaths.publish("order.refunded"))
     filled = str(await deaths.publish("cart.filled", source="minu_keep", target="minu_find"))
     failed, _ = await deaths.dead("order.lost")
 
-    assert {*rows(await admin.get(ROOM))} == {paid, refunded, filled, str(failed)}
-    assert rows(await admin.get(f"{ROOM}?type=order.*&status=completed")) == [refunded, paid]
-    assert rows(await admin.get(f"{ROOM}?type=cart.filled")) == [filled]
-    assert rows(await admin.get(f"{ROOM}?source=minu_keep")) == [filled]
-    assert rows(await admin.get(f"{ROOM}?target=minu_find&status=pending")) == [filled]
-    assert rows(await admin.get(f"{ROOM}?status=failed")) == [str(failed)]
-    nothing = await admin.get(f"{ROOM}?type=order.%25&source=minu_keep")
+    assert {*rows(await admin.get(EVENTS_PATH))} == {paid, refunded, filled, str(failed)}
+    assert rows(await admin.get(f"{EVENTS_PATH}?type=order.*&status=completed")) == [refunded, paid]
+    assert rows(await admin.get(f"{EVENTS_PATH}?type=cart.filled")) == [filled]
+    assert rows(await admin.get(f"{EVENTS_PATH}?source=minu_keep")) == [filled]
+    assert rows(await admin.get(f"{EVENTS_PATH}?target=minu_find&status=pending")) == [filled]
+    assert rows(await admin.get(f"{EVENTS_PATH}?status=failed")) == [str(failed)]
+    nothing = await admin.get(f"{EVENTS_PATH}?type=order.%25&source=minu_keep")
     assert rows(nothing) == []
     assert "No events match these filters." in nothing.text
 
 
-async def test_page_after_page_each_event_is_shown_once(admin: Signed, deaths: Deaths) -> None:
+async def test_pagination_shows_every_event_once(admin: Signed, deaths: Deaths) -> None:
     await deaths.born_dead(PAGE_SIZE + 7)
     seen: list[str] = []
-    path = ROOM
+    path = EVENTS_PATH
     while path:
         page = await admin.get(path)
         seen += rows(page)
-        assert ("data-live" in page.text) == (path == ROOM)  # what one reads does not move away below one's eyes
+        assert ("data-live" in page.text) == (path == EVENTS_PATH)  # older pages do not refresh while they are read
         older = re.search(r'href="([^"]+)" rel="next"', page.text)
         path = older[1].replace("&amp;", "&") if older else ""
 
     assert len(seen) == len({*seen}) == PAGE_SIZE + 7
 
 
-async def test_a_search_for_something_rare_says_how_far_it_looked_and_goes_on(admin: Signed, deaths: Deaths) -> None:
+async def test_a_search_for_a_rare_event_says_how_far_it_scanned_and_continues(admin: Signed, deaths: Deaths) -> None:
     rare = await deaths.publish("cart.lost")
     await deaths.owner.execute("set session_replication_role = replica")
     await deaths.owner.execute(
@@ -70,7 +70,7 @@ async def test_a_search_for_something_rare_says_how_far_it_looked_and_goes_on(ad
         f" from (select now() + n * interval '1 ms' as at from generate_series(1, {MAX_SCANNED_ROWS}) n) m"
     )
 
-    first = await admin.get(f"{ROOM}?type=cart.*")
+    first = await admin.get(f"{EVENTS_PATH}?type=cart.*")
     older = re.search(r'href="([^"]+)" rel="next"', first.text)
     assert older
 
@@ -79,13 +79,13 @@ async def test_a_search_for_something_rare_says_how_far_it_looked_and_goes_on(ad
     assert rows(await admin.get(older[1].replace("&amp;", "&"))) == [str(rare)]
 
 
-async def test_one_event_tells_how_it_stands_what_it_carries_and_what_was_tried(admin: Signed, deaths: Deaths) -> None:
+async def test_an_event_shows_its_status_payload_and_attempts(admin: Signed, deaths: Deaths) -> None:
     payload = msgspec.json.encode({"order": 7, "card_number": "4111 1111", "buyer": {"password": "hunter2"}})
     event = await deaths.publish(payload=payload, correlation_id="order-7", max_retries=5)
     [held] = await deaths.claim()
     await deaths.settle(held, Retry("shop was closed", delay=timedelta(minutes=9)))
 
-    page = (await admin.get(f"{ROOM}/{event}")).text
+    page = (await admin.get(f"{EVENTS_PATH}/{event}")).text
 
     assert re.search(r'<p class="verdict ">pending, due in \d+ min', page)
     assert "<dd>1 / 6</dd>" in page
@@ -98,29 +98,33 @@ async def test_one_event_tells_how_it_stands_what_it_carries_and_what_was_tried(
     assert 'href="/console/trace?id=order-7"' in page
 
 
-async def test_a_broadcast_shows_its_deliveries_and_a_dead_one_its_letters(admin: Signed, deaths: Deaths) -> None:
+async def test_a_broadcast_shows_its_deliveries_and_dead_letters(admin: Signed, deaths: Deaths) -> None:
     await deaths.owner.execute(SUBSCRIBED)
     event = await deaths.publish(target=None)
     [held] = await deaths.claim(service="minu_keep")
     await deaths.settle(held, Dead("boom"))
     letter = await deaths.letter(held.id)
 
-    whole, part = await admin.get(f"{ROOM}/{event}"), await admin.get(f"{ROOM}/{held.id}")
+    whole, part = await admin.get(f"{EVENTS_PATH}/{event}"), await admin.get(f"{EVENTS_PATH}/{held.id}")
 
     assert {"minu_build", "minu_keep"} == {*re.findall(r'data-row href="[^"]+">(\w+)<', whole.text)}
     assert str(held.id) in rows(whole)
     assert f'href="/console/dead/{letter}"' in part.text
-    assert f'href="{ROOM}/{event}"' in part.text
+    assert f'href="{EVENTS_PATH}/{event}"' in part.text
 
 
-async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, deaths: Deaths) -> None:
+async def test_hostile_values_are_escaped(admin: Signed, deaths: Deaths) -> None:
     payload = msgspec.json.encode({HOSTILE: HOSTILE, "list": [{"deep": HOSTILE}]})
     keys = {"correlation_id": HOSTILE, "ordering_key": HOSTILE, "idempotency_key": HOSTILE}
     event = await deaths.publish(payload=payload, **keys)
     await deaths.die(event, Dead(HOSTILE, code=HOSTILE[:60]))
     await deaths.owner.execute("update public.event_queue set processor_id = $1", HOSTILE)
 
-    for path in (ROOM, f"{ROOM}/{event}", f"{ROOM}?{httpx2.QueryParams({'type': HOSTILE, 'source': HOSTILE})}"):
+    for path in (
+        EVENTS_PATH,
+        f"{EVENTS_PATH}/{event}",
+        f"{EVENTS_PATH}?{httpx2.QueryParams({'type': HOSTILE, 'source': HOSTILE})}",
+    ):
         page = await admin.get(path)
         assert page.status_code == 200
         assert unharmed(page), path
@@ -128,60 +132,58 @@ async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, deaths: Deat
         assert "{{7*7}}" in page.text, path
 
 
-async def audited(deaths: Deaths) -> list[tuple[str, str]]:
-    found = await deaths.owner.fetch(
-        "select actor, action from pabal.audit_log where action like 'event.%' order by id"
-    )
-    return [(each["actor"], each["action"]) for each in found]
+async def list_audit_entries(deaths: Deaths) -> list[tuple[str, str]]:
+    rows = await deaths.owner.fetch("select actor, action from pabal.audit_log where action like 'event.%' order by id")
+    return [(row["actor"], row["action"]) for row in rows]
 
 
-async def test_cancelling_asks_first_and_is_written_down(admin: Signed, deaths: Deaths) -> None:
+async def test_cancelling_requires_confirmation_and_is_audited(admin: Signed, deaths: Deaths) -> None:
     event = await deaths.publish()
 
-    asked = await admin.post(f"{ROOM}/{event}/cancel")
-    assert "1 event will be cancelled." in asked.text
+    confirmation = await admin.post(f"{EVENTS_PATH}/{event}/cancel")
+    assert "1 event will be cancelled." in confirmation.text
     assert (await deaths.event(event))["status"] == "pending"
-    assert await audited(deaths) == []
-    done = await admin.post(f"{ROOM}/{event}/cancel", count="1")
+    assert await list_audit_entries(deaths) == []
+    done = await admin.post(f"{EVENTS_PATH}/{event}/cancel", count="1")
 
-    assert (done.status_code, done.headers["location"]) == (303, f"{ROOM}/{event}")
+    assert (done.status_code, done.headers["location"]) == (303, f"{EVENTS_PATH}/{event}")
     assert (await deaths.event(event))["status"] == "cancelled"
-    assert await audited(deaths) == [("operator:the-admin", "event.cancelled")]
-    again = await admin.post(f"{ROOM}/{event}/cancel", count="1")
+    assert await list_audit_entries(deaths) == [("operator:the-admin", "event.cancelled")]
+    again = await admin.post(f"{EVENTS_PATH}/{event}/cancel", count="1")
     assert again.status_code == 409
     assert "The event has already finished" in again.text
 
 
-async def test_a_broadcast_is_cancelled_for_as_many_as_was_agreed_to(admin: Signed, deaths: Deaths) -> None:
+async def test_cancelling_a_broadcast_requires_the_exact_count(admin: Signed, deaths: Deaths) -> None:
     await deaths.owner.execute(SUBSCRIBED)
     event = await deaths.publish(target=None)
-    assert "2 events will be cancelled." in (await admin.post(f"{ROOM}/{event}/cancel")).text
+    assert "2 events will be cancelled." in (await admin.post(f"{EVENTS_PATH}/{event}/cancel")).text
     [held] = await deaths.claim(service="minu_keep")
     await deaths.settle(held)
 
-    asked = await admin.post(f"{ROOM}/{event}/cancel", count="2")
-    assert "1 event will be cancelled." in asked.text
-    assert await audited(deaths) == []
-    assert (await admin.post(f"{ROOM}/{event}/cancel", count="1")).status_code == 303
+    confirmation = await admin.post(f"{EVENTS_PATH}/{event}/cancel", count="2")
+    assert "1 event will be cancelled." in confirmation.text
+    assert await list_audit_entries(deaths) == []
+    assert (await admin.post(f"{EVENTS_PATH}/{event}/cancel", count="1")).status_code == 303
 
     statuses = await deaths.owner.fetch("select status from public.event_queue where parent_id = $1 order by 1", event)
-    assert [each["status"] for each in statuses] == ["cancelled", "completed"]
+    assert [statuse["status"] for statuse in statuses] == ["cancelled", "completed"]
 
 
-async def test_a_viewer_looks_and_does_nothing(viewer: Signed, deaths: Deaths) -> None:
+async def test_a_viewer_can_read_and_not_act(viewer: Signed, deaths: Deaths) -> None:
     event = await deaths.publish()
 
-    page = await viewer.get(f"{ROOM}/{event}")
+    page = await viewer.get(f"{EVENTS_PATH}/{event}")
     assert page.status_code == 200
     assert "/cancel" not in page.text
-    assert (await viewer.post(f"{ROOM}/{event}/cancel", count="1")).status_code == 403
+    assert (await viewer.post(f"{EVENTS_PATH}/{event}/cancel", count="1")).status_code == 403
     assert (await deaths.event(event))["status"] == "pending"
 
 
-async def test_a_form_that_is_not_ours_does_nothing(admin: Signed, deaths: Deaths) -> None:
+async def test_a_forged_form_changes_nothing(admin: Signed, deaths: Deaths) -> None:
     event = await deaths.publish()
 
-    assert (await admin.post(f"{ROOM}/{event}/cancel", count="1", csrf_token="00")).status_code == 403
+    assert (await admin.post(f"{EVENTS_PATH}/{event}/cancel", count="1", csrf_token="00")).status_code == 403
     assert (await deaths.event(event))["status"] == "pending"
 
 
@@ -189,15 +191,15 @@ async def test_a_form_that_is_not_ours_does_nothing(admin: Signed, deaths: Death
     ("path", "status"),
     [(f"{UUID(int=1 << 100)}", 404), ("nonsense", 404), ("?cursor=nonsense", 400), (f"{UUID(int=0)}", 404)],
 )
-async def test_what_is_not_there_is_said(admin: Signed, path: str, status: int) -> None:
-    page = await admin.get(f"{ROOM}{path}" if path.startswith("?") else f"{ROOM}/{path}")
+async def test_a_missing_row_is_not_found(admin: Signed, path: str, status: int) -> None:
+    page = await admin.get(f"{EVENTS_PATH}{path}" if path.startswith("?") else f"{EVENTS_PATH}/{path}")
 
     assert page.status_code == status
     assert 'role="alert"' in page.text
 
 
-async def test_in_korean(admin: Signed, deaths: Deaths) -> None:
+async def test_the_page_in_korean(admin: Signed, deaths: Deaths) -> None:
     event = await deaths.publish()
 
-    assert "대기" in (await admin.get(ROOM, "ko")).text
-    assert "페이로드" in (await admin.get(f"{ROOM}/{event}", "ko")).text
+    assert "대기" in (await admin.get(EVENTS_PATH, "ko")).text
+    assert "페이로드" in (await admin.get(f"{EVENTS_PATH}/{event}", "ko")).text

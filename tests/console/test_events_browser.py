@@ -1,4 +1,4 @@
-"""Events and traces in a real browser: they come by themselves, keys lead through them, one is called off."""
+"""Events and traces in a real browser: live updates, keyboard navigation and cancelling."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from pabal.queue.outcome import Retry
-from support.browser import NARROW, overflows, picture, too_faint, watched
+from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
 from support.failed_events import Deaths, replayed
 from support.operator import PASSWORD, enter
 
@@ -17,8 +17,8 @@ LONG = "Traceback: " + "verylongwordwithoutanyspace" * 12
 PAYLOAD = msgspec.json.encode({"주문": 77, "buyer": {"name": "민우", "phone": "010-0000-0000"}, "items": ["Nitro"] * 4})
 
 
-async def lived(deaths: Deaths) -> str:
-    """An event that failed, died, was replayed, failed again and waits."""
+async def create_replayed_event(deaths: Deaths) -> str:
+    """Create an event that failed, became a dead letter, was replayed, failed again and waits."""
     event, letter = await deaths.dead("order.payment.captured", why=LONG, correlation_id="order-77", payload=PAYLOAD)
     await replayed(deaths.hub, letter)
     [held] = await deaths.claim()
@@ -26,13 +26,13 @@ async def lived(deaths: Deaths) -> str:
     return str(event)
 
 
-async def test_an_event_comes_by_itself_and_is_called_off(page: Page, deaths: Deaths) -> None:
+async def test_a_new_event_appears_and_is_cancelled(page: Page, deaths: Deaths) -> None:
     await enter(page)
     await page.keyboard.press("g")
     await page.keyboard.press("e")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Events")
     await expect(page.get_by_text("No events yet.")).to_be_visible()
-    await picture(page, "events-none")
+    await save_screenshot(page, "events-none")
     await page.evaluate("window.untouched = true")
 
     await deaths.publish("order.paid", payload=PAYLOAD)
@@ -44,14 +44,14 @@ async def test_an_event_comes_by_itself_and_is_called_off(page: Page, deaths: De
     await expect(page.get_by_role("heading", level=1)).to_contain_text("order.paid")
     await page.get_by_role("button", name="Cancel event").click()
     await expect(page.get_by_text("1 event will be cancelled.")).to_be_visible()
-    await picture(page, "events-confirm")
+    await save_screenshot(page, "events-confirm")
     await page.get_by_role("button", name="Continue").click()
     await expect(page.get_by_role("status")).to_contain_text("1 event cancelled.")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Cancelled")
 
 
-async def test_a_search_can_be_shared_and_a_story_is_found_from_anywhere(page: Page, deaths: Deaths) -> None:
-    event = await lived(deaths)
+async def test_a_search_url_can_be_shared_and_a_trace_opened_from_any_page(page: Page, deaths: Deaths) -> None:
+    event = await create_replayed_event(deaths)
     for place in range(8):
         await deaths.publish(("cart.filled", "order.paid")[place % 2])
     await deaths.born_dead(3, "order %s not found")
@@ -63,8 +63,8 @@ async def test_a_search_can_be_shared_and_a_story_is_found_from_anywhere(page: P
     await expect(page.get_by_role("row")).to_have_count(4)
     assert page.url.endswith("/console/events?type=order.%2A&status=failed")
     await page.get_by_role("link", name="All", exact=True).click()
-    await page.wait_for_url(re.compile(r"type=order.%2A$"))  # its script is there, and listens to keys
-    await picture(page, "events-many")
+    await page.wait_for_url(re.compile(r"type=order.%2A$"))  # the script is loaded and handles keys
+    await save_screenshot(page, "events-many")
 
     await page.keyboard.press("/")
     await page.keyboard.type(event[:13])
@@ -73,20 +73,20 @@ async def test_a_search_can_be_shared_and_a_story_is_found_from_anywhere(page: P
     moments = page.locator(".timeline li")
     await expect(moments).to_have_count(5)
     await expect(moments.nth(2)).to_contain_text("Dead")
-    await picture(page, "trace-event")
+    await save_screenshot(page, "trace-event")
     await page.locator('#trace a[href^="/console/dead/"]').first.click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Replayed")
     await page.goto(f"/console/events/{event}")
-    await picture(page, "event-one")
+    await save_screenshot(page, "event-one")
     await expect(page.locator("pre")).not_to_contain_text("010-0000")
 
 
-async def test_on_a_phone_by_night_in_korean(chromium: Browser, address: str, deaths: Deaths) -> None:
-    event = await lived(deaths)
+async def test_the_korean_dark_layout_fits_a_phone(chromium: Browser, address: str, deaths: Deaths) -> None:
+    event = await create_replayed_event(deaths)
     for _ in range(3):
         await deaths.publish("order.paid", payload=PAYLOAD)
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
-    async with watched(context) as page:
+    async with open_checked_page(context) as page:
         await page.goto("/console/login")
         await page.locator("input[name=password]").fill(PASSWORD)
         await page.keyboard.press("Enter")
@@ -98,8 +98,8 @@ async def test_on_a_phone_by_night_in_korean(chromium: Browser, address: str, de
             ("trace-none-phone", "/console/trace"),
         ):
             await page.goto(path)
-            await picture(page, name)
-            assert not await overflows(page), path
-            faint = await too_faint(page)
+            await save_screenshot(page, name)
+            assert not await find_overflows(page), path
+            faint = await find_low_contrast(page)
             assert faint == [], path
     await context.close()

@@ -1,4 +1,4 @@
-"""The health page: what the doctor found, and what the hub was told to do; no secret of either."""
+"""The health page: findings of the doctor and settings, without secrets."""
 
 import asyncio
 import re
@@ -21,19 +21,19 @@ SECRETS = {"webhook_secret": "hush-the-webhook", "admin_password": "hush-the-adm
 
 @pytest.fixture
 async def hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[Hub]:
-    said: dict[str, Any] = {"data_dir": settings.data_dir, "waiting_text": HOSTILE, "keep_events": "7d", **SECRETS}
-    async with open_hub(Settings(_env_file=None, **said), database_urls) as opened:  # pyright: ignore[reportCallIssue]
+    values: dict[str, Any] = {"data_dir": settings.data_dir, "waiting_text": HOSTILE, "keep_events": "7d", **SECRETS}
+    async with open_hub(Settings(_env_file=None, **values), database_urls) as opened:  # pyright: ignore[reportCallIssue]
         yield opened
 
 
 def row(page: httpx2.Response, name: str) -> str:
-    """What the page says beside a word, without its tags."""
-    found = re.search(rf"<tr>(?:(?!</tr>).)*>{re.escape(name)}<.*?</tr>", page.text, re.DOTALL)
-    assert found, name
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", found[0])).strip()
+    """Return the text of the table row that contains a cell with this name."""
+    match = re.search(rf"<tr>(?:(?!</tr>).)*>{re.escape(name)}<.*?</tr>", page.text, re.DOTALL)
+    assert match, name
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", match[0])).strip()
 
 
-async def test_the_findings_with_what_to_do(viewer: Signed) -> None:
+async def test_findings_are_shown_with_advice(viewer: Signed) -> None:
     english, korean = await viewer.get("/console/health"), await viewer.get("/console/health", "ko")
 
     assert re.search(r"^OK schema \d+ migrations applied, none pending$", row(english, "schema"))
@@ -45,43 +45,43 @@ async def test_the_findings_with_what_to_do(viewer: Signed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "says"),
+    ("level", "summary"),
     [(FindingLevel.WARNING, "Some checks need attention."), (FindingLevel.BAD, "Some checks failed.")],
 )
-async def test_the_worst_is_said_first_and_findings_are_only_shown(
-    viewer: Signed, monkeypatch: pytest.MonkeyPatch, level: FindingLevel, says: str
+async def test_the_worst_level_is_the_summary_and_findings_are_escaped(
+    viewer: Signed, monkeypatch: pytest.MonkeyPatch, level: FindingLevel, summary: str
 ) -> None:
-    async def examine(*_: object) -> list[Finding]:
+    async def run_test_checks(*_: object) -> list[Finding]:
         return [Finding(FindingLevel.GOOD, "disk", "there"), Finding(level, HOSTILE, HOSTILE, HOSTILE)]
 
-    monkeypatch.setattr(health, "run_checks", examine)
+    monkeypatch.setattr(health, "run_checks", run_test_checks)
     page = await viewer.get("/console/health")
 
-    assert says in page.text
+    assert summary in page.text
     assert unharmed(page)
-    assert page.text.count("&lt;script&gt;alert(1)") == 4  # three here, and one among the settings
+    assert page.text.count("&lt;script&gt;alert(1)") == 4  # three in the finding, one in the settings
 
 
-async def test_the_doctor_is_not_called_for_each_who_looks(viewer: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, may_go = 0, asyncio.Event()
+async def test_the_report_is_cached_between_requests(viewer: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, release = 0, asyncio.Event()
 
-    async def examine(*_: object) -> list[Finding]:
+    async def run_test_checks(*_: object) -> list[Finding]:
         nonlocal calls
         calls += 1
-        await may_go.wait()
+        await release.wait()
         return [Finding(FindingLevel.GOOD, "disk", f"visit {calls}")]
 
-    monkeypatch.setattr(health, "run_checks", examine)
-    looking = [asyncio.create_task(viewer.get("/console/health")) for _ in range(3)]
-    may_go.set()
-    pages = await asyncio.gather(*looking)
+    monkeypatch.setattr(health, "run_checks", run_test_checks)
+    requests = [asyncio.create_task(viewer.get("/console/health")) for _ in range(3)]
+    release.set()
+    pages = await asyncio.gather(*requests)
     assert [row(page, "disk") for page in pages] == ["OK disk visit 1"] * 3
 
     monkeypatch.setattr(health, "REPORT_MAX_AGE", 0.0)
     assert row(await viewer.get("/console/health"), "disk") == "OK disk visit 2"
 
 
-async def test_every_setting_is_there_and_no_secret(hub: Hub, viewer: Signed) -> None:
+async def test_every_setting_is_listed_and_secrets_are_redacted(hub: Hub, viewer: Signed) -> None:
     page = await viewer.get("/console/health")
 
     for name in Settings.model_fields:
@@ -98,7 +98,7 @@ async def test_every_setting_is_there_and_no_secret(hub: Hub, viewer: Signed) ->
     assert unharmed(page)
 
 
-async def test_it_is_for_who_is_signed_in(web: httpx2.AsyncClient) -> None:
-    answer = await web.get("/console/health", follow_redirects=False)
+async def test_the_page_requires_a_sign_in(web: httpx2.AsyncClient) -> None:
+    response = await web.get("/console/health", follow_redirects=False)
 
-    assert (answer.status_code, answer.headers["location"]) == (303, "/console/login")
+    assert (response.status_code, response.headers["location"]) == (303, "/console/login")

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from pabal.console import live
-from pabal.console.live import StreamCounts, open_streams_of, refresh_stream
+from pabal.console.live import OpenStreamCounter, open_streams_of, refresh_stream
 from pabal.hub import Hub
 from pabal.operators.operators import Role
 from relay.people import an_owner, pair, write
@@ -115,7 +115,7 @@ async def test_two_applications_in_one_process_count_their_streams_apart() -> No
     assert second.acquire("mina")
 
 
-def free_streams(streams: StreamCounts, session_key: str) -> int:
+def free_streams(streams: OpenStreamCounter, session_key: str) -> int:
     """How many more streams a sign-in could open."""
     acquired = 0
     while streams.acquire(session_key):

@@ -1,4 +1,4 @@
-"""The first page: numbers, pace, workers, chores, and what is wrong."""
+"""The overview: lanes, throughput, workers, chores and issues."""
 
 import re
 from dataclasses import replace
@@ -30,75 +30,81 @@ def lane(waiting: int) -> LaneStats:
     return LaneStats("events", waiting, timedelta(), 0, 0)
 
 
-def beats(*minutes: tuple[int, int, int], now: timedelta = MINUTE) -> list[ThroughputMinute]:
-    lasted = [*[MINUTE] * (len(minutes) - 1), now]
-    return [ThroughputMinute("events", NOON, *each, last) for each, last in zip(minutes, lasted, strict=True)]
+def throughput_minutes(*minutes: tuple[int, int, int], now: timedelta = MINUTE) -> list[ThroughputMinute]:
+    durations = [*[MINUTE] * (len(minutes) - 1), now]
+    return [
+        ThroughputMinute("events", NOON, *counts, duration) for counts, duration in zip(minutes, durations, strict=True)
+    ]
 
 
-class TestThePace:
-    def test_it_is_that_of_the_last_five_minutes(self) -> None:
-        seen = lane_card(lane(100), beats((1000, 0, 0), *[(20, 4, 1)] * 5))
+class TestThroughput:
+    def test_throughput_covers_the_last_five_minutes(self) -> None:
+        card = lane_card(lane(100), throughput_minutes((1000, 0, 0), *[(20, 4, 1)] * 5))
 
-        assert (seen.done_per_minute, seen.failed_per_minute) == (20, 5)
-        assert seen.drain_time == 100 / 21 * MINUTE
+        assert (card.done_per_minute, card.failed_per_minute) == (20, 5)
+        assert card.drain_time == 100 / 21 * MINUTE
 
-    def test_the_present_minute_counts_for_what_has_passed_of_it(self) -> None:
-        assert lane_card(lane(0), beats((10, 0, 0), (5, 0, 0), now=MINUTE / 2)).done_per_minute == 10
+    def test_the_current_minute_counts_proportionally(self) -> None:
+        assert lane_card(lane(0), throughput_minutes((10, 0, 0), (5, 0, 0), now=MINUTE / 2)).done_per_minute == 10
 
-    def test_nobody_can_say_when_nothing_ends(self) -> None:
-        assert lane_card(lane(100), beats((1000, 0, 0), *[(0, 9, 0)] * 5)).drain_time is None
+    def test_there_is_no_estimate_without_throughput(self) -> None:
+        assert lane_card(lane(100), throughput_minutes((1000, 0, 0), *[(0, 9, 0)] * 5)).drain_time is None
 
-    def test_what_nobody_takes_does_not_hold_up_the_rest(self) -> None:
-        assert lane_card(lane(100), beats((20, 0, 0)), blocked=60).drain_time == 2 * MINUTE
-        assert lane_card(lane(100), beats((20, 0, 0)), blocked=100).drain_time is None
-        assert lane_card(lane(7), beats((20, 0, 0)), blocked=8).drain_time is None  # counted at another moment
+    def test_events_without_a_consumer_do_not_affect_the_estimate(self) -> None:
+        assert lane_card(lane(100), throughput_minutes((20, 0, 0)), blocked=60).drain_time == 2 * MINUTE
+        assert lane_card(lane(100), throughput_minutes((20, 0, 0)), blocked=100).drain_time is None
+        assert (
+            lane_card(lane(7), throughput_minutes((20, 0, 0)), blocked=8).drain_time is None
+        )  # the two counts are not from the same moment
 
-    def test_what_two_subscriptions_wait_for_is_held_once(self) -> None:
+    def test_an_event_of_two_subscriptions_is_counted_once(self) -> None:
         waits = [
             SubscriptionBacklog(uuid4(), service, "paused", n) for service, n in (("shop", 7), ("shop", 5), ("keep", 2))
         ]
         count = HubStats((lane(5000),), 0, (UnhandledEvents("till", 3), UnhandledEvents("keep", 1)))
-        seen = OverviewSnapshot(listening=True, stats=count, throughput={}, workers=[], chores=[], backlogs=waits)
+        card = OverviewSnapshot(listening=True, stats=count, throughput={}, workers=[], chores=[], backlogs=waits)
 
-        assert count_blocked_events(seen) == 7 + 2 + 3
+        assert count_blocked_events(card) == 7 + 2 + 3
         more = SubscriptionBacklog(uuid4(), "shop", "paused", backlog.MAX_BACKLOG_COUNT)
-        assert count_blocked_events(replace(seen, backlogs=[*waits, more])) == 5000
+        assert count_blocked_events(replace(card, backlogs=[*waits, more])) == 5000
 
     @pytest.mark.parametrize(
-        ("number", "read"), [(0, "0"), (0.25, "0.2"), (9.94, "9.9"), (12.3, "12"), (12345, "12,345")]
+        ("number", "text"), [(0, "0"), (0.25, "0.2"), (9.94, "9.9"), (12.3, "12"), (12345, "12,345")]
     )
-    def test_it_is_written_as_short_as_it_is_sure(self, number: float, read: str) -> None:
-        assert format_rate(number) == read
+    def test_throughput_is_rounded_to_its_precision(self, number: float, text: str) -> None:
+        assert format_rate(number) == text
 
 
-async def counted(hub: Hub, lane: str = "events", **numbers: int) -> None:
-    pulse = ThroughputCounter(hub.db)
-    pulse.add_counts({(lane, what): number for what, number in numbers.items()})
-    await pulse.open()
-    await pulse.close()
+async def record_throughput(hub: Hub, lane: str = "events", **numbers: int) -> None:
+    counter = ThroughputCounter(hub.db)
+    counter.add_counts({(lane, what): number for what, number in numbers.items()})
+    await counter.open()
+    await counter.close()
 
 
-async def report(hub: Hub, name: str = "host-7", **details: Any) -> None:
+async def report_worker(hub: Hub, name: str = "host-7", **details: Any) -> None:
     async with hub.autocommit() as tx:
-        said = {"id": name, "host": "host", "pid": 7, "lanes": ["events"], "details": details}
-        await tx.run(processes.Q.upsert_process, **said, first=True)
+        process = {"id": name, "host": "host", "pid": 7, "lanes": ["events"], "details": details}
+        await tx.run(processes.Q.upsert_process, **process, first=True)
 
 
-def words(html: str) -> str:
+def text_of(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
-async def test_a_lane_with_a_past(hub: Hub, database_urls: DatabaseUrls, admin: Signed, travel: Travel) -> None:
+async def test_a_lane_shows_its_throughput(
+    hub: Hub, database_urls: DatabaseUrls, admin: Signed, travel: Travel
+) -> None:
     assert database_urls.direct
     hub.db.on_outcome_counts = None
-    await counted(hub, done=1200, failed=30, dead=2)
+    await record_throughput(hub, done=1200, failed=30, dead=2)
     async with connected(database_urls.direct) as owner:
         events = Events(hub, owner, travel)
         await events.put(3)
         [held] = await events.claim(limit=1)
         await events.settle(held, Dead("no"))
 
-        text = words((await admin.get("/console")).text)
+        text = text_of((await admin.get("/console")).text)
 
     assert "Events: last hour, per minute" in text
     assert "Last hour: 1,200 done, 32 failed, peak 1,232 / min" in text
@@ -108,7 +114,7 @@ async def test_a_lane_with_a_past(hub: Hub, database_urls: DatabaseUrls, admin: 
     assert " / min" in text
 
 
-async def test_an_empty_house_is_well_in_both_languages(admin: Signed, viewer: Signed) -> None:
+async def test_an_empty_hub_is_healthy_in_both_languages(admin: Signed, viewer: Signed) -> None:
     english, korean = await admin.get("/console"), await viewer.get("/console", "ko")
 
     assert "All systems normal." in english.text
@@ -119,12 +125,12 @@ async def test_an_empty_house_is_well_in_both_languages(admin: Signed, viewer: S
     assert korean.text.count("지난 1시간 동안 처리된 항목이 없습니다.") == 3
 
 
-async def test_workers_and_chores_are_told_as_they_last_were(hub: Hub, admin: Signed, travel: Travel) -> None:
-    await report(hub, version="0.9.1", holds=4, program="till", handlers={"shop": ["order.*"]})
+async def test_workers_and_chores_show_their_last_state(hub: Hub, admin: Signed, travel: Travel) -> None:
+    await report_worker(hub, version="0.9.1", holds=4, program="till", handlers={"shop": ["order.*"]})
     await hub.chores.run_due()
-    well = words((await admin.get("/console")).text)
+    well = text_of((await admin.get("/console")).text)
     await travel(timedelta(minutes=3))
-    late = words((await admin.get("/console")).text)
+    late = text_of((await admin.get("/console")).text)
 
     assert re.search(r"host-7 0\.9\.1 Events till shop: order\.\* 4 .+? ago", well)
     assert re.search(r"seal audit \d+(\.\d)? s ago", well)
@@ -134,11 +140,9 @@ async def test_workers_and_chores_are_told_as_they_last_were(hub: Hub, admin: Si
     assert "purge events 3 min ago" in late
 
 
-async def test_what_a_chore_or_a_worker_says_is_only_shown(
-    hub: Hub, database_urls: DatabaseUrls, admin: Signed
-) -> None:
+async def test_texts_of_chores_and_workers_are_escaped(hub: Hub, database_urls: DatabaseUrls, admin: Signed) -> None:
     assert database_urls.direct
-    await report(hub, f"w {HOSTILE}", version=HOSTILE, program=HOSTILE, handlers={HOSTILE: [HOSTILE]})
+    await report_worker(hub, f"w {HOSTILE}", version=HOSTILE, program=HOSTILE, handlers={HOSTILE: [HOSTILE]})
     async with connected(database_urls.direct) as owner:
         await owner.execute(
             "insert into pabal.chores (name, last_started_at, last_error) values ('purge events', now(), $1)", HOSTILE
@@ -170,9 +174,12 @@ class TestBacklogs:
         for name, value in columns.items():
             await events.owner.execute(f"update pabal.subscriptions set {name} = {value} where paused_at is null")
 
-    async def found(self, events: Events) -> list[tuple[str, str, int]]:
+    async def list_backlogs(self, events: Events) -> list[tuple[str, str, int]]:
         async with events.hub.autocommit() as tx:
-            return [(each.service, each.state, each.count) for each in await list_subscription_backlogs(tx)]
+            return [
+                (subscription_backlog.service, subscription_backlog.state, subscription_backlog.count)
+                for subscription_backlog in await list_subscription_backlogs(tx)
+            ]
 
     @pytest.mark.parametrize(
         ("column", "value", "state"),
@@ -182,25 +189,25 @@ class TestBacklogs:
             ("open_until", "now() + interval '1 minute'", "resting"),
         ],
     )
-    async def test_what_waits_for_who_is_sent_nothing(
+    async def test_the_backlog_of_an_inactive_subscription_is_listed(
         self, events: Events, column: str, value: str, state: str
     ) -> None:
         await self.subscribe(events, **{column: value})
         await events.put(3)
-        assert await self.found(events) == []  # it may be on its way
+        assert await self.list_backlogs(events) == []  # too recent to count as blocked
 
         await events.travel(seconds=10)
-        assert await self.found(events) == [("minu_build", state, 3)]
+        assert await self.list_backlogs(events) == [("minu_build", state, 3)]
 
-    async def test_nobody_is_named_who_gets_theirs_or_whose_is_taken_by_another(self, events: Events) -> None:
+    async def test_a_backlog_that_another_subscription_delivers_is_not_listed(self, events: Events) -> None:
         await events.put(3)
         await events.travel(minutes=1)
         await self.subscribe(events)
-        assert await self.found(events) == []
+        assert await self.list_backlogs(events) == []
 
         await self.subscribe(events, paused_at="now()")
-        assert await self.found(events) == [("minu_build", "paused", 3)] * 2
+        assert await self.list_backlogs(events) == [("minu_build", "paused", 3)] * 2
         await self.subscribe(events)
-        assert await self.found(events) == []
+        assert await self.list_backlogs(events) == []
         for held in await events.claim():
             await events.settle(held, DONE)

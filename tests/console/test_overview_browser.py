@@ -1,4 +1,4 @@
-"""The first page and the health page in a real browser: alive, on a phone, by night, with much and with nothing."""
+"""The overview and the health page in a real browser: live updates, phone, dark mode."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -9,14 +9,14 @@ from playwright.async_api import Browser, Page, expect
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue import processes
 from pabal.queue.outcome import DONE, Dead, Retry
-from support.browser import NARROW, overflows, picture, too_faint, watched
+from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
 from support.clusters import connected
 from support.lane_under_test import Events, Travel
 from support.operator import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
-PAST = """
+THROUGHPUT_SQL = """
 insert into pabal.throughput (minute, lane, done, failed, dead)
 select date_trunc('minute', pabal.now()) - n * interval '1 minute', l.lane, (40 + 35 * sin(n / 4.0) + n % 7) * l.many,
        case when n % 9 = 0 then 6 * l.many else 0 end, case when n in (7, 31) then 3 else 0 end
@@ -33,8 +33,8 @@ async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> Async
         yield Events(hub, owner, travel)
 
 
-async def a_busy_day(hub: Hub, events: Events) -> None:
-    """A past, workers of whom one is silent, a backlog, a chore that fails, something dead."""
+async def create_busy_hub(hub: Hub, events: Events) -> None:
+    """Create throughput, a silent worker, a backlog, a failing chore and a dead letter."""
     await events.put(3)
     [one, *_] = await events.claim()
     await events.settle(one, Dead("no"))
@@ -46,23 +46,23 @@ async def a_busy_day(hub: Hub, events: Events) -> None:
         """
     )
     async with hub.autocommit() as tx:
-        said = {"host": "host", "pid": 7, "lanes": ["events", "notifications"]}
+        process = {"host": "host", "pid": 7, "lanes": ["events", "notifications"]}
         await tx.run(
-            processes.Q.upsert_process, id="gone-7", **said, details={"version": "0.1.0", "holds": 12}, first=True
+            processes.Q.upsert_process, id="gone-7", **process, details={"version": "0.1.0", "holds": 12}, first=True
         )
         await hub.chores.run_due()
     await events.travel(seconds=SILENT.total_seconds())
     details = {"version": "0.1.0", "holds": 3, "program": "till", "handlers": {"minu_build": ["order.*", "cart.*"]}}
     async with hub.autocommit() as tx:
         name = "a-rather-long-hostname.seoul.example-48213"
-        await tx.run(processes.Q.upsert_process, id=name, **said, details=details, first=True)
-    await events.owner.execute(PAST)
+        await tx.run(processes.Q.upsert_process, id=name, **process, details=details, first=True)
+    await events.owner.execute(THROUGHPUT_SQL)
     await events.owner.execute(
         "update pabal.chores set last_error = 'canceling statement due to timeout' where name = 'purge events'"
     )
 
 
-async def test_what_ends_and_what_goes_wrong_shows_without_a_reload(events: Events, page: Page) -> None:
+async def test_completed_and_failed_work_appears_without_a_reload(events: Events, page: Page) -> None:
     await enter(page)
     await page.evaluate("window.untouched = true")
     lane = page.get_by_role("region", name="Events")
@@ -83,31 +83,31 @@ async def test_what_ends_and_what_goes_wrong_shows_without_a_reload(events: Even
 
 
 @pytest.mark.parametrize("locale", ["ko-KR", "en-GB"])
-@pytest.mark.parametrize("room", ["", "/health"])
-async def test_much_of_it_on_a_phone_by_night(
-    events: Events, chromium: Browser, address: str, locale: str, room: str
+@pytest.mark.parametrize("section", ["", "/health"])
+async def test_a_busy_overview_fits_a_phone_in_dark_mode(
+    events: Events, chromium: Browser, address: str, locale: str, section: str
 ) -> None:
-    await a_busy_day(events.hub, events)
+    await create_busy_hub(events.hub, events)
     context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme="dark")
-    name = f"{room.strip('/') or 'overview'}-{locale[:2]}"
-    async with watched(context) as page:
+    name = f"{section.strip('/') or 'overview'}-{locale[:2]}"
+    async with open_checked_page(context) as page:
         await page.goto("/console/login")
         await page.locator("input[name=password]").fill(PASSWORD)
         await page.keyboard.press("Enter")
         await page.wait_for_url("**/console")
-        await page.goto(f"/console{room}")
-        assert not await overflows(page)
-        assert await too_faint(page) == []
-        await picture(page, f"{name}-phone-dark")
+        await page.goto(f"/console{section}")
+        assert not await find_overflows(page)
+        assert await find_low_contrast(page) == []
+        await save_screenshot(page, f"{name}-phone-dark")
         await page.emulate_media(color_scheme="light")
         await page.set_viewport_size({"width": 1280, "height": 800})
-        assert not await overflows(page)
-        assert await too_faint(page) == []
-        await picture(page, f"{name}-wide-light")
+        assert not await find_overflows(page)
+        assert await find_low_contrast(page) == []
+        await save_screenshot(page, f"{name}-wide-light")
     await context.close()
 
 
-async def test_health_is_one_key_away(page: Page) -> None:
+async def test_a_keyboard_shortcut_opens_the_health_page(page: Page) -> None:
     await enter(page)
     await page.locator("#main").focus()
     await page.keyboard.press("g")

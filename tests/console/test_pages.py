@@ -12,26 +12,26 @@ CONSOLE = Path(i18n.__file__).parent.parent
 
 
 @pytest.mark.parametrize(
-    ("seconds", "read"),
+    ("seconds", "text"),
     [(0, "0 s"), (3.24, "3.2 s"), (240, "4 min"), (7500, "2 h 5 min"), (273600, "3 d 4 h")],
 )
-def test_an_age_is_written_as_a_person_says_it(seconds: float, read: str) -> None:
-    assert format_age(timedelta(seconds=seconds)) == read
+def test_ages_are_shown_in_readable_units(seconds: float, text: str) -> None:
+    assert format_age(timedelta(seconds=seconds)) == text
 
 
 @pytest.mark.parametrize(
-    ("name", "read"),
+    ("name", "text"),
     [
         ("order-1008", "order-1008"),
         ("01a1e3f5-339e-77a2-90ec-10b2ddc3d955", "01a1e3f5…c3d955"),
         ("conversation:8f14e45fceea167a5a36dedd4bea2543", "conversation:…ea2543"),
     ],
 )
-def test_an_id_in_a_list_is_cut_and_all_of_it_is_in_its_title(name: str, read: str) -> None:
-    assert short_id(name) == f'<code title="{name}">{read}</code>'
+def test_an_id_in_a_list_is_shortened_with_the_full_id_as_title(name: str, text: str) -> None:
+    assert short_id(name) == f'<code title="{name}">{text}</code>'
 
 
-def test_only_who_is_called_after_an_id_is_cut_like_one() -> None:
+def test_only_names_that_contain_an_id_are_shortened() -> None:
     account = "account:01a1e3f5-339e-77a2-90ec-10b2ddc3d955"
     assert display_name(account) == f'<code title="{account}">account:…c3d955</code>'
     assert display_name("operator:somebody-with-a-long-name") == "operator:somebody-with-a-long-name"
@@ -39,7 +39,7 @@ def test_only_who_is_called_after_an_id_is_cut_like_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "read"),
+    ("user_agent", "text"),
     [
         (
             "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 HeadlessChrome/156.0.0.0 Safari/537.36",
@@ -51,12 +51,12 @@ def test_only_who_is_called_after_an_id_is_cut_like_one() -> None:
         ("curl/8.5 <b>", "curl/8.5 <b>"),
     ],
 )
-def test_a_browser_is_named_as_its_user_would(said: str, read: str) -> None:
-    assert format_user_agent(said).striptags() == Markup(escape(read)).striptags()
-    assert escape(said) in format_user_agent(said)
+def test_user_agents_are_shown_as_browser_and_system(user_agent: str, text: str) -> None:
+    assert format_user_agent(user_agent).striptags() == Markup(escape(text)).striptags()
+    assert escape(user_agent) in format_user_agent(user_agent)
 
 
-def test_no_page_needs_what_the_policy_forbids() -> None:
+def test_no_page_uses_what_the_content_security_policy_forbids() -> None:
     for path in CONSOLE.rglob("templates/**/*.html"):
         page = path.read_text()
         assert not re.search(r"<script(?![^>]*\bsrc=)|\sstyle=|\son\w+=|https?://", page), path.name

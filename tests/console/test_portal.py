@@ -1,4 +1,4 @@
-"""The owner's portal: a token opens it, its end closes it, and a tenant sees and touches only its own."""
+"""The portal: signing in with a token, its revocation, and isolation of accounts."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -49,34 +49,34 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
         yield client
 
 
-async def enter(web: httpx2.AsyncClient, token: str) -> str:
-    """Sign in; what the forms of the page then carry."""
-    answer = await web.post("/portal/login", data={"token": token})
-    assert (answer.status_code, answer.headers.get("location")) == (303, "/portal"), answer.text
+async def sign_in_to_portal(web: httpx2.AsyncClient, token: str) -> str:
+    """Sign in and return the CSRF token."""
+    response = await web.post("/portal/login", data={"token": token})
+    assert (response.status_code, response.headers.get("location")) == (303, "/portal"), response.text
     return csrf_token_in((await web.get("/portal")).text)
 
 
-async def test_a_token_is_swapped_for_a_cookie_that_is_not_it(
+async def test_a_token_is_exchanged_for_a_different_cookie(
     web: httpx2.AsyncClient, mine: Owning, talk: Talk, database_urls: DatabaseUrls
 ) -> None:
     form = await web.get("/portal")
     assert (form.status_code, form.headers["location"]) == (303, "/portal/login")
-    answer = await web.post("/portal/login", data={"token": f" {mine.token} "})
-    said = answer.headers["set-cookie"]
+    response = await web.post("/portal/login", data={"token": f" {mine.token} "})
+    set_cookie = response.headers["set-cookie"]
 
-    assert {"HttpOnly", "Path=/portal", "SameSite=lax"} <= {*said.split("; ")}
-    assert mine.token not in str(answer.headers)
+    assert {"HttpOnly", "Path=/portal", "SameSite=lax"} <= {*set_cookie.split("; ")}
+    assert mine.token not in str(response.headers)
     page = await web.get("/portal")
     assert page.status_code == 200
     assert "mine" in read(page.text)
     assert mine.token not in page.text
-    kept = await dumped(database_urls)
-    assert mine.token.encode() not in kept
-    assert web.cookies[PORTAL_COOKIE].encode() not in kept
+    dump = await dumped(database_urls)
+    assert mine.token.encode() not in dump
+    assert web.cookies[PORTAL_COOKIE].encode() not in dump
     assert (f"account:{mine.account}", "portal.signed_in") in await talk.deeds()
 
 
-async def test_behind_https_the_cookie_is_for_https_alone(database_urls: DatabaseUrls, settings: Settings) -> None:
+async def test_the_cookie_is_secure_behind_https(database_urls: DatabaseUrls, settings: Settings) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
         open_hub(public, database_urls) as hub,
@@ -84,60 +84,60 @@ async def test_behind_https_the_cookie_is_for_https_alone(database_urls: Databas
         browser("https://hub.example.org") as web,
     ):
         owner = await an_owner(hub)
-        answer = await web.post(f"{address}/portal/login", data={"token": owner.token})
+        response = await web.post(f"{address}/portal/login", data={"token": owner.token})
 
-    assert "Secure" in answer.headers["set-cookie"].split("; ")
+    assert "Secure" in response.headers["set-cookie"].split("; ")
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "prt_" + "a" * 43, "f" * 64, "\ud800", HOSTILE, "x" * 60_000])
-async def test_what_is_no_token_opens_nothing(web: httpx2.AsyncClient, talk: Talk, token: str) -> None:
-    answer = await web.post("/portal/login", content=b"token=" + token.encode("utf-8", "surrogatepass"))
+async def test_an_invalid_token_is_refused(web: httpx2.AsyncClient, talk: Talk, token: str) -> None:
+    response = await web.post("/portal/login", content=b"token=" + token.encode("utf-8", "surrogatepass"))
 
-    assert answer.status_code == 401
-    assert "set-cookie" not in answer.headers
-    assert unharmed(answer)
+    assert response.status_code == 401
+    assert "set-cookie" not in response.headers
+    assert unharmed(response)
     assert await talk.deeds() == [("nobody", "portal.refused")]
 
 
-async def test_whoever_tries_too_often_must_wait(web: httpx2.AsyncClient, mine: Owning) -> None:
+async def test_sign_in_is_rate_limited(web: httpx2.AsyncClient, mine: Owning) -> None:
     for _ in range(web_sessions.PORTAL_SIGN_IN_LIMIT.count):
         await web.post("/portal/login", data={"token": "guess"})
-    answer = await web.post("/portal/login", data={"token": mine.token})
+    response = await web.post("/portal/login", data={"token": mine.token})
 
-    assert answer.status_code == 429
-    assert int(answer.headers["retry-after"]) > 0
+    assert response.status_code == 429
+    assert int(response.headers["retry-after"]) > 0
 
 
-async def test_a_rotated_token_ends_what_it_opened_but_where_it_was_rotated(
+async def test_rotating_the_token_ends_all_sessions_but_this_one(
     hub: Hub, address: str, web: httpx2.AsyncClient, mine: Owning, talk: Talk
 ) -> None:
-    csrf_token = await enter(web, mine.token)
+    csrf_token = await sign_in_to_portal(web, mine.token)
     await a_code(hub, mine.account)
     async with browser(address) as elsewhere:
-        await enter(elsewhere, mine.token)
+        await sign_in_to_portal(elsewhere, mine.token)
 
-        asked = await web.post("/portal/rotate", data={"csrf_token": csrf_token})
-        assert "1 unused pairing code stop" in asked.text
-        await a_code(hub, mine.account)  # whoever has the token too cannot keep it from being rotated by making codes
+        confirmation = await web.post("/portal/rotate", data={"csrf_token": csrf_token})
+        assert "1 unused pairing code stop" in confirmation.text
+        await a_code(hub, mine.account)  # new codes must not block the rotation
         done = await web.post("/portal/rotate", data={"csrf_token": csrf_token, "count": "1"})
         [token] = re.findall(r"<code>(prt_[\w-]{43})</code>", done.text)
 
         assert (await elsewhere.get("/portal")).headers["location"] == "/portal/login"
         assert (await web.get("/portal")).status_code == 200
         assert token not in (await web.get("/portal")).text
-        await enter(elsewhere, token)
+        await sign_in_to_portal(elsewhere, token)
     door = [
-        (await web.get("/openclaw/pairing/list", headers={"authorization": f"Bearer {each}"})).status_code
-        for each in (mine.token, token)
+        (await web.get("/openclaw/pairing/list", headers={"authorization": f"Bearer {bearer}"})).status_code
+        for bearer in (mine.token, token)
     ]
     assert door == [401, 200]
     assert (f"account:{mine.account}", "account.token_rotated") in await talk.deeds()
 
 
-async def test_a_token_that_dies_or_an_account_that_is_off_ends_it_at_once(
+async def test_a_revoked_token_or_disabled_account_ends_the_session_at_once(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, travel: Travel, talk: Talk
 ) -> None:
-    csrf_token = await enter(web, mine.token)
+    csrf_token = await sign_in_to_portal(web, mine.token)
     async with hub.transaction() as tx:
         await disable_account(tx, mine.account, OPERATOR)
     assert (await web.get("/portal")).status_code == 303
@@ -151,18 +151,18 @@ async def test_a_token_that_dies_or_an_account_that_is_off_ends_it_at_once(
     assert (await web.get("/portal")).status_code == 303
     await hub.chores.run_due()
     assert await talk.count("pabal.portal_sessions") == 0
-    await enter(web, mine.token)
+    await sign_in_to_portal(web, mine.token)
     async with hub.transaction() as tx:
         await rotate_relay_token(tx, mine.account, OPERATOR)
     assert (await web.get("/portal")).status_code == 303
     assert await talk.count("pairing_codes where used_at is null") == 0
 
 
-async def test_a_session_waits_with_its_code_until_somebody_types_it(
+async def test_an_unpaired_session_shows_its_code_until_it_is_paired(
     hub: Hub, web: httpx2.AsyncClient, talk: Talk
 ) -> None:
     session = await a_session(hub)
-    csrf_token = await enter(web, session.token)
+    csrf_token = await sign_in_to_portal(web, session.token)
 
     waiting = await web.get("/portal")
     assert f"/pair {session.code}" in waiting.text
@@ -176,7 +176,7 @@ async def test_a_session_waits_with_its_code_until_somebody_types_it(
             "/portal/conversation/block", data={"csrf_token": csrf_token, "key": key_of(MINA), "count": "0"}
         ),
     ]
-    assert {each.status_code for each in nothing} == {404}
+    assert {response.status_code for response in nothing} == {404}
     await write(hub, MINA, f"/pair {session.code}")
 
     page = await web.get("/portal")
@@ -186,16 +186,18 @@ async def test_a_session_waits_with_its_code_until_somebody_types_it(
     assert (f"session:{session.id}", "portal.signed_in") in await talk.deeds()
 
 
-async def test_a_session_nobody_paired_in_time_is_out(hub: Hub, web: httpx2.AsyncClient, travel: Travel) -> None:
+async def test_a_session_that_was_not_paired_in_time_is_signed_out(
+    hub: Hub, web: httpx2.AsyncClient, travel: Travel
+) -> None:
     session = await a_session(hub)
-    await enter(web, session.token)
+    await sign_in_to_portal(web, session.token)
     await travel(timedelta(minutes=6))
 
     assert (await web.get("/portal")).headers["location"] == "/portal/login"
 
 
 @pytest.mark.parametrize(
-    ("deed", "before", "after", "written"),
+    ("action", "before", "after", "audit_action"),
     [
         ("unpair", "PAIRED", "UNPAIRED", "pairing.unpaired"),
         ("block", "PAIRED", "BLOCKED", "conversation.blocked"),
@@ -203,31 +205,31 @@ async def test_a_session_nobody_paired_in_time_is_out(hub: Hub, web: httpx2.Asyn
         ("deny", "PENDING", "UNPAIRED", "pairing.denied"),
     ],
 )
-async def test_an_owner_changes_their_own_users(
-    web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, before: str, after: str, written: str
+async def test_an_owner_manages_only_their_own_users(
+    web: httpx2.AsyncClient, mine: Owning, talk: Talk, action: str, before: str, after: str, audit_action: str
 ) -> None:
     await talk.db.execute("update conversation_mappings set state = $1", before)
     await talk.written(mine.account, MINA)
-    csrf_token = await enter(web, mine.token)
+    csrf_token = await sign_in_to_portal(web, mine.token)
     form = {"csrf_token": csrf_token, "key": key_of(MINA)}
 
-    if deed in {"unpair", "block"}:
-        assert "1 open message is cancelled" in (await web.post(f"/portal/conversation/{deed}", data=form)).text
+    if action in {"unpair", "block"}:
+        assert "1 open message is cancelled" in (await web.post(f"/portal/conversation/{action}", data=form)).text
         assert (await connection_of(talk.db, MINA))[0] == before
         await talk.written(mine.account, MINA, "who is to be blocked cannot hinder it by writing")
-    done = await web.post(f"/portal/conversation/{deed}", data=form | {"count": "1"})
+    done = await web.post(f"/portal/conversation/{action}", data=form | {"count": "1"})
 
     assert (done.status_code, done.headers["location"]) == (303, "/portal")
     assert (await connection_of(talk.db, MINA))[0] == after
-    assert (f"account:{mine.account}", written) in await talk.deeds()
-    if deed == "block":
+    assert (f"account:{mine.account}", audit_action) in await talk.deeds()
+    if action == "block":
         await web.post("/portal/conversation/unblock", data=form)
         assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
 
 
-async def test_an_operators_block_is_not_the_owners_to_undo(web: httpx2.AsyncClient, mine: Owning, talk: Talk) -> None:
+async def test_an_owner_cannot_undo_a_block_by_an_operator(web: httpx2.AsyncClient, mine: Owning, talk: Talk) -> None:
     await talk.db.execute("update conversation_mappings set state = 'BLOCKED'")
-    csrf_token = await enter(web, mine.token)
+    csrf_token = await sign_in_to_portal(web, mine.token)
 
     page = await web.get("/portal")
     refused = await web.post("/portal/conversation/unblock", data={"csrf_token": csrf_token, "key": key_of(MINA)})
@@ -238,27 +240,27 @@ async def test_an_operators_block_is_not_the_owners_to_undo(web: httpx2.AsyncCli
     assert (await connection_of(talk.db, MINA))[0] == "BLOCKED"
 
 
-async def test_nothing_of_another_tenant_is_there(hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk) -> None:
+async def test_nothing_of_another_account_is_shown(hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk) -> None:
     other = await an_owner(hub, "zorro")
     await pair(hub, JUN, other.account)
     theirs = await talk.written(other.account, JUN, "between us")
     await talk.answered(theirs, "of course")
     code = await a_code(hub, other.account)
-    csrf_token = await enter(web, mine.token)
-    before = await state_of(talk)
+    csrf_token = await sign_in_to_portal(web, mine.token)
+    before = await load_state(talk)
 
     for path in ("/portal", "/portal/messages", f"/portal/messages?conversation=bot%3A{JUN}", f"/portal?cursor={JUN}"):
         page = await web.get(path)
         for secret in ("between us", "of course", code, "zorro", redact_user_key(key_of(JUN))):
             assert secret not in read(page.text), path
     assert (await web.get(f"/portal/messages/{theirs}")).status_code == 404
-    for deed in ("unpair", "block", "unblock", "approve", "deny", "eat"):
-        for count in ("", "0", "1"):  # not even how many messages somebody else's user waits with is told
+    for action in ("unpair", "block", "unblock", "approve", "deny", "eat"):
+        for count in ("", "0", "1"):  # the count of another account's messages is not revealed
             form = {"csrf_token": csrf_token, "key": key_of(JUN), "count": count, "account": str(other.account)}
-            assert (await web.post(f"/portal/conversation/{deed}", data=form)).status_code == 404
+            assert (await web.post(f"/portal/conversation/{action}", data=form)).status_code == 404
     await web.post("/portal/code", data={"csrf_token": csrf_token, "account": str(other.account)})
 
-    after = await state_of(talk)
+    after = await load_state(talk)
     assert after["accounts"] == before["accounts"]
     assert after["conversations"] == before["conversations"]
     assert after["messages"] == before["messages"]
@@ -266,7 +268,7 @@ async def test_nothing_of_another_tenant_is_there(hub: Hub, web: httpx2.AsyncCli
     assert await talk.count(f"pairing_codes where account_id = '{other.account}' and used_at is null") == 1
 
 
-async def state_of(talk: Talk) -> dict[str, list[str]]:
+async def load_state(talk: Talk) -> dict[str, list[str]]:
     tables = {"accounts": "id", "conversation_mappings": "conversation_key", "inbound_messages": "id"}
     names = ("accounts", "conversations", "messages")
     return {
@@ -275,32 +277,32 @@ async def state_of(talk: Talk) -> dict[str, list[str]]:
     }
 
 
-async def test_messages_are_shown_with_their_replies_and_what_became_of_them(
+async def test_messages_are_shown_with_their_replies_and_states(
     web: httpx2.AsyncClient, mine: Owning, talk: Talk
 ) -> None:
     message = await talk.written(mine.account, MINA, "what is it?", token="s3cret")
     await talk.answered(message, "it is this", "refused", "Kakao answered 400")
     waits = await talk.written(mine.account, MINA, "still there?")
-    await enter(web, mine.token)
+    await sign_in_to_portal(web, mine.token)
 
     page = await web.get("/portal/messages")
-    for words in ("what is it?", "it is this", "refused by Kakao", "still there?"):
-        assert words in page.text
+    for text in ("what is it?", "it is this", "refused by Kakao", "still there?"):
+        assert text in page.text
     one = await web.get(f"/portal/messages/{message}")
-    for words in ("what is it?", "it is this", "Kakao answered 400", key_of(MINA)):
-        assert words in one.text
+    for text in ("what is it?", "it is this", "Kakao answered 400", key_of(MINA)):
+        assert text in one.text
     for secret in ("s3cret", SECRET_URL):
         assert secret not in page.text + one.text
     queued = (await web.get("/portal/messages?status=QUEUED")).text
     assert re.findall(r'data-row href="/portal/messages/([^"]+)"', queued) == [str(waits)]
 
 
-async def test_whatever_users_write_is_text(hub: Hub, web: httpx2.AsyncClient, talk: Talk) -> None:
+async def test_user_messages_are_escaped(hub: Hub, web: httpx2.AsyncClient, talk: Talk) -> None:
     owner = await an_owner(hub, HOSTILE)
     await pair(hub, HOSTILE, owner.account)
     message = await talk.written(owner.account, HOSTILE, HOSTILE, **{HOSTILE: HOSTILE})
     await talk.answered(message, HOSTILE, "refused", HOSTILE)
-    csrf_token = await enter(web, owner.token)
+    csrf_token = await sign_in_to_portal(web, owner.token)
 
     conversation = httpx2.QueryParams(conversation=key_of(HOSTILE))
     for path in ("/portal", "/portal/messages", f"/portal/messages?{conversation}", f"/portal/messages/{message}"):
@@ -308,15 +310,15 @@ async def test_whatever_users_write_is_text(hub: Hub, web: httpx2.AsyncClient, t
         assert page.status_code == 200
         assert unharmed(page), path
         assert "&lt;script&gt;" in page.text, path
-    asked = await web.post("/portal/conversation/block", data={"csrf_token": csrf_token, "key": key_of(HOSTILE)})
-    assert unharmed(asked)
-    assert "&lt;script&gt;" in asked.text
+    confirmation = await web.post("/portal/conversation/block", data={"csrf_token": csrf_token, "key": key_of(HOSTILE)})
+    assert unharmed(confirmation)
+    assert "&lt;script&gt;" in confirmation.text
 
 
-async def test_codes_are_made_and_shown_until_there_are_enough(
+async def test_pairing_codes_are_created_up_to_the_limit(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
 ) -> None:
-    csrf_token = await enter(web, mine.token)
+    csrf_token = await sign_in_to_portal(web, mine.token)
     for _ in range(5):
         assert (await web.post("/portal/code", data={"csrf_token": csrf_token})).status_code == 303
     page = (await web.get("/portal")).text
@@ -330,28 +332,30 @@ async def test_codes_are_made_and_shown_until_there_are_enough(
 
 
 @pytest.mark.parametrize("origin", [None, "null", "https://evil.example"])
-async def test_no_other_site_does_anything_with_the_cookie(
+async def test_cross_site_requests_with_the_cookie_are_refused(
     web: httpx2.AsyncClient, address: str, mine: Owning, talk: Talk, origin: str | None
 ) -> None:
-    csrf_token = await enter(web, mine.token)
-    deeds = ("code", "rotate", "leave", "conversation/block", "conversation/unpair")
+    csrf_token = await sign_in_to_portal(web, mine.token)
+    actions = ("code", "rotate", "leave", "conversation/block", "conversation/unpair")
     form = {"key": key_of(MINA), "count": "0"}
-    tried = [await web.post(f"/portal/{deed}", data=form | {"csrf_token": "f" * 64}) for deed in deeds]
+    forged = [await web.post(f"/portal/{action}", data=form | {"csrf_token": "f" * 64}) for action in actions]
     headers = {"origin": origin} if origin else {}
     async with httpx2.AsyncClient(
         base_url=address, headers=headers, cookies={PORTAL_COOKIE: web.cookies[PORTAL_COOKIE]}
     ) as elsewhere:
-        tried += [await elsewhere.post(f"/portal/{deed}", data=form | {"csrf_token": csrf_token}) for deed in deeds]
-        tried.append(await elsewhere.post("/portal/login", data={"token": mine.token}))
+        forged += [
+            await elsewhere.post(f"/portal/{action}", data=form | {"csrf_token": csrf_token}) for action in actions
+        ]
+        forged.append(await elsewhere.post("/portal/login", data={"token": mine.token}))
 
-    assert {answer.status_code for answer in tried} == {403}
+    assert {response.status_code for response in forged} == {403}
     assert (await web.get("/portal")).status_code == 200
     assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
     assert await talk.count("pairing_codes where used_at is null") == 0
 
 
-async def test_whoever_leaves_is_out(web: httpx2.AsyncClient, mine: Owning) -> None:
-    csrf_token = await enter(web, mine.token)
+async def test_signing_out_ends_the_session(web: httpx2.AsyncClient, mine: Owning) -> None:
+    csrf_token = await sign_in_to_portal(web, mine.token)
     cookie = web.cookies[PORTAL_COOKIE]
     assert (await web.post("/portal/leave", data={"csrf_token": csrf_token})).headers["location"] == "/portal/login"
     web.cookies.set(PORTAL_COOKIE, cookie, path="/portal")

@@ -1,4 +1,4 @@
-"""The owner's portal in a real browser: waiting to be paired, codes that count down, users let in and out, a phone."""
+"""The portal in a real browser: pairing, codes with a countdown, approving and blocking users, phone."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
 from relay.people import a_session, an_owner, connection_of, pair, write
-from support.browser import NARROW, WIDE, overflows, picture, too_faint, watched
+from support.browser import NARROW, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
 from support.relay_log import Talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 MINA = "mina-plusfriend-1"
 
 
-async def enter(page: Page, token: str) -> None:
+async def sign_in_to_portal(page: Page, token: str) -> None:
     await page.goto("/portal")
     await expect(page.locator("input[name=token]")).to_be_focused()
     await page.keyboard.type(token)
@@ -24,11 +24,11 @@ async def enter(page: Page, token: str) -> None:
     await page.wait_for_url(re.compile("/portal$"))
 
 
-async def test_a_waiting_session_goes_on_by_itself_when_it_is_paired(hub: Hub, page: Page) -> None:
+async def test_an_unpaired_session_continues_when_it_is_paired(hub: Hub, page: Page) -> None:
     session = await a_session(hub)
-    await enter(page, session.token)
+    await sign_in_to_portal(page, session.token)
     await expect(page.locator(".pairing-command")).to_have_text(f"/pair {session.code}")
-    await picture(page, "portal-waiting")
+    await save_screenshot(page, "portal-waiting")
 
     await write(hub, MINA, f"/pair {session.code}")
 
@@ -36,9 +36,9 @@ async def test_a_waiting_session_goes_on_by_itself_when_it_is_paired(hub: Hub, p
     await expect(page.locator("#users")).to_contain_text("Connected")
 
 
-async def test_a_code_connects_a_user_who_is_then_blocked(hub: Hub, page: Page, talk: Talk) -> None:
+async def test_pairing_a_user_with_a_code_and_blocking_them(hub: Hub, page: Page, talk: Talk) -> None:
     bot = await an_owner(hub, "Minu's bot")
-    await enter(page, bot.token)
+    await sign_in_to_portal(page, bot.token)
     await page.get_by_role("button", name="Create pairing code").click()
     typed = await page.locator(".pairing-command").inner_text()
     await expect(page.locator("[data-seconds-left]")).to_have_text(re.compile(r"9:5\d"))
@@ -66,18 +66,18 @@ async def test_a_code_connects_a_user_who_is_then_blocked(hub: Hub, page: Page, 
 
 
 @pytest.mark.parametrize(("scheme", "locale", "size"), [("dark", "ko-KR", NARROW), ("light", "en-GB", WIDE)])
-async def test_it_fits_and_can_be_read(
+async def test_the_layout_fits_and_is_readable(
     hub: Hub, chromium: Browser, address: str, talk: Talk, scheme: Any, locale: str, size: Any
 ) -> None:
     name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"
     bot = await an_owner(hub, "아주아주긴이름의봇" * 6)
     context = await chromium.new_context(base_url=address, locale=locale, viewport=size, color_scheme=scheme)
-    async with watched(context) as page:
+    async with open_checked_page(context) as page:
         await page.goto("/portal/login")
-        await picture(page, f"portal-login-{name}")
-        assert not await overflows(page)
-        await enter(page, bot.token)
-        await picture(page, f"portal-empty-{name}")
+        await save_screenshot(page, f"portal-login-{name}")
+        assert not await find_overflows(page)
+        await sign_in_to_portal(page, bot.token)
+        await save_screenshot(page, f"portal-empty-{name}")
         for user in ("mina-plusfriend-1", "jun-plusfriend-22", "sora-plusfriend-333"):
             await pair(hub, user, bot.account)
         await talk.db.execute("update conversation_mappings set state = 'PENDING' where conversation_key like '%jun%'")
@@ -87,7 +87,9 @@ async def test_it_fits_and_can_be_read(
         await page.locator("form[action='/portal/code'] button").click()
         for path in ("", "/messages", f"/messages/{message}"):
             await page.goto(f"/portal{path}")
-            await picture(page, f"portal-{'home' if not path else 'messages' if len(path) < 10 else 'message'}-{name}")
-            assert not await overflows(page), path
-            assert await too_faint(page) == [], path
+            await save_screenshot(
+                page, f"portal-{'home' if not path else 'messages' if len(path) < 10 else 'message'}-{name}"
+            )
+            assert not await find_overflows(page), path
+            assert await find_low_contrast(page) == [], path
     await context.close()

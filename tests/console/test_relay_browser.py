@@ -1,4 +1,4 @@
-"""The relay's room in a real browser: made, watched and ended by hand; on a phone, in the dark, in Korean."""
+"""Relay pages in a real browser: actions, live updates, and the Korean dark layout on a phone."""
 
 import re
 
@@ -7,7 +7,7 @@ from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
 from relay.people import an_owner, pair
-from support.browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
+from support.browser import NARROW, TABLET, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
 from support.operator import PASSWORD, enter
 from support.relay_log import Talk
 
@@ -16,23 +16,23 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 USER = "x1-plusfriend-9Q4tzK"
 
 
-async def test_an_account_is_made_gets_a_code_and_is_deleted(page: Page, talk: Talk) -> None:
+async def test_creating_an_account_with_a_code_and_deleting_it(page: Page, talk: Talk) -> None:
     await enter(page)
     await page.keyboard.press("g")
     await page.keyboard.press("r")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Relay")
-    await picture(page, "relay-empty")
+    await save_screenshot(page, "relay-empty")
     await page.get_by_label("Name", exact=True).fill("Minu's bot")
     await page.get_by_role("button", name="Create account").click()
     await expect(page.locator(".secret")).to_have_text(re.compile("prt_"))
-    await picture(page, "relay-token")
+    await save_screenshot(page, "relay-token")
     await page.get_by_role("link", name="I have saved it").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Minu's bot")
     await page.get_by_role("button", name="Create pairing code").click()
     await expect(page.get_by_role("status").first).to_have_text("Pairing code created.")
-    left = page.locator("[data-seconds-left]")
-    await expect(left).to_have_text(re.compile(r"9:5\d"))
-    await picture(page, "relay-account-new")
+    countdown = page.locator("[data-seconds-left]")
+    await expect(countdown).to_have_text(re.compile(r"9:5\d"))
+    await save_screenshot(page, "relay-account-new")
     await page.get_by_role("button", name="Delete account").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
     await page.get_by_role("button", name="Continue").click()
@@ -40,7 +40,7 @@ async def test_an_account_is_made_gets_a_code_and_is_deleted(page: Page, talk: T
     assert await talk.count("accounts") == 0
 
 
-async def test_messages_come_without_a_reload_and_are_walked_by_keys(hub: Hub, page: Page, talk: Talk) -> None:
+async def test_messages_appear_without_a_reload_and_are_navigated_by_keyboard(hub: Hub, page: Page, talk: Talk) -> None:
     bot = await an_owner(hub, "minu")
     await pair(hub, USER, bot.account)
     await enter(page)
@@ -59,38 +59,38 @@ async def test_messages_come_without_a_reload_and_are_walked_by_keys(hub: Hub, p
     await expect(page.get_by_text("No reply yet.")).to_be_visible()
     await talk.answered(message, "here I am", "refused", "Kakao answered 400")
     await expect(page.locator("blockquote").get_by_text("here I am")).to_be_visible(timeout=15_000)
-    await picture(page, "relay-message")
+    await save_screenshot(page, "relay-message")
 
 
-async def test_a_conversation_is_taken_along_and_erased(hub: Hub, page: Page, talk: Talk) -> None:
+async def test_exporting_and_erasing_a_conversation(hub: Hub, page: Page, talk: Talk) -> None:
     bot = await an_owner(hub, "minu")
     await pair(hub, USER, bot.account)
     await talk.answered(await talk.written(bot.account, USER))
     await enter(page)
     await page.goto(f"/console/relay/conversation?key=bot%3A{USER}")
-    await picture(page, "relay-conversation")
+    await save_screenshot(page, "relay-conversation")
 
-    async with page.expect_download() as taken:
+    async with page.expect_download() as download:
         await page.get_by_role("button", name="Export (JSON)").click()
-    assert (await taken.value).suggested_filename == "conversation.json"
+    assert (await download.value).suggested_filename == "conversation.json"
     await page.get_by_role("button", name="Erase everything").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
     await expect(page.get_by_text("messages: 1, replies: 1")).to_be_visible()
-    await picture(page, "relay-erase")
+    await save_screenshot(page, "relay-erase")
     await page.get_by_role("button", name="Continue").click()
 
     await expect(page.get_by_role("status").first).to_contain_text("of which messages: 1.")
     assert await talk.count("conversation_mappings") == 0
 
 
-async def test_on_a_phone_by_night_in_korean(hub: Hub, chromium: Browser, address: str, talk: Talk) -> None:
+async def test_the_korean_dark_layout_fits_a_phone(hub: Hub, chromium: Browser, address: str, talk: Talk) -> None:
     bot = await an_owner(hub, "아주아주긴이름의봇" * 6)
     await pair(hub, USER, bot.account)
     message = await talk.written(bot.account, USER, "오늘 날씨 어때요? " * 12)
     await talk.answered(message, "맑고 서늘합니다.", "refused", "Kakao answered 400: " + "no" * 60)
     await talk.written(bot.account, USER, None)
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
-    async with watched(context) as page:
+    async with open_checked_page(context) as page:
         await page.goto("/console/login")
         await page.locator("input[name=password]").fill(PASSWORD)
         await page.keyboard.press("Enter")
@@ -105,18 +105,18 @@ async def test_on_a_phone_by_night_in_korean(hub: Hub, chromium: Browser, addres
             ("failures", "/failures"),
         ):
             await page.goto(f"/console/relay{path}")
-            await picture(page, f"relay-{name}-phone-dark-ko")
-            assert not await overflows(page), name
-            assert await too_faint(page) == [], name
+            await save_screenshot(page, f"relay-{name}-phone-dark-ko")
+            assert not await find_overflows(page), name
+            assert await find_low_contrast(page) == [], name
             await page.emulate_media(color_scheme="light")
-            for size in (*BETWEEN, WIDE):
+            for size in (*TABLET, WIDE):
                 await page.set_viewport_size(size)
-                assert not await overflows(page), (name, size)
-            await picture(page, f"relay-{name}-wide-light-ko")
-            assert await too_faint(page) == [], name
+                assert not await find_overflows(page), (name, size)
+            await save_screenshot(page, f"relay-{name}-wide-light-ko")
+            assert await find_low_contrast(page) == [], name
             await page.set_viewport_size(NARROW)
             await page.emulate_media(color_scheme="dark")
         await page.get_by_role("button", name="English").click()
         await page.goto(f"/console/relay/conversation?key=bot%3A{USER}")
-        assert not await overflows(page)  # what a fact is called is longer here
+        assert not await find_overflows(page)  # the labels are longer here
     await context.close()

@@ -1,4 +1,4 @@
-"""What the hub has of one conversation: an admin takes it along for somebody, or erases it."""
+"""Exporting and erasing a conversation."""
 
 import json
 import re
@@ -22,7 +22,7 @@ KEY = key_of(USER)
 
 @pytest.fixture
 async def bot(hub: Hub, talk: Talk) -> UUID:
-    """The bot that somebody wrote to and got an answer from, and somebody else as well."""
+    """An account with two users, one of whom has a reply."""
     owner = await an_owner(hub)
     for user in (USER, "somebody"):
         await pair(hub, user, owner.account)
@@ -30,14 +30,14 @@ async def bot(hub: Hub, talk: Talk) -> UUID:
     return owner.account
 
 
-def number_in(page: str) -> str:
-    """How many rows a page asks about: what its form would bring back."""
+def count_in(page: str) -> str:
+    """Return the count in a confirmation form."""
     [count] = re.findall(r'name="count" value="(\d+)"', page)
     return count
 
 
 @pytest.mark.usefixtures("bot")
-async def test_everything_of_a_conversation_is_a_file(admin: Signed, talk: Talk) -> None:
+async def test_the_export_of_a_conversation_is_a_file(admin: Signed, talk: Talk) -> None:
     file = await admin.post(f"{PAGE}/export", key=KEY)
 
     assert file.status_code == 200
@@ -48,45 +48,47 @@ async def test_everything_of_a_conversation_is_a_file(admin: Signed, talk: Talk)
     [message] = document["messages"]
     assert "it is this" in json.dumps(message["reply"])
     assert SECRET_URL not in file.text
-    deed = "select actor, subject from pabal.audit_log where action = 'conversation.exported'"
-    [row] = await talk.db.fetch(deed)
+    query = "select actor, subject from pabal.audit_log where action = 'conversation.exported'"
+    [row] = await talk.db.fetch(query)
     assert tuple(row) == ("operator:the-admin", conversation_pseudonym(KEY))
 
 
-async def test_an_erasure_names_what_it_takes_and_does_no_more(
+async def test_erasing_names_what_it_deletes_and_deletes_no_more(
     admin: Signed, database_urls: DatabaseUrls, talk: Talk, bot: UUID
 ) -> None:
-    asked = await admin.post(f"{PAGE}/erase", key=KEY)
-    assert "messages: 1, replies: 1" in read(asked.text)
-    assert USER not in read(asked.text)
-    agreed = number_in(asked.text)
+    confirmation = await admin.post(f"{PAGE}/erase", key=KEY)
+    assert "messages: 1, replies: 1" in read(confirmation.text)
+    assert USER not in read(confirmation.text)
+    confirmed_count = count_in(confirmation.text)
     await talk.written(bot, USER, "meanwhile")
 
-    again = await admin.post(f"{PAGE}/erase", key=KEY, count=agreed)
+    again = await admin.post(f"{PAGE}/erase", key=KEY, count=confirmed_count)
     assert "messages: 2, replies: 1" in read(again.text)
-    assert number_in(again.text) == str(int(agreed) + 1)
+    assert count_in(again.text) == str(int(confirmed_count) + 1)
     assert await talk.count("inbound_messages") == 3
-    done = await admin.post(f"{PAGE}/erase", key=KEY, count=number_in(again.text))
+    done = await admin.post(f"{PAGE}/erase", key=KEY, count=count_in(again.text))
 
     assert (done.status_code, done.headers["location"]) == (303, "/console/relay/conversations")
-    await talk.db.execute("delete from relay_control_events")  # what open streams are told, gone by itself in minutes
+    await talk.db.execute(
+        "delete from relay_control_events"
+    )  # control events for open streams, which expire in minutes
     assert USER.encode() not in await dumped(database_urls)
     assert [await talk.count(table) for table in ("inbound_messages", "conversation_mappings")] == [1, 1]
-    deed = "select actor, subject, details::text from pabal.audit_log where action = 'conversation.erased'"
-    [row] = await talk.db.fetch(deed)
+    query = "select actor, subject, details::text from pabal.audit_log where action = 'conversation.erased'"
+    [row] = await talk.db.fetch(query)
     assert (row["actor"], row["subject"]) == ("operator:the-admin", conversation_pseudonym(KEY))
     assert json.loads(row["details"])["messages"] == 2
     assert (await admin.post(f"{PAGE}/erase", key=KEY, count="0")).status_code == 404
 
 
 @pytest.mark.usefixtures("bot")
-@pytest.mark.parametrize("deed", ["export", "erase"])
-async def test_nobody_but_an_admin_with_a_form_of_ours_does_either(
-    admin: Signed, viewer: Signed, database_urls: DatabaseUrls, talk: Talk, deed: str
+@pytest.mark.parametrize("query", ["export", "erase"])
+async def test_exporting_and_erasing_require_an_admin_and_a_csrf_token(
+    admin: Signed, viewer: Signed, database_urls: DatabaseUrls, talk: Talk, query: str
 ) -> None:
     before = await talk.deeds()
-    count = number_in((await admin.post(f"{PAGE}/erase", key=KEY)).text)
-    path = f"{PAGE}/{deed}"
+    count = count_in((await admin.post(f"{PAGE}/erase", key=KEY)).text)
+    path = f"{PAGE}/{query}"
 
     assert (await viewer.post(path, key=KEY, count=count)).status_code == 403
     assert (await admin.post(path, key=KEY, count=count, csrf_token="ff")).status_code == 403
@@ -95,13 +97,13 @@ async def test_nobody_but_an_admin_with_a_form_of_ours_does_either(
 
     assert await talk.deeds() == before
     assert USER.encode() in await dumped(database_urls)
-    assert f"{PAGE}/{deed}" not in (await viewer.get(f"{PAGE}?key={KEY}")).text
+    assert f"{PAGE}/{query}" not in (await viewer.get(f"{PAGE}?key={KEY}")).text
 
 
 @pytest.mark.usefixtures("bot")
-async def test_a_block_is_not_undone_by_erasing_it(admin: Signed, talk: Talk) -> None:
+async def test_erasing_does_not_undo_a_block(admin: Signed, talk: Talk) -> None:
     await talk.db.execute("update conversation_mappings set state = 'BLOCKED', blocked_by = 'operator'")
-    count = number_in((await admin.post(f"{PAGE}/erase", key=KEY)).text)
+    count = count_in((await admin.post(f"{PAGE}/erase", key=KEY)).text)
 
     refused = await admin.post(f"{PAGE}/erase", key=KEY, count=count)
 
@@ -113,11 +115,11 @@ async def test_a_block_is_not_undone_by_erasing_it(admin: Signed, talk: Talk) ->
     assert f"{PAGE}/export" in page
 
 
-async def test_nothing_hostile_becomes_part_of_the_question(hub: Hub, admin: Signed) -> None:
+async def test_the_confirmation_escapes_hostile_keys(hub: Hub, admin: Signed) -> None:
     owner = await an_owner(hub)
     await pair(hub, HOSTILE, owner.account)
 
-    asked = await admin.post(f"{PAGE}/erase", key=key_of(HOSTILE))
+    confirmation = await admin.post(f"{PAGE}/erase", key=key_of(HOSTILE))
 
-    assert asked.status_code == 200
-    assert unharmed(asked)
+    assert confirmation.status_code == 200
+    assert unharmed(confirmation)

@@ -1,4 +1,4 @@
-"""A session over HTTP: its cookie turns while pages are asked for, and everything it did is written down."""
+"""Operator sessions over HTTP: cookie rotation, streams and audit entries."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.anyio
 Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
-DEEDS, ONE, LOG = parse_queries("""
--- name: deeds
+SESSION_ENTRIES, ONE, LOG = parse_queries("""
+-- name: entries
 select actor, action, subject, host(client_ip) as client_ip
 from pabal.audit_log where action like 'operator.s%' order by id
 -- name: one
@@ -36,32 +36,32 @@ select string_agg(l::text, ' ') from pabal.audit_log l
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class SessionEntry:
     actor: str
     action: str
     subject: str | None
     client_ip: str | None
 
 
-async def noted(hub: Hub) -> list[Noted]:
+async def list_session_entries(hub: Hub) -> list[SessionEntry]:
     async with hub.autocommit() as tx:
-        return await tx.all(Noted, DEEDS)
+        return await tx.all(SessionEntry, SESSION_ENTRIES)
 
 
-def given(answer: httpx2.Response) -> str | None:
-    """The session's cookie, if the answer sets one."""
+def session_cookie(response: httpx2.Response) -> str | None:
+    """Return the session cookie that a response sets, if any."""
     jar = SimpleCookie()
-    for header in answer.headers.get_list("set-cookie"):
+    for header in response.headers.get_list("set-cookie"):
         jar.load(header)
     return jar[OPERATOR_COOKIE].value if OPERATOR_COOKIE in jar else None
 
 
-async def look(web: httpx2.AsyncClient, token: str, path: str = "/console", **headers: str) -> httpx2.Response:
+async def get_page(web: httpx2.AsyncClient, token: str, path: str = "/console", **headers: str) -> httpx2.Response:
     return await web.get(path, headers={"cookie": f"{OPERATOR_COOKIE}={token}", **headers})
 
 
-async def try_in(web: httpx2.AsyncClient, name: str, password: str, cookie: str = "") -> httpx2.Response:
-    """Send the sign-in form as a browser would that has just been shown it."""
+async def submit_sign_in(web: httpx2.AsyncClient, name: str, password: str, cookie: str = "") -> httpx2.Response:
+    """Submit the sign-in form with its CSRF cookie."""
     return await web.post(
         "/console/login",
         data={"csrf_token": "f", "name": name, "password": password},
@@ -69,51 +69,51 @@ async def try_in(web: httpx2.AsyncClient, name: str, password: str, cookie: str 
     )
 
 
-async def test_an_hour_of_use_turns_the_cookie(admin: Signed, web: httpx2.AsyncClient, travel: Travel) -> None:
-    assert given(await admin.get("/console")) is None
+async def test_the_cookie_is_rotated_after_an_hour(admin: Signed, web: httpx2.AsyncClient, travel: Travel) -> None:
+    assert session_cookie(await admin.get("/console")) is None
     await travel(HOUR)
 
     page = await admin.get("/console")
 
-    fresh = given(page)
+    fresh = session_cookie(page)
     assert page.status_code == 200
     assert fresh
     assert fresh != admin.token
-    assert (await look(web, fresh)).status_code == 200
-    assert (await admin.get("/console")).status_code == 200  # what was under way still comes in
+    assert (await get_page(web, fresh)).status_code == 200
+    assert (await admin.get("/console")).status_code == 200  # the previous cookie works for a short time
     await travel(2 * MINUTE)
-    assert (await look(web, fresh)).status_code == 200
+    assert (await get_page(web, fresh)).status_code == 200
     assert (await admin.get("/console")).headers["location"] == "/console/login"
-    assert (await look(web, fresh)).status_code == 303, "two browsers had it"
+    assert (await get_page(web, fresh)).status_code == 303, "two browsers had it"
 
 
-async def test_the_sign_in_page_turns_the_cookie_of_whoever_is_in(
+async def test_the_sign_in_page_rotates_the_cookie_of_a_signed_in_operator(
     admin: Signed, web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     await travel(HOUR)
 
-    fresh = given(await admin.get("/console/login"))
+    fresh = session_cookie(await admin.get("/console/login"))
 
     assert fresh
     await travel(2 * MINUTE)
-    assert (await look(web, fresh)).status_code == 200
+    assert (await get_page(web, fresh)).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/console/nowhere-at-all", "/console/services/nobody", "/console/you", "/console"])
-async def test_windows_that_ask_at_once_all_get_in_and_end_up_with_one_cookie(
+async def test_concurrent_requests_rotate_the_cookie_once(
     admin: Signed, web: httpx2.AsyncClient, travel: Travel, path: str
 ) -> None:
     await travel(HOUR)
 
-    answers = await asyncio.gather(*(admin.get(path if n % 2 else "/console/you") for n in range(12)))
+    responses = await asyncio.gather(*(admin.get(path if n % 2 else "/console/you") for n in range(12)))
 
-    assert not [each for each in answers if each.status_code == 303]
-    fresh = {token for each in answers if (token := given(each))}
+    assert not [response for response in responses if response.status_code == 303]
+    fresh = {token for response in responses if (token := session_cookie(response))}
     assert len(fresh) == 1
-    assert (await look(web, *fresh)).status_code == 200
+    assert (await get_page(web, *fresh)).status_code == 200
 
 
-async def test_a_form_sent_while_the_cookie_turns_is_taken(
+async def test_a_form_sent_during_a_rotation_is_accepted(
     admin: Signed, web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     await travel(HOUR)
@@ -127,33 +127,33 @@ async def test_a_form_sent_while_the_cookie_turns_is_taken(
     assert "pbs_" in added.text
 
 
-async def test_a_page_that_looks_again_by_itself_turns_nothing_and_keeps_nobody_in(
+async def test_automatic_refreshes_neither_rotate_the_cookie_nor_extend_the_session(
     admin: Signed, web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     for _ in range(2):
         await travel(59 * MINUTE)
-        again = await look(web, admin.token, "/console", **{"x-refresh": "again"})
-        assert (again.status_code, given(again)) == (200, None)
+        again = await get_page(web, admin.token, "/console", **{"x-refresh": "again"})
+        assert (again.status_code, session_cookie(again)) == (200, None)
 
     await travel(3 * MINUTE)
 
-    assert (await look(web, admin.token, "/console", **{"x-refresh": "again"})).status_code == 303
+    assert (await get_page(web, admin.token, "/console", **{"x-refresh": "again"})).status_code == 303
 
 
-async def test_a_stream_goes_on_when_the_cookie_turns_and_ends_with_its_session(
+async def test_a_stream_survives_a_rotation_and_ends_with_its_session(
     hub: Hub, admin: Signed, web: httpx2.AsyncClient, travel: Travel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "REFRESHES_PER_ACCESS_CHECK", 1)
     headers = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"}
     async with web.stream("GET", "/console/live", headers=headers) as stream, asyncio.timeout(30):
         lines = stream.aiter_lines()
-        await heard(lines)
+        await next_refresh(lines)
         await travel(HOUR)
-        fresh = given(await admin.get("/console"))
+        fresh = session_cookie(await admin.get("/console"))
         assert fresh
         await travel(5 * MINUTE)
-        await heard(lines)
-        await heard(lines)
+        await next_refresh(lines)
+        await next_refresh(lines)
 
         await web.post(
             "/console/logout",
@@ -163,81 +163,83 @@ async def test_a_stream_goes_on_when_the_cookie_turns_and_ends_with_its_session(
         assert [line async for line in lines if line == "event: refresh"][2:] == []
 
 
-async def test_a_stream_goes_on_while_the_database_is_away(
+async def test_a_stream_survives_a_database_outage(
     hub: Hub, admin: Signed, web: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "REFRESHES_PER_ACCESS_CHECK", 1)
     headers = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"}
     async with web.stream("GET", "/console/live", headers=headers) as stream, asyncio.timeout(30):
         lines = stream.aiter_lines()
-        await heard(lines)
+        await next_refresh(lines)
         await hub.db.close()
-        await heard(lines)
-        await heard(lines)
+        await next_refresh(lines)
+        await next_refresh(lines)
         await hub.db.open()
-        await heard(lines)
+        await next_refresh(lines)
 
 
-async def heard(lines: AsyncIterator[str]) -> None:
+async def next_refresh(lines: AsyncIterator[str]) -> None:
     async for line in lines:
         if line == "event: refresh":
             return
     pytest.fail("the stream ended")
 
 
-async def test_signing_in_takes_no_token_from_the_browser(hub: Hub, web: httpx2.AsyncClient) -> None:
+async def test_signing_in_ignores_a_planted_session_cookie(hub: Hub, web: httpx2.AsyncClient) -> None:
     async with hub.transaction() as tx:
         await ensure_first_operator(tx, PASSWORD)
-    chosen = "chosen-by-somebody-else"
+    planted = "chosen-by-somebody-else"
 
-    answer = await try_in(web, "admin", PASSWORD, f"{OPERATOR_COOKIE}={chosen}")
+    response = await submit_sign_in(web, "admin", PASSWORD, f"{OPERATOR_COOKIE}={planted}")
 
-    token = given(answer)
-    assert answer.status_code == 303
+    token = session_cookie(response)
+    assert response.status_code == 303
     assert token
-    assert token != chosen
-    assert (await look(web, chosen)).status_code == 303
-    assert (await look(web, token)).status_code == 200
+    assert token != planted
+    assert (await get_page(web, planted)).status_code == 303
+    assert (await get_page(web, token)).status_code == 200
 
 
-async def test_signing_in_and_out_and_failing_to_is_written_down(hub: Hub, web: httpx2.AsyncClient) -> None:
+async def test_signing_in_and_out_and_failures_are_audited(hub: Hub, web: httpx2.AsyncClient) -> None:
     async with hub.transaction() as tx:
         await add_operator(tx, "Mina", PASSWORD, Role.ADMIN)
 
-    await try_in(web, "mina", "wrong horse")
-    await try_in(web, "nobody", "wrong horse")
-    await try_in(web, HOSTILE + "\x1b[31m\n", "wrong horse")
-    entered = given(await try_in(web, "mina", PASSWORD))
-    assert entered
+    await submit_sign_in(web, "mina", "wrong horse")
+    await submit_sign_in(web, "nobody", "wrong horse")
+    await submit_sign_in(web, HOSTILE + "\x1b[31m\n", "wrong horse")
+    token_in_use = session_cookie(await submit_sign_in(web, "mina", PASSWORD))
+    assert token_in_use
     async with hub.autocommit() as tx:
-        session = await find_operator_session(tx, entered)
+        session = await find_operator_session(tx, token_in_use)
     assert session is not None
     await web.post(
-        "/console/logout", data={"csrf_token": session.csrf.hex()}, headers={"cookie": f"{OPERATOR_COOKIE}={entered}"}
+        "/console/logout",
+        data={"csrf_token": session.csrf.hex()},
+        headers={"cookie": f"{OPERATOR_COOKIE}={token_in_use}"},
     )
 
     failed = "operator.sign_in_failed"
-    assert [(each.actor, each.action, each.subject) for each in await noted(hub)] == [
+    assert [(entry.actor, entry.action, entry.subject) for entry in await list_session_entries(hub)] == [
         ("nobody", failed, "Mina"),
-        ("nobody", failed, "unknown"),  # what was typed there may have been a password
+        ("nobody", failed, "unknown"),  # the name field may contain a password
         ("nobody", failed, "unknown"),
         ("operator:Mina", "operator.signed_in", "Mina"),
         ("operator:Mina", "operator.signed_out", "Mina"),
     ]
-    assert {each.client_ip for each in await noted(hub)} == {"127.0.0.1"}
+    assert {entry.client_ip for entry in await list_session_entries(hub)} == {"127.0.0.1"}
     async with hub.autocommit() as tx:
         assert "horse" not in await tx.value(LOG), "a password was written down"
 
 
-async def test_what_fails_is_written_down_no_more_often_than_it_may_be_tried(hub: Hub, web: httpx2.AsyncClient) -> None:
+async def test_failed_sign_ins_are_audited_within_the_rate_limit(hub: Hub, web: httpx2.AsyncClient) -> None:
     for _ in range(SIGN_INS_PER_ADDRESS.count + 5):
-        await try_in(web, "nobody", "wrong horse")
+        await submit_sign_in(web, "nobody", "wrong horse")
 
-    assert len(await noted(hub)) == SIGN_INS_PER_ADDRESS.count
+    assert len(await list_session_entries(hub)) == SIGN_INS_PER_ADDRESS.count
     assert SIGN_INS_PER_ADDRESS.count < SIGN_IN_FAILURE_RECORDS.count
 
 
-async def test_nobody_holds_a_connection_while_passwords_are_compared(
+async def test_no_connection_is_held_while_passwords_are_verified(
     database_urls: DatabaseUrls, settings: Settings
 ) -> None:
     one = settings.model_copy(update={"database_pool_size": 1})
@@ -249,11 +251,13 @@ async def test_nobody_holds_a_connection_while_passwords_are_compared(
     ):
         async with hub.transaction() as tx:
             await ensure_first_operator(tx, PASSWORD)
-        trying = asyncio.gather(*(try_in(web, "admin", "wrong horse") for _ in range(SIGN_INS_PER_ADDRESS.count)))
-        asked = 0
+        trying = asyncio.gather(
+            *(submit_sign_in(web, "admin", "wrong horse") for _ in range(SIGN_INS_PER_ADDRESS.count))
+        )
+        queries = 0
         while not trying.done():
             async with hub.autocommit() as tx:
-                asked += await tx.value(ONE)
+                queries += await tx.value(ONE)
 
-    assert {each.status_code for each in trying.result()} == {401}
-    assert asked > 3 * SIGN_INS_PER_ADDRESS.count
+    assert {response.status_code for response in trying.result()} == {401}
+    assert queries > 3 * SIGN_INS_PER_ADDRESS.count

@@ -1,4 +1,4 @@
-"""Services in the console: who there is, secrets that are shown once, tokens and subscriptions that end or rest."""
+"""Services: secrets shown once, token families and subscriptions."""
 
 import asyncio
 import logging
@@ -31,8 +31,8 @@ URL = "https://hooks.example.org/T0/B0/a-secret-of-somebody"
 NOBODY = "00000000-0000-0000-0000-000000000000"
 Travel = Callable[[timedelta], Awaitable[None]]
 
-DEEDS, FAIL, MANY = parse_queries("""
--- name: deeds
+ENTRIES, FAIL, MANY = parse_queries("""
+-- name: entries
 select action from pabal.audit_log where actor = 'operator:the-admin' and action not like 'operator.%' order by id
 -- name: fail
 update pabal.subscriptions set failures = :failures, open_until = pabal.now() + :rest::interval where id = :id
@@ -42,12 +42,12 @@ select 'shop', pabal.now() + interval '1 day' + make_interval(secs => n) from ge
 """)
 
 
-async def deeds(hub: Hub) -> list[str]:
+async def list_audit_entries(hub: Hub) -> list[str]:
     async with hub.autocommit() as tx:
-        return await tx.column(DEEDS)
+        return await tx.column(ENTRIES)
 
 
-async def comes_in(hub: Hub, secret: str, name: str = "shop") -> bool:
+async def can_sign_in(hub: Hub, secret: str, name: str = "shop") -> bool:
     try:
         async with hub.autocommit() as tx:
             await authenticate_client(tx, name, secret, Actor(name, "192.0.2.1"))
@@ -56,22 +56,22 @@ async def comes_in(hub: Hub, secret: str, name: str = "shop") -> bool:
     return True
 
 
-async def newest(hub: Hub, name: str = "shop") -> str:
+async def newest_secret(hub: Hub, name: str = "shop") -> str:
     async with hub.autocommit() as tx:
         return str((await list_live_secrets(tx, name))[0].id)
 
 
-async def live(hub: Hub, name: str = "shop") -> int:
+async def live_families(hub: Hub, name: str = "shop") -> int:
     async with hub.autocommit() as tx:
         return await count_live_families(tx, name)
 
 
-async def test_the_list_says_what_each_may_and_when_it_last_came(hub: Hub, admin: Signed, viewer: Signed) -> None:
+async def test_the_list_shows_permissions_and_last_use(hub: Hub, admin: Signed, viewer: Signed) -> None:
     await signed_in(hub, await added(hub, permissions=("read", "events:publish")))
     await added(hub, "quiet", permissions=("hub:admin",))
 
     async with hub.autocommit() as tx:
-        every = {each.name: each for each in await list_service_summaries(tx)}
+        every = {service_summary.name: service_summary for service_summary in await list_service_summaries(tx)}
     page = await viewer.get("/console/services")
 
     assert (every["shop"].live_secret_count, every["shop"].live_family_count, every["quiet"].live_family_count) == (
@@ -86,10 +86,10 @@ async def test_the_list_says_what_each_may_and_when_it_last_came(hub: Hub, admin
     assert "never" in page.text
     assert 'name="permission"' not in page.text
     form = (await admin.get("/console/services")).text
-    assert [each for each in Permission if f'name="permission" value="{each}"' not in form] == []
+    assert [permission for permission in Permission if f'name="permission" value="{permission}"' not in form] == []
 
 
-async def test_services_are_listed_page_by_page_and_families_are_counted_so_far(hub: Hub, admin: Signed) -> None:
+async def test_services_are_paginated_and_token_families_counted_up_to_a_limit(hub: Hub, admin: Signed) -> None:
     for n in range(52):
         await added(hub, f"service_{n:02}")
     first = await admin.get("/console/services")
@@ -118,28 +118,28 @@ async def test_the_secret_of_a_new_service_works_and_is_shown_once(
     caplog.set_level(logging.DEBUG)
     form: dict[str, Any] = {"name": "shop", "description": "sells", "permission": ["events:read", "events:publish"]}
 
-    answer = await admin.post("/console/services", **form)
-    [secret] = set(SECRET.findall(answer.text))
+    response = await admin.post("/console/services", **form)
+    [secret] = set(SECRET.findall(response.text))
     again = await admin.post("/console/services", **form)
-    rotated = await admin.post("/console/services/shop/rotate", overlap="7d", newest=await newest(hub))
+    rotated = await admin.post("/console/services/shop/rotate", overlap="7d", newest=await newest_secret(hub))
     [second] = set(SECRET.findall(rotated.text))
 
-    assert answer.status_code == 200
-    assert answer.headers["cache-control"] == "no-store"
-    assert answer.text.count(secret) == 1
+    assert response.status_code == 200
+    assert response.headers["cache-control"] == "no-store"
+    assert response.text.count(secret) == 1
     assert (again.status_code, SECRET.findall(again.text)) == (409, [])
     assert "service shop already exists" in again.text
-    assert await comes_in(hub, secret)
-    assert await comes_in(hub, second)
+    assert await can_sign_in(hub, secret)
+    assert await can_sign_in(hub, second)
     pages = [await admin.get(path) for path in ("/console/services", "/console/services/shop", "/console/audit")]
     shown = capsys.readouterr()
-    told = [*(page.text for page in pages), shown.out, shown.err, *(f"{r.__dict__}" for r in caplog.records)]
-    told += [str(each.headers.raw) for each in (answer, again, rotated, *pages)]
-    told += [(await dumped(database_urls)).decode()]
+    texts = [*(page.text for page in pages), shown.out, shown.err, *(f"{r.__dict__}" for r in caplog.records)]
+    texts += [str(reply.headers.raw) for reply in (response, again, rotated, *pages)]
+    texts += [(await dumped(database_urls)).decode()]
     assert "request answered" in shown.out + shown.err
-    for each in (secret, second):
-        assert not [text for text in told if each.removeprefix("pbs_") in text]
-    assert await deeds(hub) == ["service.added", "service.secret_rotated", "service.secret_rotated"]
+    for value in (secret, second):
+        assert not [text for text in texts if value.removeprefix("pbs_") in text]
+    assert await list_audit_entries(hub) == ["service.added", "service.secret_rotated", "service.secret_rotated"]
 
 
 @pytest.mark.parametrize(
@@ -152,88 +152,88 @@ async def test_the_secret_of_a_new_service_works_and_is_shown_once(
         ({"name": "shop", "permission": "events:read", "description": "x" * 501}, "description: must be one line"),
     ],
 )
-async def test_what_is_wrong_with_a_new_service_is_said_beside_the_form(
+async def test_an_invalid_service_shows_the_form_with_its_error(
     hub: Hub, admin: Signed, form: dict[str, str], says: str
 ) -> None:
-    answer = await admin.post("/console/services", **form)
+    response = await admin.post("/console/services", **form)
 
-    assert answer.status_code == 400
-    assert says in answer.text
-    assert f'name="name" value="{form["name"]}"' in answer.text
-    assert await deeds(hub) == []
+    assert response.status_code == 400
+    assert says in response.text
+    assert f'name="name" value="{form["name"]}"' in response.text
+    assert await list_audit_entries(hub) == []
 
 
-async def test_two_who_rotate_at_once_make_one_new_secret(hub: Hub, admin: Signed) -> None:
+async def test_two_concurrent_rotations_create_one_secret(hub: Hub, admin: Signed) -> None:
     await added(hub)
-    form = {"overlap": "7d", "newest": await newest(hub)}
+    form = {"overlap": "7d", "newest": await newest_secret(hub)}
 
-    answers = await asyncio.gather(*(admin.post("/console/services/shop/rotate", **form) for _ in range(6)))
+    responses = await asyncio.gather(*(admin.post("/console/services/shop/rotate", **form) for _ in range(6)))
 
-    shown = [secret for answer in answers for secret in {*SECRET.findall(answer.text)}]
+    shown = [secret for response in responses for secret in {*SECRET.findall(response.text)}]
     assert len(shown) == 1
-    assert sorted(answer.status_code for answer in answers) == [200] + [303] * 5
-    assert await comes_in(hub, shown[0])
-    assert await deeds(hub) == ["service.secret_rotated"]
+    assert sorted(response.status_code for response in responses) == [200] + [303] * 5
+    assert await can_sign_in(hub, shown[0])
+    assert await list_audit_entries(hub) == ["service.secret_rotated"]
 
 
-async def test_the_overlap_is_as_chosen_and_ending_secrets_at_once_asks_first(
+async def test_the_overlap_is_selectable_and_immediate_revocation_requires_confirmation(
     hub: Hub, admin: Signed, travel: Travel
 ) -> None:
     first = await added(hub)
-    rotated = await admin.post("/console/services/shop/rotate", overlap="1h", newest=await newest(hub))
+    rotated = await admin.post("/console/services/shop/rotate", overlap="1h", newest=await newest_secret(hub))
     [second] = {*SECRET.findall(rotated.text)}
     await travel(timedelta(minutes=59))
-    form = {"overlap": "0", "newest": await newest(hub)}
-    asked = await admin.post("/console/services/shop/rotate", **form)
-    assert "2 active secrets are revoked immediately." in asked.text
-    assert await comes_in(hub, first)
+    form = {"overlap": "0", "newest": await newest_secret(hub)}
+    confirmation = await admin.post("/console/services/shop/rotate", **form)
+    assert "2 active secrets are revoked immediately." in confirmation.text
+    assert await can_sign_in(hub, first)
     await travel(timedelta(minutes=1))
-    assert not await comes_in(hub, first)
+    assert not await can_sign_in(hub, first)
 
-    assert await comes_in(hub, second)
-    done = await admin.post("/console/services/shop/rotate", **form, count=2)  # they are one by now, and it ends
+    assert await can_sign_in(hub, second)
+    done = await admin.post("/console/services/shop/rotate", **form, count=2)  # one secret is left and is revoked
     [third] = {*SECRET.findall(done.text)}
-    assert not await comes_in(hub, second)
-    assert await comes_in(hub, third)
-    wrong = await admin.post("/console/services/shop/rotate", overlap="-1d", newest=await newest(hub))
+    assert not await can_sign_in(hub, second)
+    assert await can_sign_in(hub, third)
+    wrong = await admin.post("/console/services/shop/rotate", overlap="-1d", newest=await newest_secret(hub))
     assert wrong.status_code == 400
 
 
-async def test_a_service_is_kept_out_and_let_in_again(hub: Hub, admin: Signed) -> None:
+async def test_a_service_is_disabled_and_enabled(hub: Hub, admin: Signed) -> None:
     secret = await added(hub)
     await signed_in(hub, secret)
 
-    asked = await admin.post("/console/services/shop/disable")
-    assert "will be disabled. Its secrets and" in asked.text
-    assert "1 active token are rejected" in asked.text
-    assert await comes_in(hub, secret)
-    await signed_in(hub, secret)  # whoever has the secret cannot keep it from being done by coming in once more
+    confirmation = await admin.post("/console/services/shop/disable")
+    assert "will be disabled. Its secrets and" in confirmation.text
+    assert "1 active token are rejected" in confirmation.text
+    assert await can_sign_in(hub, secret)
+    await signed_in(hub, secret)  # a new sign-in must not block the action
     assert (await admin.post("/console/services/shop/disable", count=1)).status_code == 303
-    assert not await comes_in(hub, secret)
+    assert not await can_sign_in(hub, secret)
     assert "Disabled" in (await admin.get("/console/services/shop")).text
     assert (await admin.post("/console/services/shop/enable")).status_code == 303
-    assert await comes_in(hub, secret)
-    assert await deeds(hub) == ["service.disabled", "service.enabled"]
+    assert await can_sign_in(hub, secret)
+    assert await list_audit_entries(hub) == ["service.disabled", "service.enabled"]
 
 
-async def test_the_hub_cannot_be_kept_out(hub: Hub, admin: Signed) -> None:
-    answer = await admin.post("/console/services/hub/disable", count=0)
+async def test_the_hub_service_cannot_be_disabled(hub: Hub, admin: Signed) -> None:
+    response = await admin.post("/console/services/hub/disable", count=0)
 
-    assert answer.status_code == 409
-    assert "own service cannot be disabled" in answer.text
+    assert response.status_code == 409
+    assert "own service cannot be disabled" in response.text
     assert "/disable" not in (await admin.get("/console/services/hub")).text
 
 
-async def test_nobody_gets_a_secret_to_speak_in_the_name_of_the_hub(hub: Hub, admin: Signed) -> None:
-    answer = await admin.post("/console/services/hub/rotate", overlap="7d", newest="none")
+async def test_the_hub_service_gets_no_secret(hub: Hub, admin: Signed) -> None:
+    response = await admin.post("/console/services/hub/rotate", overlap="7d", newest="none")
 
-    assert answer.status_code == 409
-    assert "own service has no secret" in answer.text
-    assert not SECRET.findall(answer.text)
+    assert response.status_code == 409
+    assert "own service has no secret" in response.text
+    assert not SECRET.findall(response.text)
     assert "/rotate" not in (await admin.get("/console/services/hub")).text
 
 
-async def test_one_family_ends_or_all_of_them_after_the_exact_number(hub: Hub, admin: Signed) -> None:
+async def test_one_token_family_is_revoked_or_all_with_the_exact_count(hub: Hub, admin: Signed) -> None:
     secret = await added(hub)
     pairs = [await signed_in(hub, secret) for _ in range(4)]
     await refreshed(hub, pairs[0].refresh_token)
@@ -243,21 +243,21 @@ async def test_one_family_ends_or_all_of_them_after_the_exact_number(hub: Hub, a
 
     one = f"/console/services/shop/families/{pairs[0].family_id}/revoke"
     assert "1 token of “shop” will be revoked." in (await admin.post(one)).text
-    assert await live(hub) == 4
+    assert await live_families(hub) == 4
     assert (await admin.post(one, count=1)).status_code == 303
     assert (await admin.post(one, count=1)).status_code == 404
-    assert await live(hub) == 3
+    assert await live_families(hub) == 3
 
     every = "/console/services/shop/revoke"
     assert "3 tokens of “shop” will be revoked." in (await admin.post(every)).text
     late = await signed_in(hub, secret)
     assert (await admin.post(every, count=3)).status_code == 303, "another one came meanwhile, and ends too"
-    assert await live(hub) == 0
+    assert await live_families(hub) == 0
     assert not await is_good(hub, late.access_token)
-    assert await deeds(hub) == ["token.revoked"] * 5
+    assert await list_audit_entries(hub) == ["token.revoked"] * 5
 
 
-async def test_families_are_listed_page_by_page(hub: Hub, admin: Signed) -> None:
+async def test_token_families_are_paginated(hub: Hub, admin: Signed) -> None:
     await added(hub)
     async with hub.autocommit() as tx:
         await tx.run(MANY, count=45)
@@ -272,7 +272,7 @@ async def test_families_are_listed_page_by_page(hub: Hub, admin: Signed) -> None
     assert len(ids) == len({*ids}) == 45
 
 
-async def test_a_subscription_says_how_it_stands_and_rests_when_told(hub: Hub, admin: Signed) -> None:
+async def test_a_subscription_shows_its_state_and_can_be_paused(hub: Hub, admin: Signed) -> None:
     await added(hub)
     await added(hub, "mail")
     push, _ = await subscribe(hub, "shop", "order.*", url=URL)
@@ -304,10 +304,10 @@ async def test_a_subscription_says_how_it_stands_and_rests_when_told(hub: Hub, a
     assert (await admin.post(elsewhere)).status_code == 404
     assert (await seen(hub, push)).disabled_at is not None
     assert (await admin.post(f"/console/services/shop/subscriptions/{pull.id}/pause")).status_code == 409
-    assert await deeds(hub) == ["subscription.paused", "subscription.resumed"]
+    assert await list_audit_entries(hub) == ["subscription.paused", "subscription.resumed"]
 
 
-async def test_a_viewer_sees_the_host_of_an_address_and_no_button(hub: Hub, viewer: Signed) -> None:
+async def test_a_viewer_sees_only_the_host_of_a_url_and_no_buttons(hub: Hub, viewer: Signed) -> None:
     await signed_in(hub, await added(hub))
     await subscribe(hub, "shop", "order.*", url=URL)
 
@@ -325,23 +325,29 @@ async def test_a_viewer_sees_the_host_of_an_address_and_no_button(hub: Hub, view
         *("/shop/subscriptions/{s}/pause", "/shop/subscriptions/{s}/resume"),
     ],
 )
-async def test_a_viewer_and_a_form_of_somebody_else_change_nothing(
+async def test_viewers_and_forged_forms_change_nothing(
     hub: Hub, database_urls: DatabaseUrls, admin: Signed, viewer: Signed, path: str
 ) -> None:
     pair = await signed_in(hub, await added(hub))
     push, _ = await subscribe(hub, "shop", "order.*", url=URL)
-    where = f"/console/services{path}".format(f=pair.family_id, s=push.id)
-    form = {"name": "more", "permission": "events:read", "count": "1", "overlap": "0", "newest": await newest(hub)}
+    url = f"/console/services{path}".format(f=pair.family_id, s=push.id)
+    form = {
+        "name": "more",
+        "permission": "events:read",
+        "count": "1",
+        "overlap": "0",
+        "newest": await newest_secret(hub),
+    }
     before = await dumped(database_urls)
 
-    answers = [await viewer.post(where, **form), await admin.post(where, **form | {"csrf_token": "0" * 64})]
+    responses = [await viewer.post(url, **form), await admin.post(url, **form | {"csrf_token": "0" * 64})]
 
-    assert [answer.status_code for answer in answers] == [403, 403]
+    assert [response.status_code for response in responses] == [403, 403]
     assert without_keys(await dumped(database_urls)) == without_keys(before)
 
 
 def without_keys(dump: bytes) -> bytes:
-    """A dump without the line that is another in each: pg_dump's own key."""
+    """Remove the random key that pg_dump writes into every dump."""
     return re.sub(rb"\\(un)?restrict \w+", b"", dump)
 
 
@@ -349,12 +355,12 @@ def without_keys(dump: bytes) -> bytes:
     "path",
     ["nobody", "..%2faudit", "shop/families/" + NOBODY + "/revoke", "shop/subscriptions/" + NOBODY + "/pause"],
 )
-async def test_what_is_not_there_is_not_found(hub: Hub, admin: Signed, path: str) -> None:
+async def test_a_missing_service_is_not_found(hub: Hub, admin: Signed, path: str) -> None:
     await added(hub)
 
-    looked, done = await admin.get(f"/console/services/{path}"), await admin.post(f"/console/services/{path}", count=1)
+    page, done = await admin.get(f"/console/services/{path}"), await admin.post(f"/console/services/{path}", count=1)
 
-    assert looked.status_code in {404, 405}
+    assert page.status_code in {404, 405}
     assert done.status_code in {404, 405}
 
 
@@ -362,13 +368,13 @@ async def test_a_family_of_another_service_is_not_found(hub: Hub, admin: Signed)
     pair = await signed_in(hub, await added(hub))
     await added(hub, "mail")
 
-    answer = await admin.post(f"/console/services/mail/families/{pair.family_id}/revoke", count=1)
+    response = await admin.post(f"/console/services/mail/families/{pair.family_id}/revoke", count=1)
 
-    assert answer.status_code == 404
-    assert await live(hub) == 1
+    assert response.status_code == 404
+    assert await live_families(hub) == 1
 
 
-async def test_hostile_words_stay_words(hub: Hub, admin: Signed) -> None:
+async def test_hostile_values_are_escaped(hub: Hub, admin: Signed) -> None:
     async with hub.transaction() as tx:
         await add_service(tx, "shop", ["read"], Actor(HOSTILE), description=HOSTILE)
         draft = SubscriptionDraft("shop", ["order.*"], f"https://example.org/{HOSTILE}", HOSTILE)

@@ -1,4 +1,4 @@
-"""Services in a real browser: adding one, its secret, what rests and what ends."""
+"""Services in a real browser: adding one, secrets, subscriptions and token families."""
 
 import re
 
@@ -9,7 +9,7 @@ from pabal.db.queries import parse_queries
 from pabal.events.subscriptions import disable_subscription, pause_subscription
 from pabal.hub import Hub
 from pabal.tokens.services import add_service, list_live_secrets, rotate_service_secret, set_service_active
-from support.browser import NARROW, overflows, picture, too_faint, watched
+from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
 from support.operator import PASSWORD, enter
 from support.subscriptions import EVERYBODY, TESTER, subscribe
 from tokens.asking import added, refreshed, signed_in
@@ -23,8 +23,8 @@ update pabal.subscriptions set failures = 7, open_until = pabal.now() + interval
 """)
 
 
-async def fill(hub: Hub) -> None:
-    """A shop with everything a shop can have, and some others."""
+async def create_services(hub: Hub) -> None:
+    """Create a service with secrets, tokens and subscriptions, and some others."""
     secret = await added(hub, "shop", ("write", "tokens:introspect"))
     pairs = [await signed_in(hub, secret) for _ in range(3)]
     await refreshed(hub, pairs[0].refresh_token)
@@ -42,7 +42,7 @@ async def fill(hub: Hub) -> None:
         await set_service_active(tx, "billing", TESTER, active=False)
 
 
-async def test_with_the_keyboard_a_service_is_added_and_its_secret_shown_once(hub: Hub, page: Page) -> None:
+async def test_adding_a_service_with_the_keyboard_shows_its_secret_once(hub: Hub, page: Page) -> None:
     await enter(page)
     await page.keyboard.press("g")
     await page.keyboard.press("s")
@@ -60,7 +60,7 @@ async def test_with_the_keyboard_a_service_is_added_and_its_secret_shown_once(hu
     await expect(page.get_by_role("heading", level=1)).to_have_text("New secret")
     secret = await page.locator(".secret").inner_text()
     assert re.fullmatch(r"pbs_[\w-]{43}", secret)
-    await picture(page, "services-secret")
+    await save_screenshot(page, "services-secret")
     await page.get_by_role("link", name="I have saved it").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("shop")
     assert secret not in await page.content()
@@ -77,7 +77,7 @@ async def test_with_the_keyboard_a_service_is_added_and_its_secret_shown_once(hu
         assert len(await list_live_secrets(tx, "shop")) == 2
 
 
-async def test_families_and_subscriptions_live_on_the_page(hub: Hub, page: Page) -> None:
+async def test_token_families_and_subscriptions_update_on_the_page(hub: Hub, page: Page) -> None:
     secret = await added(hub)
     push, _ = await subscribe(hub, "shop", "order.*", url=URL)
     await enter(page)
@@ -101,29 +101,29 @@ async def test_families_and_subscriptions_live_on_the_page(hub: Hub, page: Page)
 
 
 @pytest.mark.parametrize(("scheme", "locale"), [("dark", "ko-KR"), ("light", "en-GB")])
-async def test_on_a_phone_and_wide_nothing_overflows_or_fades(
+async def test_the_layout_fits_and_is_readable_on_phone_and_desktop(
     hub: Hub, chromium: Browser, address: str, scheme: str, locale: str
 ) -> None:
     context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
-    async with watched(context) as page:
+    async with open_checked_page(context) as page:
         await page.goto("/console/login")
         await page.locator("input[name=password]").fill(PASSWORD)
         await page.keyboard.press("Enter")
         await page.wait_for_url(re.compile("/console$"))
         await page.goto("/console/services/hub")
-        await picture(page, f"service-empty-phone-{scheme}")
-        assert not await overflows(page)
-        await fill(hub)
+        await save_screenshot(page, f"service-empty-phone-{scheme}")
+        assert not await find_overflows(page)
+        await create_services(hub)
         for name, path in (("services", "/console/services"), ("service", "/console/services/shop")):
             await page.goto(path)
-            assert not await overflows(page), path
-            assert await too_faint(page) == []
-            await picture(page, f"{name}-phone-{scheme}")
+            assert not await find_overflows(page), path
+            assert await find_low_contrast(page) == []
+            await save_screenshot(page, f"{name}-phone-{scheme}")
             await page.set_viewport_size({"width": 1280, "height": 800})
-            assert not await overflows(page), path
-            await picture(page, f"{name}-wide-{scheme}")
+            assert not await find_overflows(page), path
+            await save_screenshot(page, f"{name}-wide-{scheme}")
             await page.set_viewport_size(NARROW)
         await page.get_by_role("button", name=re.compile("Revoke all|모두 폐기")).click()
-        await picture(page, f"service-confirm-{scheme}")
-        assert not await overflows(page)
+        await save_screenshot(page, f"service-confirm-{scheme}")
+        assert not await find_overflows(page)
     await context.close()

@@ -9,7 +9,15 @@ import pytest
 from playwright.async_api import Browser, Page, ViewportSize, expect
 
 from pabal.demo.bot import EchoBot
-from support.browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
+from support.browser import (
+    NARROW,
+    WIDE,
+    find_low_contrast,
+    find_overflows,
+    launch_browser,
+    open_checked_page,
+    save_screenshot,
+)
 from support.demo import RunningDemo
 from support.wait import until
 
@@ -45,7 +53,7 @@ KINDS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 async def chromium() -> AsyncGenerator[Browser]:
-    async with a_browser() as browser:
+    async with launch_browser() as browser:
         yield browser
 
 
@@ -57,7 +65,7 @@ async def opened(
     viewport: ViewportSize = WIDE,
 ) -> AsyncGenerator[Page]:
     context = await chromium.new_context(base_url=demo.page, locale=locale, viewport=viewport)
-    async with watched(context) as page:
+    async with open_checked_page(context) as page:
         await page.goto("/")
         yield page
     await context.close()
@@ -85,7 +93,7 @@ async def test_pairing_and_talking(chromium: Browser, demo: RunningDemo, bot: Ec
         await expect(log.get_by_role("article")).to_contain_text("Riders who handed a message on")
         await log.get_by_role("button", name="Well met").click()
         await expect(log).to_contain_text("Echo: Well met")
-        await picture(page, "talk-light-wide-en")
+        await save_screenshot(page, "talk-light-wide-en")
 
         await page.reload()
         await expect(log).to_contain_text("Echo: Well met")
@@ -100,7 +108,7 @@ async def test_the_page_shows_that_the_bot_is_busy(
         await expect(page.get_by_role("log")).to_contain_text("Connected!")
         await write(page, "slowly")
         await expect(page.locator(".typing")).to_contain_text("Hm …")
-        await picture(page, "thinking-light-wide-en")
+        await save_screenshot(page, "thinking-light-wide-en")
         await expect(page.get_by_role("log")).to_contain_text("Still working on it.")
         await expect(page.locator(".typing")).to_have_count(0)
 
@@ -137,7 +145,7 @@ async def test_the_page_in_korean(chromium: Browser, demo: RunningDemo, bot: Ech
         await expect(page.get_by_role("log")).to_contain_text("메아리: 안녕, 봇아")
         await page.get_by_role("button", name="카드").click()
         await expect(page.get_by_role("article")).to_contain_text("조선의 통신")
-        await picture(page, "talk-light-wide-ko")
+        await save_screenshot(page, "talk-light-wide-ko")
 
 
 @pytest.mark.parametrize("locale", ["en-GB", "ko-KR"])
@@ -147,7 +155,7 @@ async def test_nothing_is_too_wide_or_too_faint(
 ) -> None:
     async with opened(chromium, demo, locale, viewport) as page:
         await expect(page.get_by_role("button", name="/pair")).to_be_visible()
-        await picture(page, f"first-{locale[:2]}-{viewport['width']}")
+        await save_screenshot(page, f"first-{locale[:2]}-{viewport['width']}")
         me = await page.evaluate("sessionStorage.getItem('me')")
         chat = demo.kakao.chat(me)
         chat.add("mine", text=LONG)
@@ -160,14 +168,14 @@ async def test_nothing_is_too_wide_or_too_faint(
 
         for colours in ("light", "dark"):
             await page.emulate_media(color_scheme=colours)
-            assert not await overflows(page)
+            assert not await find_overflows(page)
             assert not await page.get_by_role("log").evaluate("log => log.scrollWidth > log.clientWidth")
-            assert await too_faint(page) == []
+            assert await find_low_contrast(page) == []
             name = f"{locale[:2]}-{colours}-{viewport['width']}"
             await page.get_by_role("log").evaluate("log => log.scrollTop = log.scrollHeight")
-            await picture(page, f"kinds-{name}")
+            await save_screenshot(page, f"kinds-{name}")
             await page.get_by_role("log").evaluate("log => log.scrollTop = 0")
-            await picture(page, f"kinds-top-{name}")
+            await save_screenshot(page, f"kinds-top-{name}")
 
 
 async def test_cards_are_shown_in_a_plain_form_and_nothing_in_them_runs(chromium: Browser, demo: RunningDemo) -> None:
@@ -190,7 +198,7 @@ async def test_cards_are_shown_in_a_plain_form_and_nothing_in_them_runs(chromium
 
 async def test_each_tab_is_a_user(chromium: Browser, demo: RunningDemo, bot: EchoBot) -> None:
     context = await chromium.new_context(base_url=demo.page, locale="en-GB")
-    async with watched(context) as first, watched(context) as second:
+    async with open_checked_page(context) as first, open_checked_page(context) as second:
         for page in (first, second):
             await page.goto("/")
             await page.get_by_role("button", name="/pair").click()

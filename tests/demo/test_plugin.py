@@ -98,5 +98,5 @@ async def test_events_are_parsed_across_chunk_boundaries(size: int) -> None:
 
 @pytest.mark.parametrize("language", ["ko", "en"])
 @pytest.mark.parametrize("text", ["hello", "카드", "CARD ", "slowly", "천천히", "x" * 2000])
-def test_every_reply_of_the_bot_keeps_kakaos_limits(text: str, language: str) -> None:
+def test_every_reply_of_the_bot_keeps_kakaos_limits(text: str, language: ChatLanguage) -> None:
     assert validate_skill_response(demo_response(text, language))

@@ -69,10 +69,14 @@ def test_every_message_has_a_korean_text(patterns: set[str]) -> None:
     assert sorted({pattern for pattern in patterns if LATIN.search(pattern)} - {*PATTERNS, *WORDS}) == []
 
 
+def is_error(node: ast.AST) -> bool:
+    return isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and ast.unparse(node.func) == "Invalid.of_field")
+
+
 def test_the_trace_modules_use_f_strings_only_for_errors() -> None:
     for name in ("events", "relay", "notifications"):
         tree = ast.parse((SOURCE / "trace" / f"{name}.py").read_text())
-        errors = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Raise) for part in ast.walk(node)}
+        errors = {id(part) for node in ast.walk(tree) if is_error(node) for part in ast.walk(node)}
         f_strings = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) and id(node) not in errors]
         assert [ast.unparse(node) for node in f_strings] == [], name
 

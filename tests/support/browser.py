@@ -1,4 +1,4 @@
-"""A real browser, and what a person would notice in it: complaints, pictures, what is too wide or too faint."""
+"""A real browser, with checks for errors, overflow and contrast."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from playwright.async_api import (
 )
 
 CHROMIUM = shutil.which("chromium")
-QUIET = (
+BROWSER_FLAGS = (
     "--no-sandbox",
     "--disable-dev-shm-usage",
     "--disable-background-networking",
@@ -29,61 +29,61 @@ QUIET = (
     "--disable-quic",
 )
 NARROW, WIDE = ViewportSize(width=375, height=740), ViewportSize(width=1280, height=800)
-BETWEEN = (ViewportSize(width=768, height=1024), ViewportSize(width=1024, height=768))
-"""A tablet, upright and on its side: a table that has room on a screen may have none here."""
+TABLET = (ViewportSize(width=768, height=1024), ViewportSize(width=1024, height=768))
+"""A tablet in portrait and landscape, where tables that fit a desktop may overflow."""
 
-expect.set_options(timeout=15_000)  # as long as everything else is waited for: five seconds are few on a busy machine
+expect.set_options(timeout=15_000)  # the default of 5 s is too short on a busy machine
 
 
 @asynccontextmanager
-async def a_browser() -> AsyncGenerator[Browser]:
+async def launch_browser() -> AsyncGenerator[Browser]:
     if CHROMIUM is None:
         assert not os.environ.get("CI"), "no chromium: run `make browser`"
         pytest.skip("*** BROWSER TESTS SKIPPED: no chromium (as root: make browser) ***")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=BROWSER_FLAGS)
         yield browser
         await browser.close()
 
 
 @asynccontextmanager
-async def watched(context: BrowserContext) -> AsyncGenerator[Page]:
-    """A new window. Whatever the browser complains about, a broken policy included, fails the test."""
-    complaints: list[str] = []
+async def open_checked_page(context: BrowserContext) -> AsyncGenerator[Page]:
+    """Open a page. Browser errors and warnings, CSP violations included, fail the test."""
+    errors: list[str] = []
 
-    def note(message: ConsoleMessage) -> None:
+    def record_message(message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
-            complaints.append(message.text)
+            errors.append(message.text)
 
-    def failed(request: Request) -> None:
-        if request.failure != "net::ERR_ABORTED":  # what the page itself gave up by going elsewhere
-            complaints.append(f"{request.url} failed: {request.failure}")
+    def record_failed_request(request: Request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # cancelled by a navigation
+            errors.append(f"{request.url} failed: {request.failure}")
 
     window = await context.new_page()
-    window.on("console", note)
-    window.on("pageerror", lambda error: complaints.append(str(error)))
-    window.on("requestfailed", failed)
+    window.on("console", record_message)
+    window.on("pageerror", lambda error: errors.append(str(error)))
+    window.on("requestfailed", record_failed_request)
     yield window
-    assert complaints == []
+    assert errors == []
 
 
-async def picture(page: Page, name: str) -> None:
-    """Keep a picture for whoever wants to look: SHOTS names the folder."""
+async def save_screenshot(page: Page, name: str) -> None:
+    """Save a screenshot in the folder that SHOTS names, if set."""
     if folder := os.environ.get("SHOTS"):
         await page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
-async def overflows(page: Page) -> list[str]:
-    """What is wider than it may be: the page than its screen, a table than the page, words than their cell or card."""
-    return await page.evaluate(WIDER)
+async def find_overflows(page: Page) -> list[str]:
+    """List what overflows: the page its screen, a table the page, or text its cell or card."""
+    return await page.evaluate(OVERFLOW_SCRIPT)
 
 
-async def too_faint(page: Page) -> list[str]:
-    """Every text whose contrast with its ground is below what WCAG asks for."""
-    return await page.evaluate(FAINT)
+async def find_low_contrast(page: Page) -> list[str]:
+    """List the texts whose contrast with their background is below WCAG AA."""
+    return await page.evaluate(CONTRAST_SCRIPT)
 
 
-WIDER = """() => {
+OVERFLOW_SCRIPT = """() => {
   const right = (e) => e.getBoundingClientRect().right;
   const screen = document.documentElement;
   const scrolls = (e) => e && (["auto", "scroll"].includes(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
@@ -103,7 +103,7 @@ WIDER = """() => {
   return wide;
 }"""
 
-FAINT = """() => {
+CONTRAST_SCRIPT = """() => {
   const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const light = (colour) => parts(colour).slice(0, 3)
     .map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)

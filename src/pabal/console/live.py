@@ -32,7 +32,7 @@ MAX_STREAMS = 8
 AccessCheck = Callable[[], Awaitable[bool]]
 
 
-class StreamCounts:
+class OpenStreamCounter:
     """Counts the open streams of each sign-in of one application."""
 
     def __init__(self) -> None:
@@ -55,7 +55,11 @@ class RefreshStream(EventStreamResponse):
     """A stream that counts against the limit of its sign-in while it is open. Beyond the limit the answer is 429."""
 
     def __init__(
-        self, open_streams: StreamCounts, session_key: str, events: AsyncGenerator[bytes], close: Callable[[], None]
+        self,
+        open_streams: OpenStreamCounter,
+        session_key: str,
+        events: AsyncGenerator[bytes],
+        close: Callable[[], None],
     ) -> None:
         super().__init__(events, close)
         self._open_streams = open_streams
@@ -99,11 +103,11 @@ def refresh_stream(
     return RefreshStream(open_streams_of(request), session_key, events, close)
 
 
-def open_streams_of(request: Request) -> StreamCounts:
+def open_streams_of(request: Request) -> OpenStreamCounter:
     """Return the stream counts of the application that serves the request."""
     state = request.app.state
     if not hasattr(state, "open_streams"):
-        state.open_streams = StreamCounts()
+        state.open_streams = OpenStreamCounter()
     return state.open_streams
 
 

@@ -40,7 +40,7 @@ KEYS = (
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_what_sounds_secret_is_covered(key: str) -> None:
+def test_keys_that_name_secrets_are_redacted(key: str) -> None:
     assert redact_payload({key: "open sesame", "deeper": [{key: 7}]}) == {
         key: REDACTED_TEXT,
         "deeper": [{key: REDACTED_TEXT}],
@@ -48,29 +48,29 @@ def test_what_sounds_secret_is_covered(key: str) -> None:
 
 
 def without_one_word() -> Iterator[tuple[str, str]]:
-    """The rules once for each word in them, with that word taken out."""
-    for found in re.finditer(r"(?<=[(|])\^?[a-z가-힣]+(?:_\?)?(?:[a-z]+)?(?=[|)]|$)|^pass", SECRET_KEY_PATTERN.pattern):
+    """Yield the redaction rules once per word, without that word."""
+    for match in re.finditer(r"(?<=[(|])\^?[a-z가-힣]+(?:_\?)?(?:[a-z]+)?(?=[|)]|$)|^pass", SECRET_KEY_PATTERN.pattern):
         yield (
-            found[0],
-            SECRET_KEY_PATTERN.pattern[: found.start()] + "never" + SECRET_KEY_PATTERN.pattern[found.end() :],
+            match[0],
+            SECRET_KEY_PATTERN.pattern[: match.start()] + "never" + SECRET_KEY_PATTERN.pattern[match.end() :],
         )
 
 
-def test_every_word_of_the_rules_is_there_for_a_key_above(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever is lost, one of the keys is shown."""
-    words = [*without_one_word()]
-    for word, pattern in words:
+def test_every_word_of_the_redaction_rules_matches_a_sample_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any one of the words, a sample key is shown."""
+    rules = [*without_one_word()]
+    for word, pattern in rules:
         monkeypatch.setattr("pabal.console.format.SECRET_KEY_PATTERN", re.compile(pattern, re.IGNORECASE))
         assert not all(map(is_secret_key, KEYS)), word
-    assert len(words) > 40
+    assert len(rules) > 40
 
 
 @pytest.mark.parametrize("key", ["order", "amount", "opinion", "author", "passenger", "shipping", "compass", "spinner"])
-def test_what_only_looks_like_it_is_shown(key: str) -> None:
+def test_keys_that_only_resemble_secrets_are_shown(key: str) -> None:
     assert not is_secret_key(key)
 
 
-def test_nothing_is_covered_that_is_not_there() -> None:
+def test_an_empty_value_is_not_redacted() -> None:
     assert redact_payload({"token": None, "items": ()}) == {"token": None, "items": []}
 
 
@@ -81,7 +81,7 @@ def nested(levels: int, leaf: Any) -> Any:
     return value
 
 
-def test_however_deep_a_payload_is_its_page_can_be_shown() -> None:
+def test_a_deeply_nested_payload_can_be_shown() -> None:
     shown = redacted_json({"top": 1, "deep": nested(900, "bottom")})
 
     assert '"top": 1' in shown
@@ -90,12 +90,12 @@ def test_however_deep_a_payload_is_its_page_can_be_shown() -> None:
     assert "bottom" in redacted_json(nested(60, "bottom"))
 
 
-def test_what_was_too_deep_to_be_read_is_not_shown_as_it_was_written() -> None:
+def test_a_payload_too_deep_to_redact_is_not_shown() -> None:
     assert redacted_json('{"password": "open sesame"}') == redacted_json("[1]") == f'"{TOO_DEEP_TEXT}"'
     assert redacted_json("a text") == '"a text"'
 
 
-def test_however_deep_an_answer_is_it_can_be_shown() -> None:
+def test_a_deeply_nested_reply_can_be_shown() -> None:
     outputs = [{"simpleText": {"text": "hello"}}, {"deep": nested(900, {"text": "never"})}]
 
     assert reply_texts({"version": "2.0", "template": {"outputs": outputs}}) == ["hello", "[deep]"]

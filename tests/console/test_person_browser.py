@@ -1,4 +1,4 @@
-"""The page of one person in a real browser: toasts as they come, switches, tabs that agree, a phone, the keyboard."""
+"""The page of a person in a real browser: live toasts, preferences, tabs in sync, phone, keyboard."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
@@ -10,7 +10,15 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 from pabal.hub import Hub
 from pabal.notifications.people.preferences import Preferences, load_preferences
 from pabal.notifications.toasts.inbox import ToastAction
-from support.browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
+from support.browser import (
+    NARROW,
+    WIDE,
+    find_low_contrast,
+    find_overflows,
+    launch_browser,
+    open_checked_page,
+    save_screenshot,
+)
 from support.inbox import MINA, NASTY, Inbox
 from support.server import serving
 from support.wait import until
@@ -26,40 +34,40 @@ async def address(hub: Hub) -> AsyncGenerator[str]:
         yield where
 
 
-async def wishes_of(hub: Hub, person: str = MINA) -> Preferences:
+async def preferences_of(hub: Hub, person: str = MINA) -> Preferences:
     async with hub.autocommit() as tx:
         return await load_preferences(tx, person)
 
 
 @pytest.fixture(scope="module")
 async def chromium() -> AsyncGenerator[Browser]:
-    async with a_browser() as browser:
+    async with launch_browser() as browser:
         yield browser
 
 
-async def somebodys(chromium: Browser, address: str, **how: Any) -> BrowserContext:
-    given: dict[str, Any] = {"base_url": address, "locale": "en-GB", "viewport": WIDE} | how
-    return await chromium.new_context(**given)
+async def new_context(chromium: Browser, address: str, **options: Any) -> BrowserContext:
+    context_options: dict[str, Any] = {"base_url": address, "locale": "en-GB", "viewport": WIDE} | options
+    return await chromium.new_context(**context_options)
 
 
 @pytest.fixture
 async def page(chromium: Browser, address: str) -> AsyncGenerator[Page]:
-    context = await somebodys(chromium, address)
-    async with watched(context) as window:
+    context = await new_context(chromium, address)
+    async with open_checked_page(context) as window:
         yield window
     await context.close()
 
 
-async def enter(page: Page, inbox: Inbox) -> None:
-    """Follow a link, and press the button it leads to."""
+async def open_person_page(page: Page, inbox: Inbox) -> None:
+    """Open a link and press its button."""
     await page.goto(f"/me?token={await inbox.token()}")
     await page.locator("button.main").click()
     await page.wait_for_url("**/me")
 
 
-async def test_the_link_opens_the_page_and_is_gone_from_the_address(page: Page, inbox: Inbox) -> None:
+async def test_the_link_opens_the_page_and_is_removed_from_the_url(page: Page, inbox: Inbox) -> None:
     await inbox.arrive(title="Payment received", body="Thank you.")
-    await enter(page, inbox)
+    await open_person_page(page, inbox)
 
     assert page.url.endswith("/me")
     await expect(page.get_by_role("heading", level=1)).to_have_text("My notifications")
@@ -67,8 +75,8 @@ async def test_the_link_opens_the_page_and_is_gone_from_the_address(page: Page, 
     await expect(page).to_have_title("(1) My notifications · Pabal")
 
 
-async def test_a_toast_comes_while_somebody_looks(page: Page, inbox: Inbox) -> None:
-    await enter(page, inbox)
+async def test_a_new_toast_appears_without_a_reload(page: Page, inbox: Inbox) -> None:
+    await open_person_page(page, inbox)
     await expect(page.get_by_text("No notifications yet.")).to_be_visible()
     toast = await inbox.arrive(title="It is here", body="while you looked")
 
@@ -76,22 +84,22 @@ async def test_a_toast_comes_while_somebody_looks(page: Page, inbox: Inbox) -> N
     await expect(page.locator(f"#inbox #toast-{toast}")).to_contain_text("while you looked")
     await expect(page).to_have_title("(1) My notifications · Pabal")
     await until(lambda: seen(inbox))
-    await picture(page, "me-live")
+    await save_screenshot(page, "me-live")
 
 
 async def seen(inbox: Inbox) -> bool:
     return all(toast.seen_at for toast in await inbox.listed())
 
 
-async def test_what_is_read_in_one_tab_is_read_in_the_other_and_on_the_phone(
+async def test_a_toast_read_in_one_tab_is_read_in_all_tabs_and_devices(
     chromium: Browser, address: str, inbox: Inbox
 ) -> None:
     await inbox.arrive(title="Everywhere")
-    here, phone = await somebodys(chromium, address), await somebodys(chromium, address, viewport=NARROW)
-    async with watched(here) as one, watched(here) as two, watched(phone) as three:
-        await enter(one, inbox)
+    here, phone = await new_context(chromium, address), await new_context(chromium, address, viewport=NARROW)
+    async with open_checked_page(here) as one, open_checked_page(here) as two, open_checked_page(phone) as three:
+        await open_person_page(one, inbox)
         await two.goto("/me")
-        await enter(three, inbox)
+        await open_person_page(three, inbox)
         for tab in (one, two, three):
             await expect(tab).to_have_title("(1) My notifications · Pabal")
 
@@ -107,17 +115,17 @@ async def test_what_is_read_in_one_tab_is_read_in_the_other_and_on_the_phone(
     await phone.close()
 
 
-async def test_what_came_while_the_hub_was_away_is_there_afterwards(
+async def test_toasts_sent_during_an_outage_appear_afterwards(
     chromium: Browser, hub: Hub, inbox: Inbox, address: str
 ) -> None:
-    context = await somebodys(chromium, address)
+    context = await new_context(chromium, address)
     page = await context.new_page()
-    await enter(page, inbox)
+    await open_person_page(page, inbox)
     await until(lambda: len(hub.toast_streams) == 1)
     await context.set_offline(True)
     hub.toast_streams.close_all()
     await expect(page.get_by_role("alert")).to_contain_text("Connection lost")
-    await picture(page, "me-away")
+    await save_screenshot(page, "me-away")
     await inbox.arrive(title="Meanwhile")
     await context.set_offline(False)
 
@@ -126,29 +134,31 @@ async def test_what_came_while_the_hub_was_away_is_there_afterwards(
     await context.close()
 
 
-async def test_a_switch_is_saved_as_it_is_turned(page: Page, inbox: Inbox, hub: Hub) -> None:
-    await enter(page, inbox)
+async def test_a_preference_is_saved_when_it_is_switched(page: Page, inbox: Inbox, hub: Hub) -> None:
+    await open_person_page(page, inbox)
     await expect(page.get_by_role("button", name="Save")).to_be_hidden()
 
     await page.get_by_role("switch", name="Payments").uncheck()
     await expect(page.locator("#saved")).to_have_text("Saved.")
     await page.get_by_role("switch", name="Advertising at night").check()
-    await until(lambda: agreed(hub))
+    await until(lambda: load_consent(hub))
 
-    assert not (await wishes_of(hub)).payment_notifications
+    assert not (await preferences_of(hub)).payment_notifications
     await page.reload()
     await expect(page.get_by_role("switch", name="Payments")).not_to_be_checked()
     await expect(page.get_by_role("switch", name="Advertising at night")).to_be_checked()
 
 
-async def agreed(hub: Hub) -> bool:
-    return (await wishes_of(hub)).night_consent_at is not None
+async def load_consent(hub: Hub) -> bool:
+    return (await preferences_of(hub)).night_consent_at is not None
 
 
-async def test_a_switch_that_could_not_be_saved_goes_back(chromium: Browser, address: str, inbox: Inbox) -> None:
-    context = await somebodys(chromium, address)
+async def test_a_preference_that_could_not_be_saved_switches_back(
+    chromium: Browser, address: str, inbox: Inbox
+) -> None:
+    context = await new_context(chromium, address)
     page = await context.new_page()
-    await enter(page, inbox)
+    await open_person_page(page, inbox)
     await page.route("**/me/preferences", lambda route: route.abort())
 
     await page.get_by_role("switch", name="Payments").click()
@@ -158,11 +168,11 @@ async def test_a_switch_that_could_not_be_saved_goes_back(chromium: Browser, add
     await context.close()
 
 
-async def test_without_scripts_everything_can_be_done(chromium: Browser, address: str, inbox: Inbox, hub: Hub) -> None:
+async def test_every_action_works_without_scripts(chromium: Browser, address: str, inbox: Inbox, hub: Hub) -> None:
     await inbox.arrive(title="Plain")
-    context = await somebodys(chromium, address, java_script_enabled=False)
+    context = await new_context(chromium, address, java_script_enabled=False)
     page = await context.new_page()
-    await enter(page, inbox)
+    await open_person_page(page, inbox)
     await page.get_by_role("switch", name="Recovery").uncheck()
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_text("Saved.")).to_be_visible()
@@ -173,13 +183,13 @@ async def test_without_scripts_everything_can_be_done(chromium: Browser, address
     await page.get_by_role("button", name="이 기기에서 로그아웃").click()
     await expect(page.get_by_role("alert")).to_be_visible()
 
-    assert not (await wishes_of(hub)).recovery_notifications
+    assert not (await preferences_of(hub)).recovery_notifications
     await context.close()
 
 
-async def test_with_the_keyboard_alone(page: Page, inbox: Inbox, hub: Hub) -> None:
+async def test_navigation_works_with_the_keyboard_alone(page: Page, inbox: Inbox, hub: Hub) -> None:
     first, second = await inbox.arrive(title="First"), await inbox.arrive(title="Second")
-    await enter(page, inbox)
+    await open_person_page(page, inbox)
     await page.keyboard.press("Tab")
     await expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     await page.locator(f"#read-{second}").focus()
@@ -193,13 +203,13 @@ async def test_with_the_keyboard_alone(page: Page, inbox: Inbox, hub: Hub) -> No
     await page.keyboard.press("Space")
     await expect(page.locator("#saved")).to_have_text("Saved.")
 
-    assert not (await wishes_of(hub)).dm_enabled
+    assert not (await preferences_of(hub)).dm_enabled
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-async def test_nothing_in_a_toast_runs(page: Page, inbox: Inbox, nasty: str) -> None:
+async def test_a_toast_runs_no_script(page: Page, inbox: Inbox, nasty: str) -> None:
     await inbox.arrive(title=nasty, body=nasty)
-    await enter(page, inbox)
+    await open_person_page(page, inbox)
     live = await inbox.arrive(title=nasty, body=nasty)
 
     await expect(page.locator("#popups article")).to_contain_text(nasty)
@@ -210,24 +220,24 @@ async def test_nothing_in_a_toast_runs(page: Page, inbox: Inbox, nasty: str) -> 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("locale", ["en-GB", "ko-KR"])
 @pytest.mark.parametrize("size", [NARROW, WIDE], ids=["phone", "wide"])
-async def test_it_fits_and_can_be_read(
+async def test_the_layout_fits_and_is_readable(
     chromium: Browser, address: str, inbox: Inbox, scheme: Any, locale: str, size: Any
 ) -> None:
     name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"
-    context = await somebodys(chromium, address, locale=locale, viewport=size, color_scheme=scheme)
-    async with watched(context) as page:
-        await enter(page, inbox)
-        await picture(page, f"me-empty-{name}")
-        assert not await overflows(page)
+    context = await new_context(chromium, address, locale=locale, viewport=size, color_scheme=scheme)
+    async with open_checked_page(context) as page:
+        await open_person_page(page, inbox)
+        await save_screenshot(page, f"me-empty-{name}")
+        assert not await find_overflows(page)
         await fill(inbox)
         await expect(page.locator("#inbox article")).to_have_count(6)
         await page.keyboard.press("Escape")
         await expect(page.locator("#popups article")).to_have_count(0)
-        await picture(page, f"me-full-{name}")
-        assert not await overflows(page)
-        assert await too_faint(page) == []
+        await save_screenshot(page, f"me-full-{name}")
+        assert not await find_overflows(page)
+        assert await find_low_contrast(page) == []
         await page.goto("/me?view=archived")
-        await picture(page, f"me-archived-{name}")
+        await save_screenshot(page, f"me-archived-{name}")
         await page.context.clear_cookies()
     await context.close()
 

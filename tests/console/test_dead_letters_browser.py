@@ -1,10 +1,10 @@
-"""Dead letters in a real browser: from what is broken to what lives again."""
+"""Dead letters in a real browser."""
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
-from support.browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
+from support.browser import NARROW, TABLET, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
 from support.failed_events import Deaths
 from support.operator import PASSWORD, enter
 
@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 LONG = "HTTP 500 from the receiver: " + "verylongwordwithoutanyspace" * 12
 
 
-async def broken(deaths: Deaths) -> None:
-    """Deaths of several causes, through the day."""
+async def create_dead_letters(deaths: Deaths) -> None:
+    """Create dead letters of several causes, spread over the last day."""
     await deaths.born_dead(40, "order %s not found")
     await deaths.born_dead(6, "timed out after 30 s", event_type="cart.filled", code="ETIMEDOUT")
     await deaths.born_dead(2, LONG, event_type="invoice.sent")
@@ -24,15 +24,15 @@ async def broken(deaths: Deaths) -> None:
     )
 
 
-async def test_from_what_is_broken_to_what_lives_again(page: Page, hub: Hub, deaths: Deaths) -> None:
-    await broken(deaths)
+async def test_finding_a_cause_and_replaying_its_dead_letters(page: Page, hub: Hub, deaths: Deaths) -> None:
+    await create_dead_letters(deaths)
     await deaths.dead("order.paid", why="the shop was closed")
     await enter(page)
     await page.keyboard.press("g")
     await page.keyboard.press("d")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Dead letters")
     await expect(page.locator("svg.spark")).to_have_count(4)
-    await picture(page, "dead-groups")
+    await save_screenshot(page, "dead-groups")
     await page.evaluate("window.untouched = true")
     await deaths.born_dead(1, "something new")
     await expect(page.get_by_role("link", name="something new")).to_be_visible(timeout=15_000)
@@ -43,51 +43,51 @@ async def test_from_what_is_broken_to_what_lives_again(page: Page, hub: Hub, dea
     boxes = page.get_by_role("checkbox", name="Select order.paid")
     await boxes.nth(0).check()
     await boxes.nth(1).check()
-    ticked = page.get_by_role("group", name="Selected")
-    await ticked.get_by_role("button", name="Replay").click()
+    selected = page.get_by_role("group", name="Selected")
+    await selected.get_by_role("button", name="Replay").click()
     await expect(page.get_by_text("2 dead letters will be replayed")).to_be_visible()
     await page.get_by_role("button", name="Continue").click()
     await expect(page.get_by_role("status")).to_have_text("2 dead letters replayed.")
     await expect(page.get_by_role("row")).to_have_count(39)
-    await picture(page, "dead-letters")
+    await save_screenshot(page, "dead-letters")
 
     await page.get_by_label("Select all on this page").check()
     await expect(page.locator("input[name=letter]:checked")).to_have_count(38)
-    await ticked.get_by_label("Resolution note").fill("a bug of ours")
-    await ticked.get_by_role("button", name="Resolve").click()
+    await selected.get_by_label("Resolution note").fill("a bug of ours")
+    await selected.get_by_role("button", name="Resolve").click()
     await expect(page.get_by_text("38 dead letters will be marked as resolved.")).to_be_visible()
     await page.get_by_role("button", name="Continue").click()
     await expect(page.get_by_text("No dead letters match these filters.")).to_be_visible()
 
 
-async def test_one_letter_and_all_that_match(page: Page, deaths: Deaths) -> None:
+async def test_replaying_one_dead_letter_and_all_matching_ones(page: Page, deaths: Deaths) -> None:
     _, letter = await deaths.dead("order.paid", why=LONG)
     await deaths.born_dead(5, "timed out")
     await enter(page)
     await page.goto(f"/console/dead/{letter}")
-    await picture(page, "dead-one")
+    await save_screenshot(page, "dead-one")
     await page.get_by_role("button", name="Replay").click()
     await expect(page.get_by_role("status")).to_have_text("1 dead letter replayed.")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Replayed")
 
     await page.goto("/console/dead")
-    every = page.get_by_role("form", name="All matching")
-    await every.get_by_role("button", name="Resolve").click()
-    await expect(every.get_by_label("Resolution note")).to_be_focused()  # the browser asks for the note
+    all_matching = page.get_by_role("form", name="All matching")
+    await all_matching.get_by_role("button", name="Resolve").click()
+    await expect(all_matching.get_by_label("Resolution note")).to_be_focused()  # the browser requires the note
     await page.keyboard.type("known")
     await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("5 dead letters will be marked")).to_be_visible()
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("No dead letters. Every event has been delivered.")).to_be_visible()
-    await picture(page, "dead-none")
+    await save_screenshot(page, "dead-none")
 
 
-async def test_on_a_phone_by_night_in_korean(chromium: Browser, address: str, deaths: Deaths) -> None:
-    await broken(deaths)
+async def test_the_korean_dark_layout_fits_a_phone(chromium: Browser, address: str, deaths: Deaths) -> None:
+    await create_dead_letters(deaths)
     _, letter = await deaths.dead("order.paid", why=LONG)
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
-    async with watched(context) as page:
+    async with open_checked_page(context) as page:
         await page.goto("/console/login")
         await page.locator("input[name=password]").fill(PASSWORD)
         await page.keyboard.press("Enter")
@@ -98,11 +98,11 @@ async def test_on_a_phone_by_night_in_korean(chromium: Browser, address: str, de
             ("dead-one-phone", f"/console/dead/{letter}"),
         ):
             await page.goto(path)
-            await picture(page, name)
-            assert not await overflows(page), path
-            faint = await too_faint(page)
+            await save_screenshot(page, name)
+            assert not await find_overflows(page), path
+            faint = await find_low_contrast(page)
             assert faint == [], path
-            for size in (*BETWEEN, WIDE, NARROW):
+            for size in (*TABLET, WIDE, NARROW):
                 await page.set_viewport_size(size)
-                assert not await overflows(page), (path, size)
+                assert not await find_overflows(page), (path, size)
     await context.close()

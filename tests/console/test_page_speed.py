@@ -1,4 +1,4 @@
-"""A million events, and as many that wait: the pages that list things are still there at once."""
+"""List pages stay fast with a million events."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from support.server import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-MANY = 1_000_000
-MOST = 0.1
-"""Seconds a page may take, of the hub's work and the database's: not what it waited while others had the machine."""
+EVENT_COUNT = 1_000_000
+MAX_CPU_SECONDS = 0.1
+"""CPU seconds that a page may use in the hub and its database backends. Waiting for the CPU does not count."""
 TRIES = 3
-"""Looks of which the quickest counts: the first has yet to plan."""
+"""Attempts, of which the fastest counts: the first one has to plan its queries."""
 NO_LISTS = {"/console/live", "/console/health", "/console/relay/conversation"}
-"""A stream; the doctor's visit, who comes on connections of its own; a page about one that the query names."""
+"""A stream, the doctor, which opens its own connections, and a page that needs a key."""
 PATHS = sorted({page.path for page in PAGES if isinstance(page, Page) and "{" not in page.path} - NO_LISTS)
 NARROWED = (
     "/console/events?status=completed",
@@ -56,39 +56,39 @@ set session_replication_role = replica;  -- past triggers and foreign keys: only
 create temp table shelved as  -- an index is built in a third of the time it takes to grow
 select schemaname || '.' || indexname as name, indexdef from pg_indexes
 where tablename in ('event_queue', 'event_due') and indexname not in (select conname from pg_constraint);
-do $$ declare each record; begin for each in table shelved loop execute 'drop index ' || each.name; end loop; end $$;
+do $$ declare idx record; begin for idx in table shelved loop execute 'drop index ' || idx.name; end loop; end $$;
 insert into public.event_queue
     (id, event_type, source_service, target_service, payload, status, created_at, processing_started_at, processed_at)
 select ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'order.paid', 'minu_find', 'minu_build',
        '{{"order": 7}}', 'completed', now() - n * interval '1 second', now(), now()
-from generate_series(1, {MANY}) n;
+from generate_series(1, {EVENT_COUNT}) n;
 insert into pabal.event_due (id, service, priority, due_at, seq, is_retry, event_type)
 select id, target_service, priority, created_at, seq, false, event_type from public.event_queue;
-do $$ declare each record; begin for each in table shelved loop execute each.indexdef; end loop; end $$;
+do $$ declare idx record; begin for idx in table shelved loop execute idx.indexdef; end loop; end $$;
 
 insert into public.dead_letter_queue
     (event_id, original_event_id, origin_id, death, original_event_type, original_source_service,
      original_target_service, original_payload, error_message, failed_at, resolved_at, resolved_by_actor)
 select e.id, e.id, e.id, 1, e.event_type, e.source_service, e.target_service, e.payload, 'boom ' || e.row % 7,
        e.created_at, case when e.row % 10 > 0 then now() end, case when e.row % 10 > 0 then 'operator:mina' end
-from (select *, row_number() over () as row from public.event_queue order by id limit {MANY} / 50) e;
+from (select *, row_number() over () as row from public.event_queue order by id limit {EVENT_COUNT} / 50) e;
 insert into notification.templates (key, category, texts, checksum)
 values ('payment.succeeded', 'payment', '{{}}', 'x');
 insert into notification.requests
     (id, recipient_type, recipient_id, template_key, payload, state, sent_at, ended_at, scheduled_at, created_at)
 select pabal.uuid7(), 'dashboard_toast', (n % 1000)::text, 'payment.succeeded', '{{}}', 'sent', now(), now(), now(),
        now() - n * interval '1 second'
-from generate_series(1, {MANY} / 10) n;
+from generate_series(1, {EVENT_COUNT} / 10) n;
 insert into public.accounts (id, openclaw_user_id) values ('00000000-0000-7000-9000-000000000001', 'busy');
 insert into public.inbound_messages
     (account_id, conversation_key, kakao_payload, normalized, source_event_id, status, acked_at, ended_at, reason,
      created_at)
 select '00000000-0000-7000-9000-000000000001', 'bot:user', '{{}}', '{{}}', n::text, 'ACKED', now(), now(), 'acked',
        now() - n * interval '1 second'
-from generate_series(1, {MANY} / 10) n;
+from generate_series(1, {EVENT_COUNT} / 10) n;
 insert into pabal.audit_log (actor, action, subject, at)
 select 'operator:mina', 'dead_letter.resolved', n::text, now() - n * interval '1 second'
-from generate_series(1, {MANY} / 10) n;
+from generate_series(1, {EVENT_COUNT} / 10) n;
 reset session_replication_role;
 analyze;
 """
@@ -99,18 +99,18 @@ BACKENDS = "select pid from pg_stat_activity where datname = current_database() 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Somebody who looks at pages, and how much work has been done for them so far."""
+    """A signed-in operator, with the CPU time used so far."""
 
     signed: Signed
     owner: Connection
 
     async def work(self) -> float:
-        """Seconds of a processor, the hub's and those of the database's processes that serve it."""
+        """Return the CPU seconds of the hub and its database backends."""
         pids = [row["pid"] for row in await self.owner.fetch(BACKENDS)]
-        return process_time() + sum(map(on_a_processor, pids))
+        return process_time() + sum(map(cpu_seconds, pids))
 
 
-def on_a_processor(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -118,10 +118,12 @@ def on_a_processor(pid: int) -> float:
 async def reader(
     postgres: embedded.ServerAddress, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Reader]:
-    """Somebody who looks at a hub with far too much in it, filled once for all of these."""
+    """An operator of a hub with a million events, filled once per module."""
     async with connected(postgres.owner_url) as server:
         await server.execute(f"create database million template {template_database}")
-        await server.execute("alter database million set max_parallel_workers_per_gather = 0")  # all work is seen
+        await server.execute(
+            "alter database million set max_parallel_workers_per_gather = 0"
+        )  # so that backends account for all work
         database_urls = DatabaseUrls(at(postgres.hub_url, "million"), at(postgres.owner_url, "million"))
         settings = Settings(_env_file=None, data_dir=tmp_path_factory.mktemp("million"))  # pyright: ignore[reportCallIssue]
         async with connected(at(postgres.owner_url, "million")) as owner:
@@ -136,12 +138,12 @@ async def reader(
 
 
 @pytest.mark.parametrize("path", [*PATHS, *NARROWED])
-async def test_a_page_comes_at_once(reader: Reader, path: str) -> None:
+async def test_list_pages_stay_within_their_cpu_limit(reader: Reader, path: str) -> None:
     took: list[float] = []
-    while len(took) < TRIES and min(took, default=MOST) >= MOST:
+    while len(took) < TRIES and min(took, default=MAX_CPU_SECONDS) >= MAX_CPU_SECONDS:
         before = await reader.work()
         page = await reader.signed.get(path)
         took.append(await reader.work() - before)
         assert page.status_code == 200, page.text
 
-    assert min(took) < MOST
+    assert min(took) < MAX_CPU_SECONDS

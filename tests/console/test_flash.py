@@ -1,4 +1,4 @@
-"""What a deed has to say is said on the page after it: once, to somebody who looks, and in no words but ours."""
+"""Flash messages: shown once on the next page, never on refreshes, and only with known texts."""
 
 import json
 from http.cookies import SimpleCookie
@@ -30,31 +30,31 @@ async def _shop(hub: Hub) -> None:
         await add_service(tx, "shop", ["events:publish"], TESTER)
 
 
-def told(answer: httpx2.Response) -> SimpleCookie:
+def flash_text(response: httpx2.Response) -> SimpleCookie:
     jar = SimpleCookie()
-    for header in answer.headers.get_list("set-cookie"):
+    for header in response.headers.get_list("set-cookie"):
         jar.load(header)
     return jar
 
 
-async def look(admin: Signed, said: str, path: str = SHOP, **headers: str) -> httpx2.Response:
-    """A page, asked for by a browser that carries what was to be said."""
-    cookie = f"{OPERATOR_COOKIE}={admin.token}; {FLASH_COOKIE}={said}"
+async def get_with_flash(admin: Signed, flash: str, path: str = SHOP, **headers: str) -> httpx2.Response:
+    """Request a page with a flash cookie."""
+    cookie = f"{OPERATOR_COOKIE}={admin.token}; {FLASH_COOKIE}={flash}"
     return await admin.web.get(path, headers={"cookie": cookie, "accept-language": "en"} | headers)
 
 
-async def test_it_is_said_once_and_by_whoever_looks_by_themselves(admin: Signed) -> None:
-    said = told(await admin.post(f"{SHOP}/enable"))[FLASH_COOKIE]
-    assert (said["path"], said["httponly"], said["samesite"], said["max-age"]) == ("/console", True, "lax", "30")
+async def test_a_flash_message_is_shown_once_and_not_by_automatic_refreshes(admin: Signed) -> None:
+    flash = flash_text(await admin.post(f"{SHOP}/enable"))[FLASH_COOKIE]
+    assert (flash["path"], flash["httponly"], flash["samesite"], flash["max-age"]) == ("/console", True, "lax", "30")
 
-    by_itself = await look(admin, said.value, **{"x-refresh": "again"})
+    by_itself = await get_with_flash(admin, flash.value, **{"x-refresh": "again"})
     assert DONE not in by_itself.text
-    assert FLASH_COOKIE not in told(by_itself), "the page that keeps itself fresh has used it up"
-    page = await look(admin, said.value)
+    assert FLASH_COOKIE not in flash_text(by_itself), "the page that keeps itself fresh has used it up"
+    page = await get_with_flash(admin, flash.value)
 
     assert page.text.count(DONE) == 1
-    assert told(page)[FLASH_COOKIE]["max-age"] == "0"
-    assert DONE in (await look(admin, said.value, "/console/nowhere")).text
+    assert flash_text(page)[FLASH_COOKIE]["max-age"] == "0"
+    assert DONE in (await get_with_flash(admin, flash.value, "/console/nowhere")).text
 
 
 FOREIGN: tuple[object, ...] = (
@@ -76,17 +76,18 @@ FOREIGN: tuple[object, ...] = (
 NONSENSE = ("", "%", "%5B", "[" * 10_000, "%00", "%FF%FE")
 
 
-async def test_whatever_a_browser_brings_nobody_elses_words_are_said(admin: Signed) -> None:
-    for brought in (*(quote(json.dumps(each)) for each in FOREIGN), *NONSENSE):
-        page = await look(admin, brought)
-        assert (page.status_code, 'class="flash"' in page.text) == (200, False), brought
-        assert "02-555" not in page.text, brought
-    assert 'class="flash"' in (await look(admin, quote(json.dumps(["services.family.revoked", {"count": 2}])))).text
+async def test_a_forged_flash_cookie_shows_nothing(admin: Signed) -> None:
+    for value in (*(quote(json.dumps(flash)) for flash in FOREIGN), *NONSENSE):
+        page = await get_with_flash(admin, value)
+        assert (page.status_code, 'class="flash"' in page.text) == (200, False), value
+        assert "02-555" not in page.text, value
+    assert (
+        'class="flash"'
+        in (await get_with_flash(admin, quote(json.dumps(["services.family.revoked", {"count": 2}])))).text
+    )
 
 
-async def test_behind_https_it_is_for_https_alone_as_every_cookie_is(
-    database_urls: DatabaseUrls, settings: Settings
-) -> None:
+async def test_the_flash_cookie_is_secure_behind_https(database_urls: DatabaseUrls, settings: Settings) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     home = {"origin": "https://hub.example.org"}
     async with (
@@ -98,22 +99,22 @@ async def test_behind_https_it_is_for_https_alone_as_every_cookie_is(
         own = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"} | home
         shop = await web.post(f"{SHOP}/enable", data={"csrf_token": admin.session.csrf.hex()}, headers=own)
         entered = await web.post("/portal/login", data={"token": owner.token}, headers=home)
-        portal = {"cookie": f"pabal_portal={told(entered)['pabal_portal'].value}"} | home
+        portal = {"cookie": f"pabal_portal={flash_text(entered)['pabal_portal'].value}"} | home
         csrf_token = csrf_token_in((await web.get("/portal", headers=portal)).text)
         code = await web.post("/portal/code", data={"csrf_token": csrf_token}, headers=portal)
-        turned = [await web.post(f"/{room}/language", headers=home) for room in ("console", "portal", "chat")]
+        turned = [await web.post(f"/{section}/language", headers=home) for section in ("console", "portal", "chat")]
 
-    assert told(shop)[FLASH_COOKIE]["secure"]
-    assert told(code)[FLASH_COOKIE]["secure"]
-    assert [told(each)["pabal_language"]["secure"] for each in turned] == [True] * 3
+    assert flash_text(shop)[FLASH_COOKIE]["secure"]
+    assert flash_text(code)[FLASH_COOKIE]["secure"]
+    assert [flash_text(response)["pabal_language"]["secure"] for response in turned] == [True] * 3
 
 
-@pytest.mark.parametrize("room", ["console", "portal", "chat"])
-async def test_no_other_site_turns_the_language(web: httpx2.AsyncClient, room: str) -> None:
+@pytest.mark.parametrize("section", ["console", "portal", "chat"])
+async def test_other_sites_cannot_switch_the_language(web: httpx2.AsyncClient, section: str) -> None:
     home = str(web.base_url).rstrip("/")
     others = ({"origin": "https://evil.example"}, {"origin": "null", "sec-fetch-site": "cross-site"})
-    refused = [await web.post(f"/{room}/language", headers=each) for each in others]
-    turned = await web.post(f"/{room}/language", headers={"origin": home})
+    refused = [await web.post(f"/{section}/language", headers=other) for other in others]
+    turned = await web.post(f"/{section}/language", headers={"origin": home})
 
-    assert [(each.status_code, "set-cookie" in each.headers) for each in refused] == [(403, False)] * 2
-    assert (turned.status_code, turned.headers["location"]) == (303, f"/{room}")
+    assert [(response.status_code, "set-cookie" in response.headers) for response in refused] == [(403, False)] * 2
+    assert (turned.status_code, turned.headers["location"]) == (303, f"/{section}")

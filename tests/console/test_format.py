@@ -1,4 +1,4 @@
-"""What is read of an answer, and what is not shown of a user."""
+"""Texts of replies and redacted user keys."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ CARD = {"title": "Umbrella", "description": "Keeps dry", "buttons": [{"label": "
 
 
 @pytest.mark.parametrize(
-    ("outputs", "read"),
+    ("outputs", "texts"),
     [
         ([{"simpleText": {"text": "one\ntwo"}}, {"simpleText": {"text": "three"}}], ["one\ntwo", "three"]),
         ([{"textCard": CARD}], ["Umbrella\nKeeps dry"]),
@@ -21,11 +21,11 @@ CARD = {"title": "Umbrella", "description": "Keeps dry", "buttons": [{"label": "
         (None, []),
     ],
 )
-def test_an_answer_is_read_as_its_words(outputs: Any, read: list[str]) -> None:
-    assert reply_texts({"version": "2.0", "template": {"outputs": outputs}}) == read
+def test_a_reply_is_reduced_to_its_texts(outputs: Any, texts: list[str]) -> None:
+    assert reply_texts({"version": "2.0", "template": {"outputs": outputs}}) == texts
 
 
-def test_an_answer_that_shows_nothing_has_no_words() -> None:
+def test_a_reply_without_text_has_no_texts() -> None:
     assert reply_texts(None) == reply_texts({"version": "2.0", "data": {"text": "x"}}) == []
 
 
@@ -40,5 +40,5 @@ def test_an_answer_that_shows_nothing_has_no_words() -> None:
         (f"{'0123456789ab' * 2}:short-key", "0123456789ab0123456789ab:sh…"),
     ],
 )
-def test_a_users_key_is_cut_short(key: str, shown: str) -> None:
+def test_a_user_key_is_redacted(key: str, shown: str) -> None:
     assert redact_user_key(key) == shown

@@ -1,4 +1,4 @@
-"""What an owner does in the portal while their token ends: a deed that had to wait is not done with a dead token."""
+"""Portal actions that race with the revocation of their token."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ from support.wait import waits_for_it
 
 pytestmark = pytest.mark.anyio
 
-DEEDS = {
+ACTIONS = {
     "rotate": "PAIRED",
     "code": "PAIRED",
     "conversation/block": "PAIRED",
@@ -31,73 +31,73 @@ DEEDS = {
     "conversation/approve": "PENDING",
     "conversation/deny": "PENDING",
 }
-"""All that changes anything, and how the user stands to whom it is done."""
+"""All portal actions, with the state of the conversation they apply to."""
 
 
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
-    async with serving(hub) as where, a_browser(where) as client:
+    async with serving(hub) as address, open_client(address) as client:
         yield client
 
 
 @asynccontextmanager
-async def a_browser(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
+async def open_client(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
     headers = {"origin": address, "accept-language": "en"}
     async with httpx2.AsyncClient(base_url=address, headers=headers, timeout=30) as client:
         yield client
 
 
-async def enter(web: httpx2.AsyncClient, token: str) -> str:
+async def sign_in_to_portal(web: httpx2.AsyncClient, token: str) -> str:
     await web.post("/portal/login", data={"token": token})
     return csrf_token_in((await web.get("/portal")).text)
 
 
 @pytest.mark.parametrize("how", get_args(End))
-@pytest.mark.parametrize("deed", DEEDS)
-async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(
-    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, how: End
+@pytest.mark.parametrize("action", ACTIONS)
+async def test_an_action_that_waited_for_the_revocation_of_its_token_is_refused(
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, action: str, how: End
 ) -> None:
-    await stand(talk, DEEDS[deed])
-    form = {"csrf_token": await enter(web, mine.token), "key": key_of(MINA), "count": "0"}
+    await stand(talk, ACTIONS[action])
+    form = {"csrf_token": await sign_in_to_portal(web, mine.token), "key": key_of(MINA), "count": "0"}
     before = len(await talk.deeds())
 
     async with hub.transaction() as tx:
         fresh = await end(tx, mine.account, how)
-        late = asyncio.create_task(web.post(f"/portal/{deed}", data=form))
+        late = asyncio.create_task(web.post(f"/portal/{action}", data=form))
         await waits_for_it(talk.db, late)
-    answer = await late
+    response = await late
 
-    assert answer.status_code == 403 or answer.headers.get("location") == "/portal/login"
+    assert response.status_code == 403 or response.headers.get("location") == "/portal/login"
     assert [who for who, _ in (await talk.deeds())[before:]] == [OPERATOR.name]
-    assert (await connection_of(talk.db, MINA))[0] == DEEDS[deed]
+    assert (await connection_of(talk.db, MINA))[0] == ACTIONS[action]
     assert await unused_codes(talk) == 0
     assert await talk.count(f"accounts where relay_token_hash = '{hash_relay_secret(fresh or mine.token)}'") == 1
     assert (await web.get("/portal")).headers["location"] == "/portal/login"
 
 
-async def test_nor_with_a_sessions_token_that_was_ended_with_the_others(
+async def test_an_action_with_a_session_token_revoked_in_the_meantime_is_refused(
     hub: Hub, web: httpx2.AsyncClient, talk: Talk
 ) -> None:
     session = await a_session(hub)
     await write(hub, MINA, f"/pair {session.code}")
     _, account = await connection_of(talk.db, MINA)
     assert account is not None
-    csrf_token = await enter(web, session.token)
+    csrf_token = await sign_in_to_portal(web, session.token)
 
     async with hub.transaction() as tx:
         await rotate_relay_token(tx, account, OPERATOR, revoke_sessions=True)
         late = asyncio.create_task(web.post("/portal/code", data={"csrf_token": csrf_token}))
         await waits_for_it(talk.db, late)
-    answer = await late
+    response = await late
 
-    assert (answer.status_code, answer.headers.get("location")) == (303, "/portal/login")
+    assert (response.status_code, response.headers.get("location")) == (303, "/portal/login")
     assert await unused_codes(talk) == 0
 
 
-async def test_a_token_does_not_end_while_a_deed_of_its_owner_is_half_done(
+async def test_revoking_a_token_waits_for_a_running_action_of_its_owner(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
 ) -> None:
-    await enter(web, mine.token)
+    await sign_in_to_portal(web, mine.token)
 
     async def rotate() -> str:
         async with hub.transaction() as tx:
@@ -112,11 +112,11 @@ async def test_a_token_does_not_end_while_a_deed_of_its_owner_is_half_done(
     assert (await web.get("/portal")).headers["location"] == "/portal/login"
 
 
-async def test_whoever_rotates_without_end_loses_to_the_operator_who_rotates_once(
+async def test_an_operator_rotation_wins_over_repeated_owner_rotations(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
 ) -> None:
-    """A thief's flood of rotations finds nothing to rotate once the token is another's, however many of them wait."""
-    csrf_token = await enter(web, mine.token)
+    """Waiting rotations of a stolen token find nothing to rotate once an operator replaced it."""
+    csrf_token = await sign_in_to_portal(web, mine.token)
     async with hub.transaction() as tx:
         fresh = await rotate_relay_token(tx, mine.account, OPERATOR)
         flood = [
@@ -124,29 +124,31 @@ async def test_whoever_rotates_without_end_loses_to_the_operator_who_rotates_onc
             for _ in range(8)
         ]
         await waits_for_it(talk.db, flood[0])
-    taken = [re.findall(r"prt_[\w-]{43}", (await each).text) for each in flood]
+    tokens = [re.findall(r"prt_[\w-]{43}", (await request).text) for request in flood]
 
-    assert taken == [[]] * 8
-    door = await web.get("/openclaw/pairing/list", headers={"authorization": f"Bearer {fresh}"})
-    assert door.status_code == 200
+    assert tokens == [[]] * 8
+    listing = await web.get("/openclaw/pairing/list", headers={"authorization": f"Bearer {fresh}"})
+    assert listing.status_code == 200
 
 
-async def test_one_browser_that_rotates_twice_at_once_keeps_the_last_token(
+async def test_two_concurrent_rotations_of_one_browser_keep_the_last_token(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
 ) -> None:
     await a_code(hub, mine.account)
-    form = {"csrf_token": await enter(web, mine.token), "count": "1"}
+    form = {"csrf_token": await sign_in_to_portal(web, mine.token), "count": "1"}
 
     both = await asyncio.gather(*(web.post("/portal/rotate", data=form) for _ in range(2)))
 
-    told = [each for answer in both for each in re.findall(r"<code>(prt_[\w-]{43})</code>", answer.text)]
-    good = [await talk.count(f"accounts where relay_token_hash = '{hash_relay_secret(each)}'") for each in told]
+    tokens = [token for response in both for token in re.findall(r"<code>(prt_[\w-]{43})</code>", response.text)]
+    good = [await talk.count(f"accounts where relay_token_hash = '{hash_relay_secret(token)}'") for token in tokens]
     assert sum(good) == 1
     assert (await web.get("/portal")).status_code == 200
 
 
-async def test_a_browser_goes_on_only_from_the_token_it_showed(hub: Hub, web: httpx2.AsyncClient, mine: Owning) -> None:
-    await enter(web, mine.token)
+async def test_a_session_is_replaced_only_from_its_current_token(
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning
+) -> None:
+    await sign_in_to_portal(web, mine.token)
 
     for before, stays in (("another", 200), (hash_relay_secret(mine.token), 303)):
         async with hub.autocommit() as tx:

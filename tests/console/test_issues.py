@@ -1,4 +1,4 @@
-"""What is wrong is said in words, in both languages, and leads to where it is mended."""
+"""Issues on the overview: one translated sentence each, with a link to where it can be fixed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,17 +24,17 @@ def worker(silent: timedelta = NONE, *lanes: str) -> ProcessInfo:
     return ProcessInfo("host-7", "host", 7, lanes or ("events", "notifications"), NOON, NOON, {}, silent)
 
 
-def chore(**how: Any) -> ChoreRun:
-    return replace(ChoreRun("purge events", HOUR, SECOND, 0, None), **how)
+def chore(**fields: Any) -> ChoreRun:
+    return replace(ChoreRun("purge events", HOUR, SECOND, 0, None), **fields)
 
 
-def carrying(**lanes: dict[str, Any]) -> HubStats:
+def stats_of(**lanes: dict[str, Any]) -> HubStats:
     return HubStats(tuple(replace(LaneStats(lane, 0, NONE, 0, 0), **lanes.get(lane, {})) for lane in LANE_NAMES), 0, ())
 
 
 WELL = OverviewSnapshot(
     listening=True,
-    stats=carrying(),
+    stats=stats_of(),
     throughput={lane: [ThroughputMinute(lane, NOON, 5, 1, 0, SECOND)] for lane in LANE_NAMES},
     workers=[worker()],
     chores=[chore()],
@@ -42,13 +42,13 @@ WELL = OverviewSnapshot(
 )
 
 
-def waits(lane: str, how_long: timedelta) -> HubStats:
-    return carrying(**{lane: {"waiting": 3, "oldest_due": how_long}})
+def waiting_stats(lane: str, how_long: timedelta) -> HubStats:
+    return stats_of(**{lane: {"waiting": 3, "oldest_due": how_long}})
 
 
 CASES: dict[str, tuple[OverviewSnapshot, str, str]] = {
     "dead letters": (
-        replace(WELL, stats=carrying(events={"dead": 1200})),
+        replace(WELL, stats=stats_of(events={"dead": 1200})),
         "1,200 unresolved dead letters",
         "/console/dead",
     ),
@@ -61,27 +61,27 @@ CASES: dict[str, tuple[OverviewSnapshot, str, str]] = {
         "/console/notifications?state=failed",
     ),
     "an old message": (
-        replace(WELL, stats=waits("relay", MAX_WAIT["relay"])),
+        replace(WELL, stats=waiting_stats("relay", MAX_WAIT["relay"])),
         "The oldest message has been waiting for its bot for 1 min",
         "/console/relay",
     ),
     "an old event": (
-        replace(WELL, stats=waits("events", MAX_WAIT["events"])),
+        replace(WELL, stats=waiting_stats("events", MAX_WAIT["events"])),
         "The oldest event has been waiting for 5 min",
         "/console/events?status=pending",
     ),
     "an old notification": (
-        replace(WELL, stats=waits("notifications", MAX_WAIT["notifications"])),
+        replace(WELL, stats=waiting_stats("notifications", MAX_WAIT["notifications"])),
         "The oldest notification has been waiting for 5 min",
         "/console/notifications?state=pending",
     ),
     "events without a worker": (
-        replace(WELL, stats=waits("events", SECOND), workers=[worker(NONE, "notifications")]),
+        replace(WELL, stats=waiting_stats("events", SECOND), workers=[worker(NONE, "notifications")]),
         "3 events are waiting, but no worker is running",
         "/console#workers",
     ),
-    "notifications without anybody": (
-        replace(WELL, stats=waits("notifications", SECOND), workers=[]),
+    "notifications without a worker": (
+        replace(WELL, stats=waiting_stats("notifications", SECOND), workers=[]),
         "3 notifications are waiting, but no worker is running",
         "/console#workers",
     ),
@@ -95,13 +95,13 @@ CASES: dict[str, tuple[OverviewSnapshot, str, str]] = {
         "1 chore failed on its last run: purge events",
         "/console#chores",
     ),
-    "chores that nobody does": (
+    "chores without a worker": (
         replace(WELL, chores=[chore(name=f"number {n}", started_ago=HOUR + OVERDUE_AFTER + SECOND) for n in range(5)]),
         "5 chores are overdue: number 0, number 1, number 2, …",
         "/console#chores",
     ),
-    "events nobody takes": (
-        replace(WELL, stats=replace(carrying(), unhandled=(UnhandledEvents("shop", 4), UnhandledEvents("keep", 0)))),
+    "events without a consumer": (
+        replace(WELL, stats=replace(stats_of(), unhandled=(UnhandledEvents("shop", 4), UnhandledEvents("keep", 0)))),
         "4 events for shop have no handler",
         "/console/events?target=shop&status=pending",
     ),
@@ -110,7 +110,7 @@ CASES: dict[str, tuple[OverviewSnapshot, str, str]] = {
         "A subscription of shop is paused; 7 events are waiting",
         "/console/services/shop",
     ),
-    "a subscription that was given up": (
+    "a disabled subscription": (
         replace(WELL, backlogs=[SubscriptionBacklog(PUSH, "shop", "disabled", 7)]),
         "A subscription of shop is disabled; 7 events are waiting",
         "/console/services/shop",
@@ -128,15 +128,15 @@ CASES: dict[str, tuple[OverviewSnapshot, str, str]] = {
 }
 
 
-def test_when_nothing_is_wrong_nothing_is_said() -> None:
+def test_a_healthy_hub_has_no_issues() -> None:
     assert find_issues(WELL) == []
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_is_one_sentence_and_a_way(case: str) -> None:
-    picture, sentence, where = CASES[case]
+def test_an_issue_is_one_sentence_with_a_link(case: str) -> None:
+    save_screenshot, sentence, where = CASES[case]
 
-    [issue] = find_issues(picture)
+    [issue] = find_issues(save_screenshot)
 
     assert (issue.translate(Translator("en")), issue.url) == (sentence, where)
     korean = issue.translate(t := Translator("ko"))
@@ -145,31 +145,31 @@ def test_each_is_one_sentence_and_a_way(case: str) -> None:
     assert all(value in korean for value in values)
 
 
-def test_how_long_is_said_in_the_language_of_the_page() -> None:
-    [issue] = find_issues(replace(WELL, stats=waits("events", HOUR)))
+def test_durations_are_translated() -> None:
+    [issue] = find_issues(replace(WELL, stats=waiting_stats("events", HOUR)))
 
     assert issue.translate(Translator("ko")) == "가장 오래된 이벤트가 1시간 0분 동안 대기하고 있습니다."
 
 
 NOT_YET: dict[str, OverviewSnapshot] = {
-    "a message that waits a little": replace(WELL, stats=waits("relay", MAX_WAIT["relay"] - SECOND)),
-    "an event that waits a little": replace(WELL, stats=waits("events", MAX_WAIT["events"] - SECOND)),
-    "messages without a worker": replace(WELL, stats=waits("relay", SECOND), workers=[]),
-    "nobody there, and nothing to do": replace(WELL, workers=[]),
+    "a message that waits a little": replace(WELL, stats=waiting_stats("relay", MAX_WAIT["relay"] - SECOND)),
+    "an event that waits a little": replace(WELL, stats=waiting_stats("events", MAX_WAIT["events"] - SECOND)),
+    "messages without a worker": replace(WELL, stats=waiting_stats("relay", SECOND), workers=[]),
+    "no worker and no backlog": replace(WELL, workers=[]),
     "a worker between two reports": replace(WELL, workers=[worker(SILENT_AFTER - SECOND)]),
     "a chore that is a little late": replace(WELL, chores=[chore(started_ago=HOUR + OVERDUE_AFTER)]),
     "a chore that never ran": replace(WELL, chores=[chore(started_ago=None, rows=None)]),
-    "notifications that failed before, and are over": replace(WELL, stats=carrying(notifications={"dead": 9})),
+    "notifications that failed before, and are over": replace(WELL, stats=stats_of(notifications={"dead": 9})),
 }
 
 
 @pytest.mark.parametrize("case", NOT_YET)
-def test_what_may_happen_on_a_good_day_is_not_said(case: str) -> None:
+def test_normal_conditions_are_no_issues(case: str) -> None:
     assert find_issues(NOT_YET[case]) == []
 
 
-def test_a_silent_worker_works_nothing() -> None:
-    seen = replace(WELL, stats=waits("events", SECOND), workers=[worker(SILENT_AFTER)])
+def test_a_silent_worker_serves_no_lane() -> None:
+    seen = replace(WELL, stats=waiting_stats("events", SECOND), workers=[worker(SILENT_AFTER)])
 
     assert [issue.text_id for issue in find_issues(seen)] == [
         "overview.issue.no_worker.events",
@@ -177,8 +177,8 @@ def test_a_silent_worker_works_nothing() -> None:
     ]
 
 
-def test_what_does_not_mend_itself_comes_first() -> None:
-    seen = replace(WELL, listening=False, stats=carrying(events={"dead": 1}, relay={"waiting": 1, "oldest_due": HOUR}))
+def test_errors_come_before_warnings() -> None:
+    seen = replace(WELL, listening=False, stats=stats_of(events={"dead": 1}, relay={"waiting": 1, "oldest_due": HOUR}))
 
     assert [issue.text_id for issue in find_issues(seen)] == [
         "overview.issue.dead_letters",

@@ -1,4 +1,4 @@
-"""What the hub writes down of a day at its pages: who did what, and no secret that anybody showed or was shown."""
+"""Neither the log nor the database contains a secret that was entered or shown in the console."""
 
 import json
 import logging
@@ -23,55 +23,59 @@ pytestmark = pytest.mark.anyio
 
 USER = "mina-plusfriend-1"
 CLIENTS = ("httpx2", "httpcore2")
-"""They speak for whoever comes, not for the hub."""
-TYPED = ("a wrong horse", "my password as a name", "a new horse")
+"""HTTP clients of the test, whose logs are not the hub's."""
+TYPED_SECRETS = ("a wrong horse", "my password as a name", "a new horse")
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_before() -> Generator[None]:
+def _restore_logging() -> Generator[None]:
     root, *others = (logging.getLogger(name) for name in ("", "uvicorn", "asyncio", *CLIENTS))
-    handlers, levels = root.handlers[:], [each.level for each in (root, *others)]
+    handlers, levels = root.handlers[:], [logger.level for logger in (root, *others)]
     for name in CLIENTS:
         logging.getLogger(name).setLevel(logging.WARNING)
     yield
     root.handlers[:] = handlers
-    for each, level in zip((root, *others), levels, strict=True):
-        each.setLevel(level)
+    for logger, level in zip((root, *others), levels, strict=True):
+        logger.setLevel(level)
     structlog.reset_defaults()
 
 
-def hidden(page: httpx2.Response, name: str) -> str:
-    found = re.search(rf'name="{name}" value="([^"]+)"', page.text)
-    assert found, page.text
-    return found[1]
+def hidden_field(page: httpx2.Response, name: str) -> str:
+    match = re.search(rf'name="{name}" value="([^"]+)"', page.text)
+    assert match, page.text
+    return match[1]
 
 
-async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
+async def test_using_the_console_logs_no_secret(
     hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure_logging("debug", "json")
     web.headers["origin"] = str(web.base_url).rstrip("/")
     async with hub.transaction() as tx:
         await ensure_first_operator(tx, PASSWORD)
-    secrets = {*TYPED, PASSWORD, USER}
+    secrets = {*TYPED_SECRETS, PASSWORD, USER}
 
-    for name, password in (("admin", TYPED[0]), (TYPED[1], TYPED[0]), ("admin", PASSWORD)):
-        form = {"csrf_token": hidden(await web.get("/console/login"), "csrf_token"), "name": name, "password": password}
+    for name, password in (("admin", TYPED_SECRETS[0]), (TYPED_SECRETS[1], TYPED_SECRETS[0]), ("admin", PASSWORD)):
+        form = {
+            "csrf_token": hidden_field(await web.get("/console/login"), "csrf_token"),
+            "name": name,
+            "password": password,
+        }
         secrets |= {web.cookies[LOGIN_FORM_COOKIE]}
-        entered = await web.post("/console/login", data=form)
-    assert entered.status_code == 303
-    csrf = hidden(await web.get("/console/you"), "csrf_token")
-    changed = {"csrf_token": csrf, "old": PASSWORD, "new": TYPED[2], "again": TYPED[2]}
+        signed_in = await web.post("/console/login", data=form)
+    assert signed_in.status_code == 303
+    csrf = hidden_field(await web.get("/console/you"), "csrf_token")
+    changed = {"csrf_token": csrf, "old": PASSWORD, "new": TYPED_SECRETS[2], "again": TYPED_SECRETS[2]}
     secrets |= {web.cookies[OPERATOR_COOKIE], csrf}
     await web.post("/console/you/password", data=changed)
-    csrf = hidden(await web.get("/console"), "csrf_token")
+    csrf = hidden_field(await web.get("/console"), "csrf_token")
     service = {"csrf_token": csrf, "name": "shop", "permission": "events:publish"}
-    made = [
+    created = [
         await web.post("/console/services", data=service),
         await web.post("/console/relay/accounts", data={"csrf_token": csrf, "name": "bot"}),
     ]
-    shown = [*map(secret_in, made)]
-    secrets |= {web.cookies[OPERATOR_COOKIE], csrf, *shown}
+    shown_secrets = [*map(secret_in, created)]
+    secrets |= {web.cookies[OPERATOR_COOKIE], csrf, *shown_secrets}
 
     owner = await an_owner(hub, "mina's bot")
     await pair(hub, USER, owner.account)
@@ -94,17 +98,17 @@ async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
         await web.get(path + key_of(USER))
 
     lines = capsys.readouterr().err
-    said = [json.loads(line) for line in lines.splitlines()]
-    assert sum(line["event"] == "request answered" for line in said) > 20
-    assert {"/chat", "/me", "/portal/login", "/console/relay/conversation"} <= {line.get("path") for line in said}
-    assert [each for each in secrets if each in lines] == []
+    entries = [json.loads(line) for line in lines.splitlines()]
+    assert sum(line["event"] == "request answered" for line in entries) > 20
+    assert {"/chat", "/me", "/portal/login", "/console/relay/conversation"} <= {line.get("path") for line in entries}
+    assert [secret for secret in secrets if secret in lines] == []
     assert min(map(len, secrets)) > 8
-    kept = await dumped(database_urls)  # where the chat's answer is, for a webhook that is repeated, and who wrote
-    assert [each for each in secrets - {USER, csrf, code} if each.encode() in kept] == []
+    dump = await dumped(database_urls)  # contains the stored webhook reply and the user
+    assert [secret for secret in secrets - {USER, csrf, code} if secret.encode() in dump] == []
 
 
 def secret_in(page: httpx2.Response) -> str:
-    """What a page shows this once."""
-    found = re.search(r"<code>((?:pbs|prt)_[\w-]{43})</code>", page.text)
-    assert found, page.text
-    return found[1]
+    """Return the secret that a page shows once."""
+    match = re.search(r"<code>((?:pbs|prt)_[\w-]{43})</code>", page.text)
+    assert match, page.text
+    return match[1]
