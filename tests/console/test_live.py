@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from pabal.console import live
-from pabal.console.live import OpenStreams, open_streams_of, refresh_stream
+from pabal.console.live import StreamCounts, refresh_stream, stream_counts_of
 from pabal.hub import Hub
 from pabal.operators.operators import Role
 from relay.people import an_owner, pair, write
@@ -96,18 +96,18 @@ async def test_a_stream_whose_client_disconnects_at_once_is_not_counted(hub: Hub
         return {"type": "http.disconnect"}
 
     async def send(_message: object) -> None:
-        assert free_streams(open_streams_of(request), "mina") == live.MAX_STREAMS - 1
+        assert free_streams(stream_counts_of(request), "mina") == live.MAX_STREAMS - 1
         raise ConnectionResetError
 
     for _ in range(live.MAX_STREAMS + 1):
         with pytest.raises(ConnectionResetError):
             await refresh_stream(hub, request, is_allowed, "mina")({"type": "http"}, receive, send)
 
-    assert free_streams(open_streams_of(request), "mina") == live.MAX_STREAMS
+    assert free_streams(stream_counts_of(request), "mina") == live.MAX_STREAMS
 
 
 async def test_two_applications_in_one_process_count_their_streams_apart() -> None:
-    first, second = (open_streams_of(request_to(Starlette())) for _ in range(2))
+    first, second = (stream_counts_of(request_to(Starlette())) for _ in range(2))
     for _ in range(live.MAX_STREAMS):
         assert first.acquire("mina")
 
@@ -115,7 +115,7 @@ async def test_two_applications_in_one_process_count_their_streams_apart() -> No
     assert second.acquire("mina")
 
 
-def free_streams(streams: OpenStreams, session_key: str) -> int:
+def free_streams(streams: StreamCounts, session_key: str) -> int:
     """How many more streams a sign-in could open."""
     acquired = 0
     while streams.acquire(session_key):

@@ -305,7 +305,7 @@ async def test_two_rules_of_one_name_are_refused(room: Hub, admin: Signed) -> No
     answer = await admin.post(RULES, **NEW)
 
     assert answer.status_code == 409
-    assert "a rule with the name Restores exists" in answer.text
+    assert "name: rule Restores already exists" in answer.text
 
 
 async def test_a_viewer_sees_rules_and_changes_none(room: Hub, viewer: Signed, admin: Signed) -> None:

@@ -292,7 +292,7 @@ async def test_the_beginning_of_an_id_is_enough_if_nothing_else_begins_so(hub: H
 
     assert (await told(hub, "bbbbbbbb")).subject == str(UUID("bbbbbbbb" + "1" * 24))
     assert (await told(hub, "AAAAAAAA-0000-7000-8000-000000000001")).kind == "event"
-    with pytest.raises(Invalid, match="id: several ids start with aaaaaaaa: aaaaaaaa-0000-7000-8000-000000000001, "):
+    with pytest.raises(Invalid, match="id: aaaaaaaa is ambiguous: aaaaaaaa-0000-7000-8000-000000000001, "):
         await told(hub, "aaaaaaaa")
     for name in ("bbbbbbb", "bbbbbbbg", "bbbbbbbc", new_id(), "nothing", ""):
         with pytest.raises(NotFound):

@@ -32,7 +32,7 @@ MAX_STREAMS = 8
 AccessCheck = Callable[[], Awaitable[bool]]
 
 
-class OpenStreams:
+class StreamCounts:
     """Counts the open streams of each sign-in of one application."""
 
     def __init__(self) -> None:
@@ -55,21 +55,21 @@ class RefreshStream(EventStreamResponse):
     """A stream that counts against the limit of its sign-in while it is open. Beyond the limit the answer is 429."""
 
     def __init__(
-        self, open_streams: OpenStreams, session_key: str, events: AsyncGenerator[bytes], close: Callable[[], None]
+        self, stream_counts: StreamCounts, session_key: str, events: AsyncGenerator[bytes], close: Callable[[], None]
     ) -> None:
         super().__init__(events, close)
-        self._open_streams = open_streams
+        self._stream_counts = stream_counts
         self._session_key = session_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._open_streams.acquire(self._session_key):
+        if not self._stream_counts.acquire(self._session_key):
             rejection = Response(status_code=429, headers=error_headers(RateLimited("streams", MAX_INTERVAL)))
             await rejection(scope, receive, send)
             return
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._open_streams.release(self._session_key)
+            self._stream_counts.release(self._session_key)
 
 
 async def live_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
@@ -96,15 +96,15 @@ def refresh_stream(
         listener.wake()
 
     events = refresh_events(hub, is_allowed, listener, closed, max_interval)
-    return RefreshStream(open_streams_of(request), session_key, events, close)
+    return RefreshStream(stream_counts_of(request), session_key, events, close)
 
 
-def open_streams_of(request: Request) -> OpenStreams:
+def stream_counts_of(request: Request) -> StreamCounts:
     """Return the stream counts of the application that serves the request."""
     state = request.app.state
-    if not hasattr(state, "open_streams"):
-        state.open_streams = OpenStreams()
-    return state.open_streams
+    if not hasattr(state, "stream_counts"):
+        state.stream_counts = StreamCounts()
+    return state.stream_counts
 
 
 async def refresh_events(

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
+from pabal.core.short_id import ambiguous_id
 from pabal.db.tx import Tx
 from pabal.trace.documents import trace_document
 from pabal.trace.entry import TRACE_TONES, TraceEntry, TraceMatch
@@ -21,7 +22,6 @@ from pabal.trace.events import (
     EventTrace,
     FullEventTrace,
     add_notifications,
-    ambiguous_id,
     broadcast_status_text,
     collect_event_trace,
     find_event_matches,
@@ -67,7 +67,7 @@ async def resolve_trace(tx: Tx, name: str) -> Trace:
         case [found]:
             return await trace_match(tx, found)
         case several:
-            raise ambiguous_id(name, several)
+            raise ambiguous_id(name, [match.id for match in several])
 
 
 async def find_trace_matches(tx: Tx, prefix: str) -> list[TraceMatch]:

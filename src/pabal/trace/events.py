@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from pabal.core.errors import Invalid, NotFound
+from pabal.core.errors import NotFound
 from pabal.core.messages import Message, join_messages
+from pabal.core.short_id import ambiguous_id
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.trace.entry import (
@@ -31,7 +32,6 @@ Q = load_queries(__file__)
 
 MAX_TRACED_EVENTS = 500
 """Events in one trace. Of a larger broadcast only the first deliveries are traced."""
-MAX_LISTED_MATCHES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,10 @@ async def trace_event(tx: Tx, name: str) -> EventTrace:
         case []:
             pass
         case several:
-            raise ambiguous_id(name, several)
+            raise ambiguous_id(name, [match.id for match in several])
     if correlated := await tx.column(Q.list_correlated_event_ids, correlation_id=name, limit=MAX_TRACED_EVENTS):
         return await collect_event_trace(tx, name, "correlation", correlated)
     raise NotFound(f"No event, delivery, dead letter or correlation id matches {name}")
-
-
-def ambiguous_id(prefix: str, matches: list[TraceMatch]) -> Invalid:
-    ids = ", ".join(str(match.id) for match in matches[:MAX_LISTED_MATCHES])
-    more = " …" if len(matches) > MAX_LISTED_MATCHES else ""
-    return Invalid.of_field("id", f"several ids start with {prefix}: {ids}{more}")
 
 
 async def trace_single_event(tx: Tx, event_id: UUID, *, include_notes: bool) -> list[TraceEntry]:
