@@ -74,7 +74,12 @@ async def shown(by: Signed, path: str) -> str:
     page = await by.get(path, "ko")
     assert page.status_code == 200, page.text
     main = page.text.partition("<main")[2].partition("</main>")[0]
-    for others in (r"<pre.*?</pre>", r"<code.*?</code>", r'<(\w+)[^>]* lang="en">.*?</\1>', r"pabal notify [^<]*"):
+    for others in (
+        r"<pre.*?</pre>",
+        r"<code.*?</code>",
+        r'<(\w+)[^>]* lang="en">.*?</\1>',
+        r"pabal (?:notification|person|address|template) [^<]*",
+    ):
         main = re.sub(others, "", main, flags=re.DOTALL)
     within = re.sub(r"</?(?:a|span|time|strong)\b[^>]*>", "", main)
     return html.unescape(re.sub(r"\s*<[^>]*>\s*", "\n", f"<{within}"))

@@ -221,9 +221,12 @@ class TestNotSent:
             "The address is healthy.",
         ]
         assert (await parts(notifier, dm))["ended"] == ["Not sent: direct messages are off."]
-        assert "prefs 100 --set dm_enabled=true" in (await parts(notifier, dm))["next"][0]
+        assert "pabal person preferences 100 --set dm_enabled=true" in (await parts(notifier, dm))["next"][0]
         assert (await parts(notifier, category))["ended"] == ["Not sent: notifications for payment are off."]
-        assert "prefs 101 --set payment_notifications=true" in (await parts(notifier, category))["next"][0]
+        assert (
+            "pabal person preferences 101 --set payment_notifications=true"
+            in (await parts(notifier, category))["next"][0]
+        )
 
     async def test_a_preference_turned_off_before_sending(self, notifier: NotificationHub) -> None:
         request = await notifier.request()
@@ -252,7 +255,7 @@ class TestNotSent:
         assert values["address"][0].startswith("This address has refused messages since <datetime>: ")
         assert values["ended"][0] == "Failed: the recipient's address refused it."
         assert (await parts(notifier, after))["ended"] == ["Not sent: the address has refused an earlier message."]
-        assert "pabal notify heal user_dm 100" in (await parts(notifier, after))["next"][0]
+        assert "pabal address enable user_dm 100" in (await parts(notifier, after))["next"][0]
 
         async with notifier.hub.transaction() as tx:
             await heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)

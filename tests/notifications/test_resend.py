@@ -199,7 +199,7 @@ async def test_the_explanation_mentions_resends(notifier: NotificationHub, langu
         second = await explain_notification(tx, asked.id, ALL_SERVICES, language, str)
         read = await find_notification(tx, asked.id, ALL_SERVICES)
 
-    assert before.lines[-1].says.endswith(f"pabal notify again {row}")
+    assert before.lines[-1].says.endswith(f"pabal notification resend {row}")
     assert str(asked.id) in first.lines[-1].says
     result = [line.says for line in second.lines if line.part == "asked"]
     assert "mina" in result[0]

@@ -115,20 +115,20 @@ END_TEXTS: Mapping[str, BilingualText] = {
 }
 NEXT_STEP_TEXTS: Mapping[str, BilingualText] = {
     SuppressReason.DM_DISABLED: (
-        "개인 메시지 수신을 켜면 다음 알림부터 보냅니다: pabal notify prefs {recipient} --set dm_enabled=true",
-        "To send the next one, turn on direct messages: pabal notify prefs {recipient} --set dm_enabled=true",
+        "개인 메시지 수신을 켜면 다음 알림부터 보냅니다: pabal person preferences {recipient} --set dm_enabled=true",
+        "Turn on direct messages to send the next one: pabal person preferences {recipient} --set dm_enabled=true",
     ),
     SuppressReason.CATEGORY_OFF: (
-        "{category} 알림을 켜면 다음 알림부터 보냅니다: pabal notify prefs {recipient} --set {flag}=true",
-        "To send the next one, turn on notifications for {category}: pabal notify prefs {recipient} --set {flag}=true",
+        "{category} 알림을 켜면 다음 알림부터 보냅니다: pabal person preferences {recipient} --set {flag}=true",
+        "Turn on {category} notifications to send the next one: pabal person preferences {recipient} --set {flag}=true",
     ),
     SuppressReason.DUPLICATE: (
         "다른 알림이라면 다른 키로 요청해 주세요.",
         "If it is a different notification, request it with another key.",
     ),
     SuppressReason.ADDRESS_UNHEALTHY: (
-        "받는 쪽에서 봇의 메시지를 허용한 뒤 주소를 정상으로 표시해 주세요: pabal notify heal {channel} {recipient}",
-        "When the recipient allows the bot's messages, mark it as working: pabal notify heal {channel} {recipient}",
+        "받는 쪽에서 봇의 메시지를 허용한 뒤 주소를 정상으로 표시해 주세요: pabal address enable {channel} {recipient}",
+        "When the recipient allows the bot's messages, mark it as working: pabal address enable {channel} {recipient}",
     ),
     SuppressReason.EXPIRED: (
         "유효 시간을 늘리거나, 알림이 밀리는 원인을 확인해 주세요: pabal doctor",
@@ -144,16 +144,16 @@ NEXT_STEP_TEXTS: Mapping[str, BilingualText] = {
         "Fix the last error above. The next notification has three attempts of its own.",
     ),
     "refused": (
-        "받는 쪽에서 봇의 메시지를 허용한 뒤 실행해 주세요: pabal notify heal {channel} {recipient}",
-        "When the recipient allows the bot's messages, run: pabal notify heal {channel} {recipient}",
+        "받는 쪽에서 봇의 메시지를 허용한 뒤 실행해 주세요: pabal address enable {channel} {recipient}",
+        "When the recipient allows the bot's messages, run: pabal address enable {channel} {recipient}",
     ),
     "unknown": (
         "받았는지 확인하고, 받지 못했다면 다시 보내 주세요.",
         "Ask the recipient whether it arrived. If not, send it again.",
     ),
     "unrenderable": (
-        "템플릿과 값이 맞는지 확인해 주세요: pabal notify check, pabal notify preview {template}",
-        "Check that the template and the payload match: pabal notify check, pabal notify preview {template}",
+        "템플릿과 값이 맞는지 확인해 주세요: pabal template check, pabal template preview {template}",
+        "Check that the template and the payload match: pabal template check, pabal template preview {template}",
     ),
 }
 OUTCOME_TEXTS: Mapping[str, BilingualText] = {
@@ -213,8 +213,8 @@ EXPLANATION_TEXTS: Mapping[str, BilingualText] = {
     "due": ("작업자를 기다리고 있습니다.", "Due now, waiting for a worker."),
     "later": ("{at}에 보낼 예정입니다.", "Scheduled for {at}."),
     "resend": (
-        "원인을 해결한 뒤 이 알림을 다시 보내려면: pabal notify again {id}",
-        "To send this notification again after fixing the cause: pabal notify again {id}",
+        "원인을 해결한 뒤 이 알림을 다시 보내려면: pabal notification resend {id}",
+        "To send this notification again after fixing the cause: pabal notification resend {id}",
     ),
     "resent": ("{id} 알림으로 다시 보냈습니다.", "Sent again as {id}."),
     "failure": ("마지막 오류: {why}", "Last error: {why}"),
