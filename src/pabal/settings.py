@@ -86,7 +86,7 @@ class Settings(BaseSettings):
         None, description="Password of the first operator, `admin`. Unset: generated and printed once."
     )
     keys: SecretStr | None = Field(
-        None, description="The hub's keys, as printed by `pabal keys make`. Unset: keys.json in the data directory."
+        None, description="The hub's keys, as printed by `pabal key generate`. Unset: keys.json in the data directory."
     )
     token_audience: str = Field("pabal", min_length=1, description="Audience (aud) of access tokens.")
     public_url: str | None = Field(None, description="Public URL of the hub, e.g. https://hub.example.org.")

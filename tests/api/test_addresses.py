@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from pabal.console import login
+from pabal.console.csrf import CSRF_FIELD
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay import web_sessions
 from pabal.relay.pairing import sessions
@@ -46,7 +47,7 @@ async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
 async def send_request(web: httpx2.AsyncClient, door: str, address: str) -> int:
     """Come to a door from an address, with nothing that opens it; what it answers."""
     form = {
-        "/console/login": {"form": "f", "name": "nobody", "password": "wrong horse"},
+        "/console/login": {CSRF_FIELD: "f", "name": "nobody", "password": "wrong horse"},
         "/portal/login": {"token": "guess"},
         "/v1/sessions/create": {},
         "/oauth/token": {"grant_type": "client_credentials", "client_id": "nobody", "client_secret": "guess"},

@@ -67,7 +67,7 @@ async def test_a_browser_gets_an_html_error_page(without_database: httpx2.AsyncC
 
     assert response.status_code == 503
     assert response.headers["content-type"].startswith("text/html")
-    assert "The database is away" in response.text
+    assert "The database is unavailable" in response.text
 
 
 async def test_a_hub_with_its_database_is_ready(web: httpx2.AsyncClient) -> None:

@@ -99,14 +99,14 @@ async def test_a_sessions_account_gets_a_relay_token_by_rotation(
 @pytest.mark.parametrize(
     ("args", "code", "result"),
     [
-        (["add", "a\x1b[2Jb"], 1, "name: is one line"),
+        (["add", "a\x1b[2Jb"], 1, "name: must be one line"),
         (["add", "session:x"], 1, "name: begins with session:"),
         (["add", "x", "--rate-limit", "0"], 2, "--rate-limit"),
-        (["show", "nobody"], 1, "there is no account nobody: see `pabal account list`"),
+        (["show", "nobody"], 1, "No such account: nobody. See `pabal account list`"),
         (["disable", str(new_id())], 1, "`pabal account list`"),
-        (["rotate-token", "nobody"], 1, "there is no account nobody"),
+        (["rotate-token", "nobody"], 1, "No such account: nobody"),
         (["remove", "nobody"], 1, "confirm with --yes"),
-        (["remove", "nobody", "--yes"], 1, "there is no account nobody"),
+        (["remove", "nobody", "--yes"], 1, "No such account: nobody"),
     ],
 )
 async def test_a_refusal_is_one_line(run: Run, args: list[str], code: int, result: str) -> None:

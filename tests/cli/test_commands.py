@@ -87,7 +87,7 @@ def test_doctor_advises_when_no_hub_runs(folder: Path) -> None:
     assert result["database"]["level"] == "warning"
     assert "pabal up" in result["database"]["advice"]
     assert result["disk"]["level"] in {"good", "warning"}
-    assert result["settings"]["seen"] == "PABAL_NONSENSE is not a setting of Pabal"
+    assert result["settings"]["seen"] == "PABAL_NONSENSE is not a known setting"
 
 
 def test_an_unreachable_database_is_a_finding_and_the_exit_code_is_1(folder: Path) -> None:

@@ -65,7 +65,7 @@ async def test_erase_shows_the_counts_and_asks(terminal: Terminal, key: str) -> 
 
     done = await terminal.run("conversation", "erase", key, feed="y\n")
 
-    assert refused.stderr == f"Erase {HELD}? [y/N] pabal: nothing erased\n"
+    assert refused.stderr == f"Erase {HELD}? [y/N] pabal: Nothing erased\n"
     assert done.stdout == f"{HELD} erased\n"
     assert await left(terminal) == 0
     actor = await terminal.deaths.owner.fetchval(
@@ -85,4 +85,4 @@ async def test_yes_skips_the_question(terminal: Terminal, key: str) -> None:
 async def test_an_unknown_key_is_one_line(terminal: Terminal, args: list[str]) -> None:
     refused = await terminal.run("conversation", *args, "channel:nobody", code=1)
 
-    assert (refused.stdout, refused.stderr) == ("", "pabal: there is no such conversation\n")
+    assert (refused.stdout, refused.stderr) == ("", "pabal: No such conversation\n")

@@ -92,7 +92,7 @@ async def test_named_dead_letters_are_replayed_one_by_one(terminal: Terminal) ->
     assert [(row["id"], row["why"] is None) for row in answers] == [
         (str(one), False), (str(other), True), (str(unknown), False)
     ]  # fmt: skip
-    assert refused.stderr.startswith(f"pabal: {one}: the dead letter was replayed already, by cli:")
+    assert refused.stderr.startswith(f"pabal: {one}: The dead letter was already replayed by cli:")
     assert len(await terminal.deaths.claim()) == 2
     [(actor, action, _)] = await terminal.deaths.audited(other)
     assert (actor.partition(":")[0], action) == ("cli", "dead_letter.replayed")
@@ -110,9 +110,9 @@ async def test_replay_all_counts_asks_and_replays(terminal: Terminal) -> None:
     rest = await terminal.read("dead-letter", "replay", "--all", "--yes")
 
     for row in refused:
-        assert row.stderr == "Replay 3 dead letters? [y/N] pabal: nothing replayed\n"
+        assert row.stderr == "Replay 3 dead letters? [y/N] pabal: Nothing replayed\n"
     assert agreed.stdout == "3 dead letters replayed\n"
-    assert nothing.stderr == "pabal: no unresolved dead letter matches\n"
+    assert nothing.stderr == "pabal: No unresolved dead letter matches\n"
     assert rest == {"matched": 1, "replayed": 1}
     assert len(await terminal.deaths.claim()) == 4
 
@@ -135,7 +135,7 @@ async def test_dead_letters_are_resolved_with_a_note(terminal: Terminal) -> None
 @pytest.mark.parametrize(
     ("args", "code", "result"),
     [
-        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "there is no dead letter 01a1e213"),
+        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "No such dead letter: 01a1e213"),
         (["show", "x"], 2, "ID: must be an id"),
         (["list", "--since", "yesterday"], 2, "--since: must be a duration (90s, 15m, 2h, 7d) or a timestamp"),
         (["list", "--limit", "0"], 2, "Must be >= 1"),

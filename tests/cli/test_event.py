@@ -41,7 +41,7 @@ async def test_a_key_is_published_once(terminal: Terminal) -> None:
     other = await terminal.run(*args, "--payload", '{"n": 2}', code=1)
 
     assert second.stdout == f"event {first['id']} was already published with this key; it is completed\n"
-    assert other.stderr == f"pabal: idempotency_key: was used for another event, {first['id']}\n"
+    assert other.stderr == f"pabal: idempotency_key: already used for a different event, {first['id']}\n"
 
 
 async def test_a_payload_comes_from_a_file_or_from_standard_input(terminal: Terminal) -> None:
@@ -85,7 +85,7 @@ async def test_an_event_is_cancelled_once(terminal: Terminal) -> None:
     again = await terminal.run("event", "cancel", str(event), code=1)
 
     assert result.stdout == f"{event} cancelled\n"
-    assert again.stderr == "pabal: the event has ended already: it is cancelled\n"
+    assert again.stderr == "pabal: The event has already finished: it is cancelled\n"
     assert await terminal.deaths.claim() == []
     [(actor, action, _)] = await terminal.deaths.audited(event)
     assert (actor.partition(":")[0], action) == ("cli", "event.cancelled")
@@ -123,16 +123,16 @@ async def test_tail_filters(terminal: Terminal) -> None:
     ("args", "code", "result"),
     [
         (["publish", "Order Paid"], 1, "TYPE: must be lower-case words joined by dots"),
-        (["publish", "a.b", "--source", "nobody"], 1, "nobody: see `pabal service list`"),
-        (["publish", "a.b", "--target", "nobody"], 1, "target_service: there is no service nobody"),
+        (["publish", "a.b", "--source", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
+        (["publish", "a.b", "--target", "nobody"], 1, "target_service: no such service: nobody"),
         (["publish", "a.b", "--payload", "[]"], 1, "payload: is not a JSON object"),
         (["publish", "a.b", "--payload", "{"], 1, "payload: is not a JSON object"),
         (["publish", "a.b", "--payload", "@nothing.json"], 1, "payload: nothing.json cannot be read"),
         (["publish", "a.b", "--priority", "11"], 1, "priority: must be 1 to 10, or critical"),
         (["publish", "a.b", "--deliver-in", "soon"], 2, "--deliver-in: must be a duration such as"),
         (["publish", "a.b", "--max-retries", "-1"], 2, "Must be >= 0"),
-        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "there is no event 01a1e213"),
-        (["cancel", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "there is no event 01a1e213"),
+        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "No such event: 01a1e213"),
+        (["cancel", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "No such event: 01a1e213"),
         (["list", "--status", "dead"], 2, "--status"),
         (["list", "--cursor", "x"], 1, "cursor: is not a cursor of this list"),
     ],

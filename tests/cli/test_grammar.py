@@ -114,7 +114,7 @@ class TestOnAHub:
 
         assert all(row in refused.stderr for row in (str(first), str(twin)))
         assert "is ambiguous" in refused.stderr
-        assert missing.stderr == "pabal: no event matches 01a1e213…ffffff\n"
+        assert missing.stderr == "pabal: No event matches 01a1e213…ffffff\n"
         assert "must be an id, its first 8 or more characters, or its short form" in invalid.stderr
 
     @pytest.mark.parametrize("noun", ["event", "notification", "message", "audit", "dead-letter"])

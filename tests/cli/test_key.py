@@ -205,7 +205,7 @@ class TestWithAFile:
         waits = keys("retire", old, folder=folder, code=1, database_urls=database_urls)
         gone = told_by("retire", old, "--force", folder=folder, database_urls=database_urls)
 
-        assert early.stderr == f"pabal: {len(held)} values are encrypted under {old}: run `pabal keys rewrap` first\n"
+        assert early.stderr == f"pabal: {len(held)} values are encrypted under {old}. Run `pabal key rewrap` first\n"
         result = json.loads(done.stdout)
         assert (result["rewrapped"], result["left"], result["unreadable"]) == (len(held), 0, 1)
         assert result["named"] == [{"table": "service_tokens", "column": "access_token", "row": str(lost)}]
@@ -235,8 +235,8 @@ class TestWithAFile:
 
         assert refused == [
             f"pabal: {active} is active; only an old key can be retired: rotate first\n",
-            "pabal: no such key: s0\n",
-            f"pabal: {old} was rotated less than 1h ago; tokens it signed may still be in use: wait, or use --force\n",
+            "pabal: No such key: s0\n",
+            f"pabal: {old} was rotated less than 1h ago; tokens it signed may still be in use. Wait, or use --force\n",
         ]
         assert in_file(folder).keys == before
         assert keys("retire", old, "--force", folder=folder, database_urls=database_urls).stdout == f"{old} retired\n"

@@ -155,7 +155,7 @@ async def test_a_prefix_that_matches_two_lanes_lists_both(
 
     refused = await terminal.run("trace", str(event)[:18], code=1)
 
-    assert refused.stderr == f"pabal: id: several ids start with {str(event)[:18]}: {event}, {twin}\n"
+    assert refused.stderr == f"pabal: id: {str(event)[:18]} is ambiguous: {event}, {twin}\n"
     assert (await terminal.run("trace", twin)).stdout.startswith(f"message {twin}")
     assert (await terminal.run("trace", str(event))).stdout.startswith(f"event {event}")
 
@@ -163,7 +163,7 @@ async def test_a_prefix_that_matches_two_lanes_lists_both(
 @pytest.mark.parametrize(
     ("args", "code", "result"),
     [
-        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "no such message"),
+        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "No such message"),
         (["list", "--status", "queued"], 2, "--status"),
         (["list", "--cursor", "x"], 1, "cursor: is not a cursor of this list"),
     ],

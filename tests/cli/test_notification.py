@@ -80,9 +80,9 @@ async def test_explain_answers_in_both_languages(terminal: Terminal) -> None:
 
     assert (asked["state"], asked["reason"]) == ("suppressed", "dm_disabled")
     headings = [line for line in english.splitlines() if not line.startswith(" ")]
-    assert headings == ["Who asked", "Decided when it was asked for", "Where it ended", "For the next one"]
-    assert "  They switched direct messages off.\n" in english
-    assert "  개인 메시지를 꺼 두었습니다.\n" in korean
+    assert headings == ["Request", "Decision at request time", "Result", "What to do next"]
+    assert "  Direct messages are off.\n" in english
+    assert "  개인 메시지 수신이 꺼져 있습니다.\n" in korean
     assert (read["state"], read["reason"], read["language"]) == ("suppressed", "dm_disabled", "ko")
     assert [line["part"] for line in read["lines"]] == ["asked", "asked", *["decided"] * 3, "ended", "next"]
 
@@ -95,7 +95,7 @@ async def test_a_dry_run_prints_the_decision_and_sends_nothing(terminal: Termina
     for_it = await terminal.read(*args, "--toast", "101")
 
     assert against.splitlines()[0] == "It would be suppressed: category_off."
-    assert "  They switched payment notices off.\n" in against
+    assert "  Notifications for payment are off.\n" in against
     assert "  Payment received\n" in against
     assert (for_it["would"], for_it["reason"], for_it["locale"]) == ("send", None, "ko")
     assert for_it["steps"] == ["category_on", "address_healthy"]
@@ -125,7 +125,7 @@ async def test_a_notification_is_cancelled_once(terminal: Terminal) -> None:
     again = await terminal.run("notification", "cancel", row, code=1)
 
     assert result.stdout == f"{row} cancelled\n"
-    assert again.stderr == "pabal: the notification cannot be called off: it is suppressed already\n"
+    assert again.stderr == "pabal: The notification cannot be cancelled: it is suppressed\n"
 
 
 async def test_a_failed_notification_is_resent_once(terminal: Terminal) -> None:
@@ -141,7 +141,7 @@ async def test_a_failed_notification_is_resent_once(terminal: Terminal) -> None:
 
     assert (shown["again_of"], shown["state"]) == (row, "pending")
     assert shown["requested_by"].startswith("cli:")
-    assert refusal.stderr == f"pabal: the notification was sent again already, as {second}\n"
+    assert refusal.stderr == f"pabal: The notification was already sent again as {second}\n"
 
 
 async def test_a_blocked_address_is_listed_and_enabled(terminal: Terminal) -> None:
@@ -157,7 +157,7 @@ async def test_a_blocked_address_is_listed_and_enabled(terminal: Terminal) -> No
     assert (before["reason"], after["reason"]) == ("address_unhealthy", None)
     assert (blocked["recipient_type"], blocked["recipient_id"], blocked["reason"]) == ("user_dm", "100", "closed DMs")
     assert await terminal.items("address", "list") == []
-    assert again.stderr == "pabal: there is no such unhealthy address\n"
+    assert again.stderr == "pabal: No such unhealthy address\n"
 
 
 async def test_preferences_are_shown_and_changed(terminal: Terminal) -> None:
@@ -224,7 +224,7 @@ async def test_check_reports_a_template_that_only_the_database_names(terminal: T
     files = await terminal.read("template", "check", "--files-only")
 
     assert re.fullmatch(r"\d+ templates checked, no problems\n", good.stdout)
-    assert bad.stderr == "pabal: notification.templates: old.one is asked for, and no file defines it\n"
+    assert bad.stderr == "pabal: notification.templates: old.one is in use, but no file defines it\n"
     assert files["mistakes"] == []
 
 
@@ -239,7 +239,7 @@ def test_templates_and_code_are_checked_without_a_hub(folder: Path) -> None:
 
     assert {item["field"] for item in files["mistakes"]} == {"shop.closed.toml"}
     assert "user_dm: has no text in en" in [item["why"] for item in files["mistakes"]]
-    assert code.stderr == "pabal: shop.py:1: there is no template shop.open\n"
+    assert code.stderr == "pabal: shop.py:1: no such template: shop.open\n"
 
 
 def test_templates_are_listed_and_shown_without_a_hub(folder: Path) -> None:
@@ -270,8 +270,12 @@ def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
     [
         (["notification", "send", "payment.succeeded"], 2, "Use exactly one of --dm, --audit-channel and --toast"),
         (["notification", "send", "payment.succeeded", "--dm", "1", "--toast", "1"], 2, "Use exactly one of"),
-        (["notification", "send", "nothing.like.it", "--dm", "1"], 1, "there is no template nothing.like.it"),
-        (["notification", "send", "payment.succeeded", "--dm", "1"], 1, "payload.amount: is missing"),
+        (
+            ["notification", "send", "nothing.like.it", "--dm", "1"],
+            1,
+            "template_key: no such template: nothing.like.it",
+        ),
+        (["notification", "send", "payment.succeeded", "--dm", "1"], 1, "payload.amount: is required, of type integer"),
         (
             ["notification", "send", "payment.succeeded", "--dm", "1", "--payload", "[]"],
             1,
@@ -280,25 +284,25 @@ def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
         (
             ["notification", "send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--source", "x"],
             1,
-            "there is no service x",
+            "No such service: x. See `pabal service list`",
         ),
         (
             ["notification", "send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--dry-run", "--key", "k"],
             1,
-            "a service's",
+            "idempotency_key: requires a source service",
         ),
-        (["notification", "show", str(new_id())], 1, "there is no notification"),
-        (["notification", "explain", str(new_id())], 1, "there is no notification"),
-        (["notification", "resend", str(new_id())], 1, "there is no notification"),
+        (["notification", "show", str(new_id())], 1, "No such notification: "),
+        (["notification", "explain", str(new_id())], 1, "No such notification: "),
+        (["notification", "resend", str(new_id())], 1, "No such notification: "),
         (["template", "preview", "payment.succeeded", "--channel", "guild_audit_channel"], 1, "has no text for"),
         (["person", "preferences", "100", "--set", "dms=false"], 1, "dms is not one of dm_enabled"),
         (["person", "preferences", "100", "--set", "dm_enabled=maybe"], 1, "dm_enabled must be true or false"),
         (["rule", "add", "x", "--events", "a.b"], 1, "needs --template and --to and --channel"),
         (["rule", "add", "x", *DM_RULE, "--variable", "item"], 1, "item is not NAME=PATH"),
-        (["rule", "add", "x", *DM_RULE, "--expires-after", "366d"], 1, "expires_after: is at most a year"),
+        (["rule", "add", "x", *DM_RULE, "--expires-after", "366d"], 1, "expires_after: must be at most a year"),
         (["rule", "add", "x", *DM_RULE, "--expires-after", f"{'9' * 30}d"], 2, "is too long a duration"),
         (["rule", "edit", str(new_id())], 1, "needs at least one option to change"),
-        (["rule", "remove", str(new_id())], 1, "there is no rule"),
+        (["rule", "remove", str(new_id())], 1, "No such rule: "),
     ],
 )
 async def test_a_refusal_is_one_line(terminal: Terminal, args: list[str], code: int, result: str) -> None:

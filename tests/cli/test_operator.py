@@ -126,20 +126,20 @@ async def test_the_last_admin_cannot_be_disabled_or_demoted(database_urls: Datab
 
     for args in (["disable", "boss"], ["set-role", "boss", "viewer"]):
         refused = run("operator", *args, code=1)
-        assert "boss is the only admin who can sign in: add or enable another one first" in refused.stderr
+        assert "boss is the only enabled admin. Add or enable another one first" in refused.stderr
     assert [action for _, action, _ in await audit(database_urls)] == ["operator.added"]
 
 
 @pytest.mark.parametrize(
     ("args", "feed", "code", "message"),
     [
-        (["add", "mina"], "short\n", 1, "password: has 8 to 1,000 characters"),
-        (["add", "mina"], "", 1, "password: has 8 to 1,000 characters"),
-        (["add", "mina"], "x" * 1001, 1, "password: has 8 to 1,000 characters"),
-        (["add", "a b"], HORSE, 1, "name: is 1 to 64 letters"),
+        (["add", "mina"], "short\n", 1, "password: must have 8 to 1,000 characters"),
+        (["add", "mina"], "", 1, "password: must have 8 to 1,000 characters"),
+        (["add", "mina"], "x" * 1001, 1, "password: must have 8 to 1,000 characters"),
+        (["add", "a b"], HORSE, 1, "name: must be 1 to 64 letters"),
         (["add", "mina", "--role", "root"], HORSE, 2, "role"),
-        (["set-password", "nobody"], HORSE, 1, "there is no operator nobody: see `pabal operator list`"),
-        (["disable", "nobody"], "", 1, "there is no operator nobody"),
+        (["set-password", "nobody"], HORSE, 1, "No such operator: nobody. See `pabal operator list`"),
+        (["disable", "nobody"], "", 1, "No such operator: nobody"),
     ],
 )
 async def test_a_refusal_is_one_line(

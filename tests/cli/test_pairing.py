@@ -99,12 +99,12 @@ async def test_invalid_settings_are_refused_before_a_code_is_created(hub: Hub, o
 @pytest.mark.parametrize(
     ("args", "code", "result"),
     [
-        (["pairing", "add", "nobody"], 1, "there is no account nobody: see `pabal account list`"),
+        (["pairing", "add", "nobody"], 1, "No such account: nobody. See `pabal account list`"),
         (["pairing", "add", "nobody", "--expires", "31m"], 1, "expires: must be positive and at most 30m"),
-        (["conversation", "list", "--account", "nobody"], 1, "there is no account nobody"),
-        (["conversation", "show", "bot:nobody"], 1, "there is no such conversation"),
-        (["conversation", "unpair", "bot:nobody"], 1, "there is no such conversation"),
-        (["conversation", "approve", "bot:nobody"], 1, "there is no such conversation"),
+        (["conversation", "list", "--account", "nobody"], 1, "No such account: nobody"),
+        (["conversation", "show", "bot:nobody"], 1, "No such conversation"),
+        (["conversation", "unpair", "bot:nobody"], 1, "No such conversation"),
+        (["conversation", "approve", "bot:nobody"], 1, "No such conversation"),
     ],
 )
 async def test_a_refusal_is_one_line(run: Run, args: list[str], code: int, result: str) -> None:

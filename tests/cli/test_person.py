@@ -56,7 +56,7 @@ async def test_erase_shows_the_counts_and_asks(terminal: Terminal, database_urls
 
     done = await terminal.run("person", "erase", MINA, feed="y\n")
 
-    assert refused.stderr == f"Erase {HELD}? [y/N] pabal: nothing erased\n"
+    assert refused.stderr == f"Erase {HELD}? [y/N] pabal: Nothing erased\n"
     assert done.stdout == f"{HELD} erased\n"
     assert MINA.encode() not in await dumped(database_urls)
     assert await terminal.deaths.owner.fetchval("select count(*) from notification.requests") == 1

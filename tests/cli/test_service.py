@@ -91,18 +91,18 @@ async def test_a_secret_is_shown_once_and_nowhere_else(run: Run) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "result"),
     [
-        (["add", "minu_find", "--permission", "read"], 1, "there is already a service minu_find"),
-        (["add", "Shop", "--permission", "read"], 1, "name: is 2 to 63 characters"),
-        (["add", "shop", "--permission", "fly"], 1, "'fly' is not a permission; there are read, write,"),
+        (["add", "minu_find", "--permission", "read"], 1, "Service minu_find already exists"),
+        (["add", "Shop", "--permission", "read"], 1, "name: must be 2 to 63 lower-case letters"),
+        (["add", "shop", "--permission", "fly"], 1, "'fly' is not a permission; use one of read, write,"),
         (["add", "shop"], 2, "--permission requires an argument"),
         (["add", "shop", "--permission", "read", "--description", "a\x1b[2Jb"], 1, "description: must be one line"),
-        (["show", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
-        (["disable", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
-        (["enable", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
-        (["rotate-secret", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
+        (["show", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
+        (["disable", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
+        (["enable", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
+        (["rotate-secret", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
         (["rotate-secret", "minu_find", "--overlap", "soon"], 2, "--overlap: must be a duration such as"),
         (["rotate-secret", "minu_find", "--expires", "0"], 1, "expires: must be positive"),
-        (["disable", "hub"], 1, "the hub cannot do without itself"),
+        (["disable", "hub"], 1, "The hub's own service cannot be disabled"),
     ],
 )
 async def test_a_refusal_is_one_line_with_advice(run: Run, args: list[str], code: int, result: str) -> None:
@@ -151,7 +151,7 @@ async def test_a_disabled_service_cannot_authenticate_until_enabled(
     assert (off["active"], off["disabled_at"] is None) == (False, False)
     assert again == off
     assert "disabled since" in listed
-    assert refused.stderr == "pabal: shop is disabled: enable it with `pabal service enable shop`\n"
+    assert refused.stderr == "pabal: shop is disabled. Enable it with `pabal service enable shop`\n"
     assert on.stdout.startswith("shop is active")
     assert (await enter(hub, "shop", secret)).service == "shop"
     assert (await audit(database_urls, "shop"))[2:] == [
@@ -174,7 +174,7 @@ async def test_the_old_secret_works_during_the_overlap(
     assert new["expires_at"] is None
     overlap = datetime.fromisoformat(before["expires_at"]) - datetime.fromisoformat(new["created_at"])
     assert overlap == timedelta(hours=2)
-    assert refused.stderr.endswith("or end both at once with --overlap 0\n")
+    assert refused.stderr.endswith("or revoke both at once with --overlap 0\n")
     for secret in (first, second):
         await enter(hub, "shop", secret)
 

@@ -92,8 +92,8 @@ async def test_the_test_push_reports_the_response(run: Run, ask: Ask, there: Rec
     read = await asyncio.to_thread(ask, "test", added["id"], code=1)
 
     assert done.stdout == "delivered\n"
-    assert failed.stderr == "pabal: test event not delivered: answered 500: oh no\n"
-    assert read == {"delivered": False, "error": "answered 500: oh no"}
+    assert failed.stderr == "pabal: test event not delivered: HTTP 500: oh no\n"
+    assert read == {"delivered": False, "error": "HTTP 500: oh no"}
     result = Webhook(added["secret"]).verify(there.requests[0].body, dict(there.requests[0].headers))
     assert (result["event_type"], result["target_service"]) == ("pabal.test", "minu_build")
 
@@ -122,14 +122,18 @@ async def test_a_stopping_hub_releases_a_push_that_hangs(
 @pytest.mark.parametrize(
     ("args", "code", "result"),
     [
-        (["add", "*", "--service", "nobody"], 1, "there is no service nobody"),
+        (["add", "*", "--service", "nobody"], 1, "No such service: nobody"),
         (["add", "Order", "--service", "minu_build"], 1, "event_types: are 1 to 50 types"),
-        (["add", "*", "--service", "minu_build", "--url", "https://10.0.0.1/"], 1, "url: leads to an address"),
+        (
+            ["add", "*", "--service", "minu_build", "--url", "https://10.0.0.1/"],
+            1,
+            "url: resolves to an address that is not public",
+        ),
         (["add", "*", "--service", "minu_build", "--timeout", "61"], 2, "--timeout"),
         (["add", "*", "--service", "minu_build", "--description", "a\x1b[2Jb"], 1, "description: must be one line"),
         (["add", "*"], 2, "--service"),
         (["show", "x"], 2, "ID"),
-        (["pause", str(new_id())], 1, "there is no subscription"),
+        (["pause", str(new_id())], 1, "No such subscription: "),
     ],
 )
 async def test_a_refusal_is_one_line(run: Run, args: list[str], code: int, result: str) -> None:

@@ -119,21 +119,21 @@ async def test_tokens_are_shown_once_and_nowhere_else(run: Run) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "result"),
     [
-        (["issue", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
-        (["issue", "minu_find", "--scope", "hub:admin"], 1, "allowed none of the permissions asked for"),
-        (["issue", "minu_find", "--scope", "fly"], 1, "'fly' is not a permission; there are read, write,"),
+        (["issue", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
+        (["issue", "minu_find", "--scope", "hub:admin"], 1, "the service has none of the requested permissions"),
+        (["issue", "minu_find", "--scope", "fly"], 1, "'fly' is not a permission; use one of read, write,"),
         (["refresh", "eyJhbGciOiJFUzI1NiJ9.e30.x"], 1, "is not a refresh token; those begin with pbr_"),
         (["refresh", "pbr_nobodys"], 1, "unknown refresh token: start again with `pabal token issue`"),
         (["verify", "-"], 1, "token: must not be empty"),
         (["verify", "--jsn"], 1, "'--jsn' is not an option"),
         (["revoke"], 2, "Use exactly one of TOKEN, --id, --family and --service."),
         (["revoke", "pbr_x", "--service", "minu_find"], 2, "Use exactly one of TOKEN, --id, --family and --service."),
-        (["revoke", "pbr_nobodys"], 1, "not issued by this hub: see `pabal token verify`"),
-        (["revoke", "--id", NOBODYS], 1, f"no valid access token {NOBODYS}: see `pabal token list`"),
-        (["revoke", "--family", NOBODYS], 1, f"no valid family {NOBODYS}: see `pabal token list`"),
+        (["revoke", "pbr_nobodys"], 1, "not issued by this hub. See `pabal token verify`"),
+        (["revoke", "--id", NOBODYS], 1, f"No valid access token {NOBODYS}. See `pabal token list`"),
+        (["revoke", "--family", NOBODYS], 1, f"No valid family {NOBODYS}. See `pabal token list`"),
         (["revoke", "--family", "x"], 2, "--family"),
-        (["revoke", "--service", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
-        (["list", "--service", "nobody"], 1, "there is no service nobody: see `pabal service list`"),
+        (["revoke", "--service", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
+        (["list", "--service", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
         (["list", "--cursor", "yesterday"], 1, "cursor: is not a cursor of this list"),
         (["list", "--limit", "0"], 2, "--limit"),
     ],
@@ -165,7 +165,7 @@ async def test_a_reused_refresh_token_revokes_its_family(
     refused = run("token", "refresh", first["refresh_token"], code=1, PABAL_LOG_LEVEL="warning")
 
     [line] = refused.stderr.splitlines()
-    assert "was used before; all tokens that came from it are revoked" in line
+    assert "was already used; all tokens of its family are revoked" in line
     assert "start again with `pabal token issue`" in line
     result = ask("token", "verify", second["access_token"], code=1)
     assert [why.rpartition(": ")[2] for why in result["why"]] == ["Refresh token reused"]
@@ -184,7 +184,7 @@ async def test_a_disabled_services_refresh_token_is_not_used_up(hub: Hub, run: R
     refused = run("token", "refresh", "-", feed=pair.refresh_token, code=1, PABAL_LOG_LEVEL="warning")
     ask("service", "enable", "minu_find")
 
-    assert refused.stderr == "pabal: minu_find is disabled: enable it with `pabal service enable minu_find`\n"
+    assert refused.stderr == "pabal: minu_find is disabled. Enable it with `pabal service enable minu_find`\n"
     assert ask("token", "verify", "-", feed=pair.refresh_token)["good"] is True
 
 
@@ -227,11 +227,11 @@ async def test_an_invalid_token_is_explained(hub: Hub, database_urls: DatabaseUr
     ask("service", "disable", "minu_keep")
 
     assert await problems(alone.access_token) == ["it was revoked at: Revoked"]
-    assert await problems(family.access_token) == ["its family was ended at: Revoked"]
+    assert await problems(family.access_token) == ["its family was revoked at: Revoked"]
     assert await problems(spent.access_token) == []
-    assert await problems(spent.refresh_token) == ["it was used before, and another took its place"]
-    assert await problems(gone.refresh_token or "") == ["it is not known here"]
-    disabled = "its service minu_keep is disabled since"
+    assert await problems(spent.refresh_token) == ["it was already used and replaced by a new one"]
+    assert await problems(gone.refresh_token or "") == ["it is an unknown refresh token"]
+    disabled = "its service minu_keep was disabled at"
     assert await problems(other.access_token) == [disabled]
 
     await travel(timedelta(hours=1))
@@ -247,7 +247,7 @@ async def test_a_foreign_token_is_explained(hub: Hub, database_urls: DatabaseUrl
         result = ask("token", "verify", "-", feed=token, code=1)
         [only] = result["why"]
         assert (result["good"], result["token"]) == (False, None)
-        assert bool(result["claims"]) is ("signed here" in only)  # unverified claims are not shown
+        assert bool(result["claims"]) is ("signed by this hub" in only)  # unverified claims are not shown
         return only
 
     def made_by(issuer: TokenIssuer) -> str:
@@ -260,13 +260,13 @@ async def test_a_foreign_token_is_explained(hub: Hub, database_urls: DatabaseUrl
     await execute(database_urls, "delete from public.token_families where id = $1", gone.family_id)
     head, claims, signature = ours.access_token.split(".")
 
-    assert why("nonsense") == why("\N{SNOWMAN}.x.y") == "it is not one of our tokens"
-    changed = "its signature is not ours: it was changed on the way, or made up"
+    assert why("nonsense") == why("\N{SNOWMAN}.x.y") == "it is not a token of this hub"
+    changed = "its signature is invalid"
     assert why(f"{head}.{claims}.{signature[::-1]}") == why(f"{head}.e30.{signature}") == changed
     strange = replace(hub.token_issuer, key_ring=KeyRing(KeySet.generate(datetime.now(UTC))))
-    assert why(made_by(strange)) == "it was signed with a key that is not here"
-    assert why(made_by(replace(hub.token_issuer, audience="you"))) == "this access token is meant for somebody else"
-    assert why(gone.access_token).startswith("it was signed here, but its row is gone")
+    assert why(made_by(strange)) == "it was signed with an unknown key"
+    assert why(made_by(replace(hub.token_issuer, audience="you"))) == "the access token has another audience"
+    assert why(gone.access_token).startswith("it was signed by this hub, but is not in this database")
 
 
 async def test_tokens_are_revoked_by_token_id_family_or_service(hub: Hub, run: Run, ask: Ask) -> None:

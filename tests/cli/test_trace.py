@@ -41,7 +41,7 @@ async def test_a_trace_has_one_line_per_entry(terminal: Terminal) -> None:
     assert [line[45:78] if place == 1 else line[45:] for place, line in enumerate(lines)][:4] == [
         "order.paid published by minu_find for minu_build",
         "attempt 1 by w1 failed: boom more",
-        f"died: boom more; dead letter {letter}",
+        f"moved to the dead letters: boom more; dead letter {letter}",
         "replayed by operator:mina",
     ]
     assert lines[4][45:].startswith("attempt 1 by w1 succeeded (")
@@ -79,10 +79,10 @@ async def test_each_line_of_a_broadcast_names_its_receiver(terminal: Terminal) -
 
     assert "  deliveries: 1 failed, 1 pending\n" in result
     assert f"delivery {held.id}  order.paid  minu_find → minu_keep\n  failed\n" in result
-    assert "→ minu_keep  died: boom" in result
-    assert "→ minu_build  owed to minu_build" in result
-    assert "→ everybody  order.paid published" in result
-    assert "  nobody had subscribed to it\n" in (await terminal.run("trace", str(unknown))).stdout
+    assert "→ minu_keep  moved to the dead letters: boom" in result
+    assert "→ minu_build  queued for minu_build" in result
+    assert "→ all subscribers  order.paid published" in result
+    assert "  no subscribers\n" in (await terminal.run("trace", str(unknown))).stdout
 
 
 async def test_a_deleted_event_is_traced_by_its_dead_letter(terminal: Terminal) -> None:
@@ -135,11 +135,11 @@ async def test_the_trace_of_an_event_includes_its_notifications(terminal: Termin
     read = await terminal.read("trace", event)
 
     assert f"notification {dm}  payment.succeeded  rule buyers → user_dm 100\n  suppressed, dm_disabled\n" in result
-    assert "suppressed at once, dm_disabled: dm_disabled, category_on, address_healthy\n" in result
+    assert "suppressed on arrival, dm_disabled: dm_disabled, category_on, address_healthy\n" in result
     assert f"notification {toast}  payment.succeeded  rule buyers → dashboard_toast 100\n  sent\n" in result
-    assert "attempt 1 by w1 got through (" in result
-    assert "is in the dashboard\n" in result
-    assert "notifications in all" not in result
+    assert "attempt 1 by w1 succeeded (" in result
+    assert "arrived in the dashboard\n" in result
+    assert "\nnotifications: " not in result
     assert read["notifications"]["counts"] == {"sent": 1, "suppressed": 1}
     assert {item["id"]: item["standing"] for item in read["notifications"]["items"]} == {
         dm: "suppressed, dm_disabled",
@@ -203,4 +203,4 @@ async def test_an_unknown_id_is_one_line(terminal: Terminal) -> None:
     refused = await terminal.run("trace", "order-1", code=1)
 
     what = "event, delivery, dead letter, notification, message, reply, correlation id or conversation"
-    assert refused.stderr == f"pabal: there is no {what} order-1\n"
+    assert refused.stderr == f"pabal: No {what} matches order-1\n"

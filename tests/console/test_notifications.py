@@ -311,7 +311,7 @@ async def test_a_second_rule_with_the_same_name_is_refused(notifications_hub: Hu
     response = await admin.post(RULES, **NEW)
 
     assert response.status_code == 409
-    assert "a rule with the name Restores exists" in response.text
+    assert "name: rule Restores already exists" in response.text
 
 
 async def test_a_viewer_can_read_and_not_change_rules(notifications_hub: Hub, viewer: Signed, admin: Signed) -> None:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -14,7 +14,7 @@ from pabal.events.events import SubscriptionBacklog, list_subscription_backlogs
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue import processes
 from pabal.queue.outcome import DONE, Dead
-from pabal.queue.throughput import ThroughputCounter, ThroughputMinute
+from pabal.queue.throughput import CountedOutcome, ThroughputCounter, ThroughputMinute
 from pabal.stats import HubStats, LaneStats, UnhandledEvents
 from support.clusters import connected
 from support.lane_under_test import Events, Travel
@@ -77,7 +77,7 @@ class TestThroughput:
 
 async def record_throughput(hub: Hub, lane: str = "events", **numbers: int) -> None:
     counter = ThroughputCounter(hub.db)
-    counter.add_counts({(lane, what): number for what, number in numbers.items()})
+    counter.add_counts({(lane, cast("CountedOutcome", what)): number for what, number in numbers.items()})
     await counter.open()
     await counter.close()
 

@@ -128,7 +128,7 @@ async def test_the_secret_of_a_new_service_works_and_is_shown_once(
     assert response.headers["cache-control"] == "no-store"
     assert response.text.count(secret) == 1
     assert (again.status_code, SECRET.findall(again.text)) == (409, [])
-    assert "service shop already exists" in again.text
+    assert "Service shop already exists" in again.text
     assert await can_sign_in(hub, secret)
     assert await can_sign_in(hub, second)
     pages = [await admin.get(path) for path in ("/console/services", "/console/services/shop", "/console/audit")]

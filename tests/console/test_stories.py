@@ -74,7 +74,12 @@ async def shown(by: Signed, path: str) -> str:
     page = await by.get(path, "ko")
     assert page.status_code == 200, page.text
     main = page.text.partition("<main")[2].partition("</main>")[0]
-    for others in (r"<pre.*?</pre>", r"<code.*?</code>", r'<(\w+)[^>]* lang="en">.*?</\1>', r"pabal notify [^<]*"):
+    for others in (
+        r"<pre.*?</pre>",
+        r"<code.*?</code>",
+        r'<(\w+)[^>]* lang="en">.*?</\1>',
+        r"pabal (?:notification|person|address|template) [^<]*",
+    ):
         main = re.sub(others, "", main, flags=re.DOTALL)
     within = re.sub(r"</?(?:a|span|time|strong)\b[^>]*>", "", main)
     return html.unescape(re.sub(r"\s*<[^>]*>\s*", "\n", f"<{within}"))
@@ -303,7 +308,9 @@ async def test_notifications_that_were_sent(admin: Signed, office: Hub, deaths: 
     assert "발송하기로 했습니다: 이 분류의 수신 켜짐, 주소 정상" in of_toast
     for sentence in ("대시보드에 도착했습니다", "화면에 표시되었습니다", "읽었습니다", "보관했습니다"):
         assert sentence in of_toast
-    assert "발송했습니다. Discord 토큰이 없어 발송하지 않고 기록만 했습니다" in await told(admin, "notifications", dm)
+    assert "w1의 1번째 시도가 성공했습니다. Discord 토큰이 없어 발송하지 않고 기록만 했습니다" in await told(
+        admin, "notifications", dm
+    )
     assert "수신 설정과 관계없이 발송함: DM 수신 꺼짐 (hub)" in await told(admin, "notifications", urgent)
 
 
@@ -348,7 +355,7 @@ def test_a_step_of_another_version_and_what_others_wrote_stay_as_they_are() -> N
 
     assert korean.translate("lease {} expired") == "lease {} expired"
     assert (
-        korean.translate(Message("died: {}; dead letter {}", "{0} pending", 7))
+        korean.translate(Message("moved to the dead letters: {}; dead letter {}", "{0} pending", 7))
         == "최종 실패했습니다: {0} pending · 데드 레터 7"
     )
     assert korean.translate(Message("{} new {}", *DecisionStep)) == "emergency new no_preferences"

@@ -48,7 +48,7 @@ async def test_a_life_is_one_line_of_time_under_each_of_its_names(admin: Signed,
     pages = [await traced(admin, each) for each in (event, str(letter)[:13], letter, "order-77", f" {event} ")]
 
     for page in pages:
-        assert [kind for kind, _ in told(page)] == ["Published", "Failed", "Died", "Replayed", "Completed"]
+        assert [kind for kind, _ in told(page)] == ["Published", "Failed", "Dead", "Replayed", "Completed"]
         assert told(page)[2][1] == f"moved to the dead letters: boom; dead letter {letter}"
         assert re.search(r'<p class="verdict good" role="status">completed</p>', page.text)
         assert f'<a data-row href="/console/events/{event}">' in page.text

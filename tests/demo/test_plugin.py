@@ -8,6 +8,7 @@ import pytest
 
 from pabal.demo.bot import DemoRelaySession, create_demo_session, demo_response, read_sse_events
 from pabal.relay.reply.validate import validate_skill_response
+from pabal.relay.webhook.skill_response import ChatLanguage
 from support.receiver import Mood, Receiver, answers, closes, receiver
 
 pytestmark = pytest.mark.anyio

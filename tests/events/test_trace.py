@@ -295,7 +295,7 @@ async def test_a_unique_prefix_of_an_id_is_enough(hub: Hub, deaths: Deaths) -> N
 
     assert (await load_trace(hub, "bbbbbbbb")).subject == str(UUID("bbbbbbbb" + "1" * 24))
     assert (await load_trace(hub, "AAAAAAAA-0000-7000-8000-000000000001")).kind == "event"
-    with pytest.raises(Invalid, match="id: several ids start with aaaaaaaa: aaaaaaaa-0000-7000-8000-000000000001, "):
+    with pytest.raises(Invalid, match="id: aaaaaaaa is ambiguous: aaaaaaaa-0000-7000-8000-000000000001, "):
         await load_trace(hub, "aaaaaaaa")
     for name in ("bbbbbbb", "bbbbbbbg", "bbbbbbbc", new_id(), "nothing", ""):
         with pytest.raises(NotFound):

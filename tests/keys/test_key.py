@@ -58,7 +58,7 @@ def test_each_use_has_one_active_and_one_next_key_and_only_old_keys_are_removed(
 
 
 def test_an_unknown_key_cannot_be_retired() -> None:
-    with pytest.raises(NotFound, match="no such key: e123"):
+    with pytest.raises(NotFound, match="No such key: e123"):
         FIRST.without("e123")
 
 

@@ -46,7 +46,7 @@ async def test_an_old_key_is_kept_until_its_tokens_have_expired(
 ) -> None:
     old_key = await rotate_use(hub, use)
     await travel(grace - timedelta(seconds=20))
-    with pytest.raises(Conflict, match=rf"^{old_key.id} was rotated less than .* ago; .*: wait, or use --force$"):
+    with pytest.raises(Conflict, match=rf"^{old_key.id} was rotated less than .* ago; .*\. Wait, or use --force$"):
         await check_retirable(hub, old_key)
     await check_retirable(hub, old_key, force=True)
 
@@ -62,7 +62,7 @@ async def test_an_old_key_is_kept_while_values_are_encrypted_under_it(
     await travel(timedelta(days=1))
     for force in (False, True):
         with pytest.raises(
-            Conflict, match=f"^12 values are encrypted under {old_key.id}: run `pabal keys rewrap` first$"
+            Conflict, match=f"^12 values are encrypted under {old_key.id}\\. Run `pabal key rewrap` first$"
         ):
             await check_retirable(hub, old_key, force=force)
 

@@ -111,7 +111,7 @@ async def test_trace_of_a_suppressed_notification_has_time_and_reason(notifier: 
         "suppressed on arrival, dm_disabled: dm_disabled, category_on, address_healthy"
     )
     assert kinds(await result(notifier, changed)) == ["asked", "decided", "suppressed"]
-    assert says(await result(notifier, changed)).endswith("suppressed as it was about to be sent: dm_disabled")
+    assert says(await result(notifier, changed)).endswith("suppressed before sending: dm_disabled")
     assert (
         notification_status_text((await result(notifier, changed)).request, (await result(notifier, changed)).now)
         == "suppressed, dm_disabled"

@@ -82,7 +82,7 @@ async def test_without_a_configured_password_one_is_generated_and_shown_once(hub
 async def test_names_are_unique_ignoring_case(hub: Hub) -> None:
     await add(hub, "Mina")
 
-    with pytest.raises(Conflict, match="operator mina already exists"):
+    with pytest.raises(Conflict, match="Operator mina already exists"):
         await add(hub, "mina")
     assert await sign_in(hub, "MINA")
 
@@ -196,7 +196,7 @@ async def test_two_admins_who_disable_each_other_concurrently_leave_one(hub: Hub
 async def test_an_unknown_operator_cannot_be_changed(hub: Hub) -> None:
     async with hub.transaction() as tx:
         for operation in (disable_operator, enable_operator):
-            with pytest.raises(NotFound, match="operator nosuch does not exist"):
+            with pytest.raises(NotFound, match="No such operator: nosuch"):
                 await operation(tx, "nosuch", BY)
 
 

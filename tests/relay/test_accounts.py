@@ -132,7 +132,7 @@ async def test_a_name_is_one_line_without_the_session_prefix(hub: Hub, name: str
 async def test_a_name_is_unique(hub: Hub) -> None:
     await an_owner(hub)
 
-    with pytest.raises(Conflict, match="there is already an account owner"):
+    with pytest.raises(Conflict, match="Account owner already exists"):
         await an_owner(hub)
 
 

@@ -86,7 +86,7 @@ async def test_a_conversation_of_another_account_is_not_found(hub: Hub, owner: C
 
     for action in actions(hub):
         for user in ("min", "jun", "kim", "lee", "unknown"):
-            with pytest.raises(NotFound, match="there is no such conversation"):
+            with pytest.raises(NotFound, match="No such conversation"):
                 await act(hub, action, user, other.account)
 
     assert [await conversation(owner, user) for user in ("min", "jun", "kim", "lee")] == before
@@ -120,7 +120,7 @@ async def test_an_owner_cannot_undo_an_operators_block(hub: Hub, owner: Connecti
     await act(hub, block_conversation, "min")
     await act(hub, block_conversation, "min", bot.account)  # no effect
 
-    with pytest.raises(Conflict, match="an operator blocked"):
+    with pytest.raises(Conflict, match="An operator blocked"):
         await act(hub, unblock_conversation, "min", bot.account)
     await act(hub, unblock_conversation, "min")
     assert await connection_of(owner, "min") == ("PAIRED", bot.account)

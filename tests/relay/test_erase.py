@@ -268,7 +268,7 @@ async def test_a_reply_in_flight_is_sent_and_leaves_no_row(person: Bot, web: htt
 async def test_a_blocked_conversation_cannot_be_erased(person: Bot, hub: Hub) -> None:
     await person.chat.db.execute("update conversation_mappings set state = 'BLOCKED'")
 
-    with pytest.raises(Conflict, match="unblock it first"):
+    with pytest.raises(Conflict, match="Unblock it first"):
         await erase(hub)
 
     assert await person.chat.db.fetchval("select state from conversation_mappings") == "BLOCKED"
@@ -276,7 +276,7 @@ async def test_a_blocked_conversation_cannot_be_erased(person: Bot, hub: Hub) ->
 
 async def test_an_unknown_conversation_is_not_found(hub: Hub) -> None:
     for action in (erase, export, count_data):
-        with pytest.raises(NotFound, match="there is no such conversation"):
+        with pytest.raises(NotFound, match="No such conversation"):
             await action(hub, "channel:unknown")
 
 

@@ -155,7 +155,7 @@ async def test_an_unsent_reply_is_kept_and_its_callback_stays_unspent(bot: Bot) 
     await bot.too_late("late")
     message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:1/nobody")
 
-    with pytest.raises(CallbackFailed, match="no connection; the reply is kept"):
+    with pytest.raises(CallbackFailed, match="connection failed; the reply is kept"):
         await bot.answers(message, "unlucky")
 
     row = await bot.chat.reply(message)

@@ -275,7 +275,7 @@ class TokenMachine(RuleBasedStateMachine):
         answer = self.stage.run(answered(self.stage.hub, held.token if is_one else held.token[::-1], stranger))
 
         assert isinstance(answer, InvalidGrant)
-        assert "not known" in str(answer)
+        assert "unknown refresh token" in str(answer)
 
     @rule(held=refreshes, end=st.sampled_from(["access", "refresh", "family"]), left=st.sampled_from([0, 1, 2]))
     def come_close(self, held: Refresh, end: str, left: int) -> None:

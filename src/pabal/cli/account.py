@@ -199,7 +199,7 @@ async def resolve_account_id(tx: Tx, account_ref: str) -> UUID:
         return (await find_account(tx, pattern.low if pattern is not None and is_full else account_ref)).id
     except NotFound as error:
         if pattern is None or is_full:
-            raise NotFound(f"{error}: see `pabal account list`") from None
+            raise NotFound(f"{error}. See `pabal account list`") from None
     return await resolve_id(tx, pattern, "account", match_account_ids)
 
 

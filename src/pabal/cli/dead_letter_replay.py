@@ -68,7 +68,7 @@ def replay_all(connection: Connection, options: DeadLetterOptions, actor: Actor,
 
     criteria, matches = run_query(connection, count)
     if not yes and not (matches.count and ask_confirmation(f"Replay {dead_letter_count_text(matches.count)}?")):
-        raise Conflict("nothing replayed" if matches.count else "no unresolved dead letter matches")
+        raise Conflict("Nothing replayed" if matches.count else "No unresolved dead letter matches")
 
     async def replay(db: Database) -> int:
         with progress_bar("replaying", matches.count) as step:

@@ -6,11 +6,10 @@ from uuid import UUID
 
 from cyclopts import Parameter, Token
 
-from pabal.core.errors import Invalid, NotFound
-from pabal.core.short_id import IdPattern, parse_id_pattern
+from pabal.core.errors import NotFound
+from pabal.core.short_id import MAX_LISTED_IDS, IdPattern, ambiguous_id, parse_id_pattern
 from pabal.db.tx import Tx
 
-MAX_LISTED_IDS = 5
 MatchIds = Callable[[Tx, IdPattern, int], Awaitable[list[UUID]]]
 
 
@@ -33,12 +32,7 @@ async def resolve_id(tx: Tx, pattern: IdPattern, noun: str, match_ids: MatchIds)
         return pattern.low
     ids = await match_ids(tx, pattern, MAX_LISTED_IDS + 1)
     if not ids:
-        raise NotFound(f"no {noun} matches {pattern.text}")
+        raise NotFound(f"No {noun} matches {pattern.text}")
     if len(ids) > 1:
-        raise ambiguous_id(pattern, ids)
+        raise ambiguous_id(pattern.text, ids)
     return ids[0]
-
-
-def ambiguous_id(pattern: IdPattern, ids: Sequence[UUID]) -> Invalid:
-    more = " …" if len(ids) > MAX_LISTED_IDS else ""
-    return Invalid.of_field("ID", f"{pattern.text} is ambiguous: {', '.join(map(str, ids[:MAX_LISTED_IDS]))}{more}")

@@ -140,7 +140,7 @@ def change_operator(connection: Connection, change: Callable[[Tx], Awaitable[Ope
         try:
             return await change(tx)
         except NotFound as error:
-            raise NotFound(f"{error}: see `pabal operator list`") from None
+            raise NotFound(f"{error}. See `pabal operator list`") from None
 
     return run_transaction(connection, apply)
 

@@ -42,7 +42,7 @@ def confirm_and_erase(
     if not yes:
         counts = run_transaction(connection, count)
         if not ask_confirmation(f"Erase {describe(counts)}?"):
-            raise Conflict("nothing erased")
+            raise Conflict("Nothing erased")
     erased = run_transaction(connection, erase)
     if json:
         print_json(asdict(erased) | {"rows": erased.total})

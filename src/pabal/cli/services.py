@@ -204,7 +204,7 @@ async def require_service(tx: Tx, name: str) -> Service:
     try:
         return await find_service(tx, name)
     except NotFound as error:
-        raise NotFound(f"{error}: see `pabal service list`") from None
+        raise NotFound(f"{error}. See `pabal service list`") from None
 
 
 def credentials_json(name: str, secret: str) -> dict[str, Any]:

@@ -234,7 +234,7 @@ def read_token(token: str) -> str:
 async def require_active_service(tx: Tx, name: str) -> Service:
     service = await require_service(tx, name)
     if not service.is_active:
-        raise Conflict(f"{name} is disabled: enable it with `pabal service enable {name}`")
+        raise Conflict(f"{name} is disabled. Enable it with `pabal service enable {name}`")
     return service
 
 
@@ -242,7 +242,7 @@ async def revoke_token_text(tx: Tx, token: str, actor: Actor) -> RevocationResul
     """Revoke as the OAuth endpoint does: an access token alone, a refresh token with its family."""
     state = await find_token_state(tx, token)
     if state is None:
-        raise NotFound("this token was not issued by this hub: see `pabal token verify`")
+        raise NotFound("This token was not issued by this hub. See `pabal token verify`")
     if is_refresh_token(token):
         is_revoked = await revoke_family(tx, state.family_id, REVOKED_ON_REQUEST, actor)
         return RevocationResult(family=state.family_id, revoked=int(is_revoked))
@@ -252,5 +252,5 @@ async def revoke_token_text(tx: Tx, token: str, actor: Actor) -> RevocationResul
 def require_revoked(result: RevocationResult) -> RevocationResult:
     """Fail if nothing was revoked: the id is more likely mistyped than revoked twice."""
     if not result.revoked:
-        raise NotFound(f"no valid {result.label}: see `pabal token list`")
+        raise NotFound(f"No valid {result.label}. See `pabal token list`")
     return result

@@ -8,11 +8,10 @@ from uuid import UUID
 from cyclopts import Parameter
 
 from pabal.cli.context import run_query
-from pabal.cli.id_argument import MAX_LISTED_IDS, ambiguous_id
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
 from pabal.cli.output import local_time, one_line, print_json, print_table, print_text
 from pabal.core.messages import duration_message
-from pabal.core.short_id import parse_id_pattern
+from pabal.core.short_id import MAX_LISTED_IDS, ambiguous_id, parse_id_pattern
 from pabal.db.tx import Tx
 from pabal.events.id_lookup import match_dead_letter_ids, match_event_ids
 from pabal.notifications.id_lookup import match_notification_ids
@@ -82,7 +81,7 @@ async def expand_short_id(tx: Tx, text: str) -> str:
         return text
     ids = [row for match_ids in TRACEABLE for row in await match_ids(tx, pattern, MAX_LISTED_IDS + 1)]
     if len(ids) > 1:
-        raise ambiguous_id(pattern, ids)
+        raise ambiguous_id(text, ids)
     return str(ids[0]) if ids else text
 
 

@@ -128,7 +128,7 @@ class MessageNotFound(NotFound):
     code = "message_not_found"
 
     def __init__(self) -> None:
-        super().__init__("no such message")
+        super().__init__("No such message")
 
 
 class MethodNotAllowed(RequestError):

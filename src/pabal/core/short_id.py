@@ -1,12 +1,15 @@
 """Short ids: the first 8 and the last 6 characters, as lists show them, or a prefix of at least 8 characters."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from pabal.core.errors import Invalid
 from pabal.core.ids import id_prefix_range
 
 SHORT_ID_PATTERN = re.compile(r"([0-9a-f]{8})(?:…|\.{2,3})([0-9a-f]{6})", re.IGNORECASE)
+MAX_LISTED_IDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +38,9 @@ def parse_id_pattern(text: str) -> IdPattern | None:
     if id_range is None:
         return None
     return IdPattern(text, *id_range, suffix=short[2].lower() if short else "")
+
+
+def ambiguous_id(text: str, ids: Sequence[UUID]) -> Invalid:
+    """The error for a prefix or short id that matches several ids. Lists the first of them."""
+    more = " …" if len(ids) > MAX_LISTED_IDS else ""
+    return Invalid.of_field("id", f"{text} is ambiguous: {', '.join(map(str, ids[:MAX_LISTED_IDS]))}{more}")

@@ -206,7 +206,7 @@ async def resolve_dead_letters(
             request_id=actor.request_id,
         )
     except ForeignKeyViolation:
-        raise Invalid.of_field("resolved_by", f"No such user in auth.users: {resolved_by}") from None
+        raise Invalid.of_field("resolved_by", f"no such user in auth.users: {resolved_by}") from None
 
 
 async def resolve_dead_letter(

@@ -107,7 +107,7 @@ async def requeue_dead_letters(
             request_id=actor.request_id,
         )
     except ForeignKeyViolation:
-        raise Invalid.of_field("resolved_by", f"No such user in auth.users: {resolved_by}") from None
+        raise Invalid.of_field("resolved_by", f"no such user in auth.users: {resolved_by}") from None
     tx.notify(Channel.EVENTS)
     return replayed
 

@@ -96,7 +96,7 @@ class KeySet:
         """Remove an old key. Values that depend on it can no longer be decrypted or verified."""
         key = self.find(key_id)
         if key is None:
-            raise NotFound(f"no such key: {key_id}")
+            raise NotFound(f"No such key: {key_id}")
         if key.state is not KeyState.OLD:
             raise Conflict(f"{key_id} is {key.state}; only an old key can be retired: rotate first")
         return KeySet(tuple(other for other in self.all_keys if other.id != key_id))

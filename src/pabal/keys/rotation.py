@@ -170,10 +170,10 @@ async def check_key_retirable(tx: Tx, key: Key, *, force: bool = False) -> None:
     if usage.seal_count:
         raise Conflict(f"{usage.seal_count} seals of the audit log can only be verified with {key.id}")
     if envelopes := (await count_envelopes(tx)).get(key.id):
-        raise Conflict(f"{envelopes} values are encrypted under {key.id}: run `pabal keys rewrap` first")
+        raise Conflict(f"{envelopes} values are encrypted under {key.id}. Run `pabal key rewrap` first")
     grace, reason = RETIRE_GRACE[key.use]
     if usage.age < grace and not force:
-        raise Conflict(f"{key.id} was rotated less than {format_duration(grace)} ago; {reason}: wait, or use --force")
+        raise Conflict(f"{key.id} was rotated less than {format_duration(grace)} ago; {reason}. Wait, or use --force")
 
 
 async def database_uses_keys(tx: Tx) -> bool:

@@ -206,7 +206,7 @@ def existing_notification_result(existing: ExistingNotification) -> RequestedNot
     if existing.id is None or existing.state is None or existing.scheduled_at is None or existing.created_at is None:
         return RetryableError("the first notification with this key was deleted concurrently")
     if not existing.is_same_content:
-        return Conflict(f"idempotency_key: was already used for a different notification, {existing.id}")
+        return Conflict(f"idempotency_key: already used for a different notification, {existing.id}")
     return RequestedNotification(
         existing.id, existing.state, existing.reason, existing.scheduled_at, existing.created_at, repeated=True
     )

@@ -64,7 +64,7 @@ async def add_operator(tx: Tx, name: str, password: str, role: Role, actor: Acto
         raise Invalid.of_field("name", "must be 1 to 64 letters, digits and . _ @ + -")
     operator = await _insert_operator(tx, name, password, role, actor)
     if operator is None:
-        raise Conflict(f"operator {name} already exists")
+        raise Conflict(f"Operator {name} already exists")
     return operator
 
 
@@ -97,7 +97,7 @@ async def set_operator_password(
     if not await tx.run(
         Q.set_operator_password, operator=operator.id, password_hash=password_hash, before=expected_hash
     ):
-        raise Conflict("the password has been changed in the meantime")
+        raise Conflict("The password has been changed in the meantime")
     ended = await tx.run(Q.delete_operator_sessions, operator=operator.id)
     await record_action(tx, actor, "operator.password_changed", operator.name, sessions=ended)
     return operator
@@ -138,7 +138,7 @@ async def lock_operator(tx: Tx, name: str) -> Operator:
     """Find an operator and lock the row."""
     operator = await tx.maybe(Operator, Q.lock_operator, name=name)
     if operator is None:
-        raise NotFound(f"operator {name[:64]} does not exist")
+        raise NotFound(f"No such operator: {name[:64]}")
     return operator
 
 
@@ -156,4 +156,4 @@ async def _insert_operator(tx: Tx, name: str, password: str, role: Role, actor: 
 def check_not_last_admin(operator: Operator, active_admins: Sequence[UUID]) -> None:
     """Raise Conflict if the operator is the only enabled admin."""
     if active_admins == [operator.id]:
-        raise Conflict(f"{operator.name} is the only enabled admin: add or enable another one first")
+        raise Conflict(f"{operator.name} is the only enabled admin. Add or enable another one first")

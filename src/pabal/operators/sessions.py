@@ -124,7 +124,7 @@ async def end_operator_sessions(tx: Tx, session: OperatorSession, session_ids: l
     """End sessions of the signed-in operator; returns how many."""
     ended = await tx.run(Q.delete_operator_sessions, operator=session.id, sessions=session_ids)
     if not ended:
-        raise NotFound("no such session")
+        raise NotFound("No such session")
     await record_action(tx, actor, "operator.sessions_ended", session.name, sessions=ended)
     return ended
 

@@ -82,7 +82,7 @@ async def create_account(
         Account, Q.create_account, id=new_id(), name=name, token_hash=hash_relay_secret(token), rate_limit=rate_limit
     )
     if account is None:
-        raise Conflict(f"there is already an account {name}")
+        raise Conflict(f"Account {name} already exists")
     await record_action(tx, actor, "account.created", str(account.id), name=name)
     return account, token
 
@@ -180,7 +180,7 @@ def require_account(account: Account | None, id_or_name: UUID | str) -> Account:
 
 
 def account_not_found(id_or_name: UUID | str) -> NotFound:
-    return NotFound(f"there is no account {id_or_name}")
+    return NotFound(f"No such account: {id_or_name}")
 
 
 MAX_COUNT_IN_LIST, MAX_COUNT_FOR_ONE = 1000, 10_000

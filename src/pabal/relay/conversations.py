@@ -63,7 +63,7 @@ async def unpair_conversation(tx: Tx, key: str, actor: Actor, account: UUID | No
     """End a pairing, or the wait for one. Open messages are cancelled."""
     before = await lock_conversation(tx, key, account)
     if before.state == "BLOCKED":
-        raise Conflict("the conversation is blocked; unblock it first")
+        raise Conflict("The conversation is blocked. Unblock it first")
     after = await unpair_locked_conversation(tx, before)
     if before.account_id:
         await record_action(tx, actor, "pairing.unpaired", conversation_pseudonym(key), account=str(before.account_id))
@@ -98,7 +98,7 @@ async def unblock_conversation(tx: Tx, key: str, actor: Actor, account: UUID | N
     if before.state != "BLOCKED":
         return before
     if account is not None and before.blocked_by == "operator":
-        raise Conflict("an operator blocked this conversation")
+        raise Conflict("An operator blocked this conversation")
     was_paired = before.account_id is not None and before.paired_at is not None
     after = await _set_conversation_state(tx, before, "PAIRED" if was_paired else "UNPAIRED")
     if was_paired:
@@ -118,7 +118,7 @@ async def approve_pairing(
         return before
     _require_pending(before)
     if await tx.value(Q.is_approval_overdue, conversation=key, account=before.account_id, approval=APPROVAL_TIMEOUT):
-        raise Conflict("the approval timed out after half an hour; the user can try again with a new code")
+        raise Conflict("The approval timed out after half an hour. The user can try again with a new code")
     after = await _set_conversation_state(tx, before, "PAIRED")
     await record_action(tx, actor, "pairing.approved", conversation_pseudonym(key), account=account_id_text(before))
     await announce_pairing(tx, after)
@@ -215,11 +215,11 @@ async def _set_conversation_state(
 
 def _require_pending(conversation: Conversation) -> None:
     if conversation.state != "PENDING":
-        raise Conflict(f"the conversation does not wait for approval: it is {conversation.state}")
+        raise Conflict(f"The conversation does not wait for approval: it is {conversation.state}")
 
 
 def conversation_not_found() -> NotFound:
-    return NotFound("there is no such conversation")
+    return NotFound("No such conversation")
 
 
 def account_id_text(conversation: Conversation) -> str | None:

@@ -47,7 +47,7 @@ async def erase_conversation(tx: Tx, key: str, actor: Actor) -> ConversationData
     """
     conversation = await lock_conversation(tx, key)
     if conversation.state == "BLOCKED":
-        raise Conflict("the conversation is blocked, and erasing would lift the block; unblock it first")
+        raise Conflict("The conversation is blocked, and erasing it would lift the block. Unblock it first")
     counts = await count_conversation_data(tx, key)
     message_ids = await tx.column(Q.lock_messages, conversation=key)
     await tx.column(Q.lock_replies, messages=message_ids)

@@ -63,14 +63,17 @@ async def inspect_token(tx: Tx, issuer: TokenIssuer, token: str) -> TokenInspect
     if is_refresh_token(token):
         issued = await tx.maybe(IssuedToken, Q.find_issued_refresh_token, hash=hash_token(token).hex())
         return TokenInspection(
-            issued, None, tuple(find_token_problems(issued)) if issued else ("unknown refresh token",)
+            issued, None, tuple(find_token_problems(issued)) if issued else ("it is an unknown refresh token",)
         )
     issued = await tx.maybe(IssuedToken, Q.find_issued_access_token, hash=hash_token(token).hex())
     claims, problems = check_signature(issuer, token)
     if issued:
         problems = (*problems, *find_token_problems(issued))
     elif claims:
-        problems = (*problems, "signed by this hub, but not in this database: purged, or from another database")
+        problems = (
+            *problems,
+            "it was signed by this hub, but is not in this database: purged, or from another one",
+        )
     return TokenInspection(issued, claims, problems)
 
 
@@ -151,4 +154,4 @@ async def revoke_service_family(tx: Tx, service: str, family_id: UUID, actor: Ac
     if await tx.value(Q.find_family_service, family=family_id) != service or not await revoke_family(
         tx, family_id, REVOKED_ON_REQUEST, actor
     ):
-        raise NotFound(f"no such token family: {family_id}")
+        raise NotFound(f"No such token family: {family_id}")

@@ -63,7 +63,7 @@ async def add_service(
         raise Invalid.of_field("permission", "is required: a service needs at least one permission")
     service = await tx.maybe(Service, Q.insert_service, name=name, description=description, permissions=names)
     if service is None:
-        raise Conflict(f"service {name} already exists")
+        raise Conflict(f"Service {name} already exists")
     await record_action(tx, actor, "service.added", name, permissions=names)
     return service, await _insert_service_secret(tx, name, actor, lifetime=None)
 
@@ -71,7 +71,7 @@ async def add_service(
 async def find_service(tx: Tx, name: str) -> Service:
     service = await tx.maybe(Service, Q.find_service, name=name)
     if service is None:
-        raise NotFound(f"service {name} does not exist")
+        raise NotFound(f"No such service: {name}")
     return service
 
 
@@ -82,7 +82,7 @@ async def list_services(tx: Tx) -> list[Service]:
 async def set_service_active(tx: Tx, name: str, actor: Actor, *, active: bool) -> Service:
     """Enable or disable a service. While it is disabled, its secrets and tokens are rejected."""
     if name == HUB_SERVICE and not active:
-        raise Conflict("the hub's own service cannot be disabled")
+        raise Conflict("The hub's own service cannot be disabled")
     service = await tx.maybe(Service, Q.set_service_active, name=name, active=active)
     if service is None:
         return await find_service(tx, name)
@@ -98,7 +98,7 @@ async def list_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
 async def lock_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
     """List the valid secrets and lock the service against concurrent rotations."""
     if await tx.value(Q.lock_service, name=name) is None:
-        raise NotFound(f"service {name} does not exist")
+        raise NotFound(f"No such service: {name}")
     return await list_live_secrets(tx, name)
 
 
@@ -111,7 +111,7 @@ async def rotate_service_secret(
 ) -> str:
     """Create a new secret and return it; it cannot be read again. The previous one stays valid for `overlap`."""
     if name == HUB_SERVICE:
-        raise Conflict("the hub's own service has no secret")
+        raise Conflict("The hub's own service has no secret")
     await find_service(tx, name)
     if overlap > timedelta():
         await tx.run(Q.limit_secret_lifetimes, service=name, overlap=overlap)

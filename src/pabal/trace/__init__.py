@@ -14,9 +14,10 @@ from uuid import UUID
 
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
+from pabal.core.short_id import ambiguous_id
 from pabal.db.tx import Tx
 from pabal.trace.documents import trace_document
-from pabal.trace.entry import TRACE_TONES, TraceEntry, TraceMatch, ambiguous_trace_id
+from pabal.trace.entry import TRACE_TONES, TraceEntry, TraceMatch
 from pabal.trace.events import (
     EventTrace,
     FullEventTrace,
@@ -66,7 +67,7 @@ async def resolve_trace(tx: Tx, name: str) -> Trace:
         case [found]:
             return await trace_match(tx, found)
         case several:
-            raise ambiguous_trace_id(name, several)
+            raise ambiguous_id(name, [match.id for match in several])
 
 
 async def find_trace_matches(tx: Tx, prefix: str) -> list[TraceMatch]:

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from pabal.core.errors import Invalid
 from pabal.core.ids import id_prefix_range
 from pabal.core.messages import Message
 from pabal.db.queries import Query, load_queries
@@ -16,7 +15,6 @@ Q = load_queries(__file__)
 
 MAX_MATCHES = 6
 """Matches of each kind that are read; more than one is already ambiguous."""
-MAX_LISTED_MATCHES = 5
 UNKNOWN_WORKER = Message("an unknown worker")
 
 TraceSubjectKind = Literal["event", "dead letter", "correlation", "message", "reply", "conversation", "notification"]
@@ -92,12 +90,6 @@ async def find_matches(tx: Tx, query: Query, prefix: str, **filters: object) -> 
     low, high = id_range
     matches = await tx.all(TraceMatch, query, low=low, high=high, limit=MAX_MATCHES, **filters)
     return {match.id: match for match in matches}
-
-
-def ambiguous_trace_id(prefix: str, matches: list[TraceMatch]) -> Invalid:
-    ids = ", ".join(str(match.id) for match in matches[:MAX_LISTED_MATCHES])
-    more = " …" if len(matches) > MAX_LISTED_MATCHES else ""
-    return Invalid.of_field("id", f"several ids start with {prefix}: {ids}{more}")
 
 
 async def list_audited_actions(tx: Tx, subjects: Collection[UUID]) -> list[AuditedAction]:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from pabal.core.errors import NotFound
 from pabal.core.messages import Message, join_messages
+from pabal.core.short_id import ambiguous_id
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.trace.entry import (
@@ -15,7 +16,6 @@ from pabal.trace.entry import (
     TraceEntry,
     TraceMatch,
     TraceSubjectKind,
-    ambiguous_trace_id,
     find_matches,
     list_audited_actions,
     read_trace_time,
@@ -78,7 +78,7 @@ async def trace_event(tx: Tx, name: str) -> EventTrace:
         case []:
             pass
         case several:
-            raise ambiguous_trace_id(name, several)
+            raise ambiguous_id(name, [match.id for match in several])
     if correlated := await tx.column(Q.list_correlated_event_ids, correlation_id=name, limit=MAX_TRACED_EVENTS):
         return await collect_event_trace(tx, name, "correlation", correlated)
     raise NotFound(f"No event, delivery, dead letter or correlation id matches {name}")

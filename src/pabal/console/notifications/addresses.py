@@ -25,7 +25,7 @@ async def unhealthy_addresses_page(hub: Hub, request: Request, session: Operator
 async def heal_address_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     channel = fields.get("channel", "")
     if channel not in {*NotificationChannel}:
-        raise NotFound(f"no such channel: {channel[:64]}")
+        raise NotFound(f"No such channel: {channel[:64]}")
     async with hub.transaction() as tx:
         await heal_address(
             tx, NotificationChannel(channel), fields.get("recipient", ""), operator_actor(request, session)

@@ -27,7 +27,7 @@ async def template_page(hub: Hub, request: Request, session: OperatorSession) ->
     """Preview a template with the payload of the query string, or with sample values."""
     key = request.path_params["key"]
     if key not in hub.templates:
-        raise NotFound(f"no such template: {key[:64]}")
+        raise NotFound(f"No such template: {key[:64]}")
     template = hub.templates.get(key)
     payload_text = request.query_params.get("payload")
     if payload_text is None:

@@ -47,7 +47,7 @@ class PortalVisitor:
     def owner(self) -> AccountOwner:
         """The owner of the account. A session that is not paired yet has none."""
         if self.principal.account_id is None:
-            raise NotFound("this session has no account yet")
+            raise NotFound("This session has no account yet")
         return require_owner(self.principal)
 
     @property

@@ -161,7 +161,7 @@ async def rotate_portal_token_action(hub: Hub, request: Request, visitor: Portal
     """Replace the relay token. This browser stays signed in, every other one is signed out."""
     account_id = visitor.owner.account_id
     if not visitor.uses_relay_token:
-        raise NotFound("session tokens cannot be rotated")
+        raise NotFound("Session tokens cannot be rotated")
     async with hub.transaction() as tx:
         impact = await measure_deletion_impact(tx, account_id)
         token_hash = await hold_portal_access(tx, request, visitor)

@@ -157,7 +157,7 @@ async def apply_conversation_action(
         case "deny":
             await deny_pairing(tx, conversation_key, actor, account_id)
         case _:
-            raise NotFound(f"no such action: {action[:64]}")
+            raise NotFound(f"No such action: {action[:64]}")
 
 
 async def resolve_account_filter(tx: Tx, account: str | None) -> UUID | None:

@@ -12,5 +12,5 @@ def read_service_name(request: Request) -> str:
     """Return the service name of the path, if it is a valid one."""
     name: str = request.path_params["name"]
     if not services.SERVICE_NAME.fullmatch(name):
-        raise NotFound(f"no such service: {name[:64]}")
+        raise NotFound(f"No such service: {name[:64]}")
     return name

@@ -82,7 +82,7 @@ async def add_rule(tx: Tx, catalogue: TemplateCatalogue, draft: RuleDraft, actor
     try:
         rule = await tx.one(Rule, Q.insert_rule, id=new_id(), by=actor.name, **rule_columns(draft))
     except UniqueViolation:
-        raise Conflict(f"name: a rule with the name {draft.name} exists") from None
+        raise Conflict(f"name: rule {draft.name} already exists") from None
     await record_action(tx, actor, "rule.added", str(rule.id), template=rule.template_key, events=rule.event_pattern)
     return rule
 
@@ -116,7 +116,7 @@ async def update_rule(
     try:
         updated = await tx.one(Rule, Q.update_rule, id=rule_id, **rule_columns(draft))
     except UniqueViolation:
-        raise Conflict(f"name: a rule with the name {draft.name} exists") from None
+        raise Conflict(f"name: rule {draft.name} already exists") from None
     await record_action(tx, actor, "rule.changed", str(rule_id), fields=sorted(changes))
     return updated
 

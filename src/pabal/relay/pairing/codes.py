@@ -86,7 +86,7 @@ async def create_pairing_code(
     if metadata is not None and len(msgspec.json.encode(metadata)) > MAX_METADATA_BYTES:
         raise Invalid.of_field("metadata", f"is longer than {MAX_METADATA_BYTES} bytes")
     if not await tx.value(Q.lock_account, account=account):
-        raise NotFound("there is no such account")
+        raise NotFound("No such account")
     live = await tx.one(LiveCodeCount, Q.count_live_codes, account=account)
     if live.is_disabled:
         raise AccountDisabled

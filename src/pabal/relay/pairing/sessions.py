@@ -72,7 +72,7 @@ async def find_relay_session_status(tx: Tx, token: str) -> RelaySessionStatus:
         else None
     )
     if status is None:
-        raise NotFound("there is no such session")
+        raise NotFound("No such session")
     if status.is_disabled:
         raise AccountDisabled
     return status
