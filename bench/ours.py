@@ -12,11 +12,11 @@ import sys
 from datetime import timedelta
 
 import msgspec
+from pabal.cli.handlers_app import load_handlers
+from pabal.cli.serve import run_until_stopped
 
 from bench import shop
 from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
-from pabal.cli.handlers_app import load_handlers
-from pabal.cli.serve import run_until_stopped
 from pabal.core.log import configure_logging
 from pabal.db.pool import ConnectOptions, Database
 from pabal.events.lane import LANE

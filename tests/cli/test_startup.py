@@ -57,7 +57,7 @@ def test_version_imports_neither_the_parser_nor_the_driver(folder: Path) -> None
 
 
 def test_help_imports_no_command(folder: Path) -> None:
-    heavy = (*HEAVY_MODULES, "asyncpg", "pabal.cli.event", "pabal.cli.serve")
+    heavy = (*HEAVY_MODULES, "asyncpg", "pabal.cli.events.event", "pabal.cli.hub.serve")
 
     assert heavy_imports("--help", folder=folder, variables={}, heavy=heavy) == []
 

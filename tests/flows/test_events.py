@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from pabal.cli.handlers_app import load_handlers
+from pabal.cli.events.handlers_app import load_handlers
 from pabal.core.errors import SetupError
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings

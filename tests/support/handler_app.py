@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from pabal import client
-from pabal.cli.handlers_app import engine_handler
+from pabal.cli.events.handlers_app import engine_handler
 from pabal.events.handlers import EventHandlers
 from pabal.hub import Hub, build_workers
 

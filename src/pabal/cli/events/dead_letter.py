@@ -52,7 +52,7 @@ app = cyclopts.App(
 )
 
 app.command(
-    "pabal.cli.dead_letter_replay:dead_letter_replay",
+    "pabal.cli.events.dead_letter_replay:dead_letter_replay",
     name="replay",
     help="Replay dead letters: their events are pending again, with all their attempts.",
     help_epilogue=examples("dead-letter replay 01a1e213…ea569f", "dead-letter replay --all --target billing --yes"),

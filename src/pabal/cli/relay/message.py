@@ -135,7 +135,7 @@ def message_tail(
 async def optional_account_id(tx: Tx, account_ref: str | None) -> UUID | None:
     if account_ref is None:
         return None
-    from pabal.cli.account import resolve_account_id
+    from pabal.cli.relay.account import resolve_account_id
 
     return await resolve_account_id(tx, account_ref)
 

@@ -14,17 +14,17 @@ from cyclopts import Parameter
 from pydantic import SecretStr
 
 from pabal.cli.database_settings import database_settings
-from pabal.cli.handlers_app import load_handlers
-from pabal.cli.migrate import migrate_target
-from pabal.cli.options import Port
-from pabal.cli.output import print_text
-from pabal.cli.serve import (
+from pabal.cli.events.handlers_app import load_handlers
+from pabal.cli.hub.migrate import migrate_target
+from pabal.cli.hub.serve import (
     bind_listener,
     first_admin_password,
     run_event_loop,
     run_until_stopped,
     watch_embedded_server,
 )
+from pabal.cli.options import Port
+from pabal.cli.output import print_text
 from pabal.cli.target import DatabaseTarget, start_target
 from pabal.core.errors import PortInUse
 from pabal.core.log import configure_logging, get_logger

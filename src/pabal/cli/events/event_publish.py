@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import msgspec
 
+from pabal.cli.access.services import require_service
 from pabal.cli.context import run_transaction
 from pabal.cli.options import Connection
 from pabal.cli.payload import read_payload
-from pabal.cli.services import require_service
 from pabal.core.errors import Invalid
 from pabal.db.tx import Tx
 from pabal.events.publish import EventDraft, PublishResult, publish_events

@@ -15,8 +15,8 @@ from cyclopts import Parameter
 from pabal.api.routes import ROUTES
 from pabal.cli.context import require_current_schema
 from pabal.cli.database_settings import database_settings
-from pabal.cli.handlers_app import load_handlers
-from pabal.cli.migrate import migrate_target
+from pabal.cli.events.handlers_app import load_handlers
+from pabal.cli.hub.migrate import migrate_target
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Host, Port
 from pabal.cli.output import print_text
 from pabal.cli.target import DatabaseTarget, running_target, start_target

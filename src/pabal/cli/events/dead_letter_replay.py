@@ -9,7 +9,7 @@ from uuid import UUID
 from cyclopts import Parameter
 
 from pabal.cli.context import cli_actor, run_query, run_transactions
-from pabal.cli.dead_letter import NO_OPTIONS, DeadLetterOptions, dead_letter_count_text, resolve_dead_letter_id
+from pabal.cli.events.dead_letter import NO_OPTIONS, DeadLetterOptions, dead_letter_count_text, resolve_dead_letter_id
 from pabal.cli.id_argument import IdArgument
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, SkipConfirmation
 from pabal.cli.output import ask_confirmation, print_error, print_json, print_json_items, print_text, progress_bar

@@ -51,7 +51,7 @@ app = cyclopts.App(
     help_epilogue=examples("notification list --state failed", "notification explain 01a1e213…ea569f"),
 )
 app.command(
-    "pabal.cli.notification_send:notification_send",
+    "pabal.cli.notifications.notification_send:notification_send",
     name="send",
     help="Request a notification. Prints its id once it is durable.",
     help_epilogue=examples(
@@ -190,7 +190,7 @@ def notification_resend(
     notification_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
     """Request a failed notification again, as a new one. The recipient's preferences still apply."""
-    from pabal.cli.notification_send import print_requested
+    from pabal.cli.notifications.notification_send import print_requested
     from pabal.notifications.resend import resend_notification
 
     async def resend(hub: "Hub") -> "RequestedNotification":

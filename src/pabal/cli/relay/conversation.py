@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli.account import resolve_account_id
 from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
 from pabal.cli.examples import examples
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, SkipConfirmation
@@ -21,6 +20,7 @@ from pabal.cli.output import (
     replace_unprintable,
 )
 from pabal.cli.privacy import ExportFile, confirm_and_erase, write_export
+from pabal.cli.relay.account import resolve_account_id
 from pabal.db.tx import Tx
 from pabal.relay.conversations import (
     Conversation,

@@ -97,7 +97,7 @@ def event_publish(
     json: Json = False,
 ) -> None:
     """Publish an event. Prints its id once it is durable."""
-    from pabal.cli.event_publish import publish_from_terminal
+    from pabal.cli.events.event_publish import publish_from_terminal
 
     event = publish_from_terminal(
         connection,

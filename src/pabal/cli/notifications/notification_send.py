@@ -9,12 +9,12 @@ import cyclopts
 import msgspec
 from cyclopts import Parameter
 
+from pabal.cli.access.services import require_service
 from pabal.cli.context import cli_actor, with_hub
+from pabal.cli.notifications.template import TemplateArgument, print_rendered_text
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, JsonPayload, parse_duration_option
 from pabal.cli.output import local_time, print_json, print_text
 from pabal.cli.payload import read_payload
-from pabal.cli.services import require_service
-from pabal.cli.template import TemplateArgument, print_rendered_text
 from pabal.core.errors import SetupError
 from pabal.db.errors import ForeignKeyViolation
 from pabal.db.tx import Tx

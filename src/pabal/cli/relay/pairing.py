@@ -7,11 +7,11 @@ from typing import Annotated
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli.account import AccountArgument, resolve_account_id
 from pabal.cli.context import cli_actor, run_transaction
 from pabal.cli.examples import examples
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, parse_duration_option
 from pabal.cli.output import local_time, print_json, print_text
+from pabal.cli.relay.account import AccountArgument, resolve_account_id
 from pabal.core.duration import format_duration
 from pabal.core.errors import Invalid
 from pabal.db.tx import Tx

@@ -8,19 +8,19 @@ from uuid import UUID
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
-from pabal.cli.examples import examples
-from pabal.cli.id_argument import IdOption, resolve_id
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit, repeatable
-from pabal.cli.output import local_time, print_json, print_json_items, print_table, print_text
-from pabal.cli.services import require_service
-from pabal.cli.token_output import (
+from pabal.cli.access.services import require_service
+from pabal.cli.access.token_output import (
     inspection_json,
     parse_token_cursor,
     print_inspection,
     print_token_pair,
     token_json,
 )
+from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
+from pabal.cli.examples import examples
+from pabal.cli.id_argument import IdOption, resolve_id
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit, repeatable
+from pabal.cli.output import local_time, print_json, print_json_items, print_table, print_text
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, InvalidGrant, NotFound
 from pabal.db.tx import Tx

@@ -1,0 +1,1 @@
+"""Commands for services, tokens, keys, operators and the audit log."""

@@ -1,0 +1,1 @@
+"""Commands for events, dead letters and subscriptions."""

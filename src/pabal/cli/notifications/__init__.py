@@ -1,0 +1,1 @@
+"""Commands for notifications, rules, templates, people and addresses."""

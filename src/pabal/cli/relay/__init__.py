@@ -1,0 +1,1 @@
+"""Commands for accounts, pairing codes, conversations and messages."""
