@@ -347,17 +347,24 @@ select id from moved;
 
 -- name: extend
 -- The events of a claim share one lease, so a heartbeat is one narrow update. Returns the events that are no longer held: they
--- were cancelled, or the lease expired.
-with longer as (
+-- were cancelled, or the lease expired. An event that is not held does not extend the lease of the others.
+with presented as materialized (
+    select a.id, e.lease
+    from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+    left join public.event_queue e on e.id = a.id and e.lease = a.lease
+),
+longer as (
     update pabal.event_leases l
     set until = pabal.now() + :hold::interval
-    from (select id from pabal.event_leases where id = any(:leases::uuid[]) order by id for no key update) locked
+    from (
+        select id from pabal.event_leases
+        where id = any(array(select p.lease from presented p where p.lease is not null))
+        order by id
+        for no key update
+    ) locked
     where l.id = locked.id
 )
-select a.id
-from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
-left join public.event_queue e on e.id = a.id and e.lease = a.lease
-where e.id is null;
+select id from presented where lease is null;
 
 -- name: expire
 -- Only events that wait: a claimed event never expires.
