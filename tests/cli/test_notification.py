@@ -82,7 +82,7 @@ async def test_explain_answers_in_both_languages(terminal: Terminal) -> None:
     headings = [line for line in english.splitlines() if not line.startswith(" ")]
     assert headings == ["Request", "Decision at request time", "Result", "What to do next"]
     assert "  Direct messages are off.\n" in english
-    assert "  개인 메시지 수신이 꺼져 있습니다.\n" in korean
+    assert "  DM 수신이 꺼져 있습니다.\n" in korean
     assert (read["state"], read["reason"], read["language"]) == ("suppressed", "dm_disabled", "ko")
     assert [line["part"] for line in read["lines"]] == ["asked", "asked", *["decided"] * 3, "ended", "next"]
 

@@ -83,7 +83,7 @@ async def test_pairing_and_talking(chromium: Browser, demo: RunningDemo, bot: Ec
         await write(page, "hello?")
         await expect(log).to_contain_text("You are not connected to a bot yet.")
         await page.get_by_role("button", name=re.compile("pair [A-Z2-9]{4}-[A-Z2-9]{4}$")).click()
-        await expect(log).to_contain_text("Connected! What you write now goes to the bot.")
+        await expect(log).to_contain_text("Connected! Your messages now go to the bot.")
         await expect(page.get_by_role("button", name="/pair")).to_be_hidden()
 
         await write(page, "Are you there?")
@@ -109,7 +109,7 @@ async def test_the_page_shows_that_the_bot_is_busy(
         await write(page, "slowly")
         await expect(page.locator(".typing")).to_contain_text("Hm …")
         await save_screenshot(page, "thinking-light-wide-en")
-        await expect(page.get_by_role("log")).to_contain_text("Still working on it.")
+        await expect(page.get_by_role("log")).to_contain_text("The bot is still working on a reply.")
         await expect(page.locator(".typing")).to_have_count(0)
 
 

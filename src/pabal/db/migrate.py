@@ -265,7 +265,7 @@ async def _grant_service_role(conn: "MigrationConnection", login: str) -> None:
     """Make the hub's login an inheriting member of service_role, so that the policies apply without SET ROLE."""
     role = await conn.fetchrow("select rolsuper, rolinherit from pg_roles where rolname = $1", login)
     if role is None:
-        raise MigrationError(f"no such role: {login}")
+        raise MigrationError(f"No such role: {login}")
     if role["rolsuper"] or await conn.fetchval("select pg_has_role($1::name, 'service_role', 'usage')", login):
         return
     if not role["rolinherit"]:

@@ -190,4 +190,4 @@ def check_server_version(major: int) -> None:
 def check_migration_target(to: str | None, known: tuple[Migration, ...]) -> None:
     """Refuse a target version that no migration has."""
     if to is not None and to not in {migration.version for migration in known}:
-        raise MigrationError(f"no such migration: {to}")
+        raise MigrationError(f"No such migration: {to}")
