@@ -18,7 +18,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.issue import OAuthClient, authenticate_client
 from support.clusters import connected
-from support.pabal_process import PABAL, PATIENCE, environment, pabal, pabal_json
+from support.pabal_process import PATIENCE, environment, pabal, pabal_json, start_pabal
 from support.wait import until
 
 pytestmark = pytest.mark.anyio
@@ -218,11 +218,11 @@ async def test_ctrl_c_ends_a_waiting_command_and_changes_nothing(
 
         async with holder.transaction():
             await holder.execute("select from public.services where name = 'minu_find' for update")
-            with subprocess.Popen(  # noqa: ASYNC220 started in a moment; its end is awaited in a thread
-                [PABAL, "service", "disable", "minu_find"],
+            with start_pabal(
+                *("service", "disable", "minu_find"),
+                folder=folder,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                cwd=folder,
                 env=environment(
                     PABAL_DATA_DIR=str(folder / "data"),
                     PABAL_DATABASE_URL=database_urls.main,
@@ -236,5 +236,5 @@ async def test_ctrl_c_ends_a_waiting_command_and_changes_nothing(
                 printed = await asyncio.to_thread(command.communicate, timeout=PATIENCE)
 
     assert command.returncode == 130
-    assert printed == (b"", b"")
+    assert printed == ("", "")
     assert ask("service", "show", "minu_find")["active"] is True

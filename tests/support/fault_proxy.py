@@ -78,6 +78,8 @@ class FaultProxy:
             await self._flowing.wait()
             if code != SSL_REQUEST:
                 break
+            if writer.is_closing():  # reset while it waited: uvloop refuses to write
+                raise ConnectionResetError
             writer.write(b"N")
         words = rest.rstrip(b"\0").split(b"\0")
         parameters = {name.decode(): value for name, value in zip(words[::2], words[1::2], strict=True)}
