@@ -22,11 +22,11 @@ from pabal.db.embedded import ServerAddress
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.queries import parse_queries
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.queue.batcher import Batcher
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
-from pabal.queue.worker import Worker, WorkerConfig
+from pabal.queue.worker import ScheduledClaim, Worker, WorkerConfig
 
 BATCH = 500
 WAKES = 800
@@ -91,7 +91,7 @@ async def lane_drain(owner: Any, db: Database, rows: int, loops: int) -> float:
     async def loop() -> None:
         while True:
             async with db.autocommit() as tx:
-                claimed = await LANE.claim(tx, BATCH, HOLD, "bench", service=SERVICE)
+                claimed = await LANE.claim(tx, BATCH, HOLD, "bench", EventClaimFilter(SERVICE))
                 if not claimed:
                     return
                 await LANE.settle(tx, [Settlement(item, DONE) for item in claimed])
@@ -147,8 +147,8 @@ async def one_by_one(owner: Any, url: str, callers: int, seconds: float) -> floa
 # The worker
 
 
-async def rota() -> Sequence[dict[str, Any]]:
-    return [{"service": SERVICE}]
+async def schedule() -> Sequence[ScheduledClaim[EventClaimFilter]]:
+    return [ScheduledClaim(EventClaimFilter(SERVICE))]
 
 
 async def worker_drain(owner: Any, db: Database, bell: Doorbell, rows: int) -> float:
@@ -165,7 +165,7 @@ async def worker_drain(owner: Any, db: Database, bell: Doorbell, rows: int) -> f
             finished.set()
         return DONE
 
-    worker = Worker("bench", LANE, db, bell, handle, rota, WorkerConfig(concurrency=2 * BATCH, hold=HOLD))
+    worker = Worker("bench", LANE, db, bell, handle, schedule, WorkerConfig(concurrency=2 * BATCH, hold=HOLD))
     began = time.perf_counter()
     running = asyncio.create_task(worker.run())
     await finished.wait()
@@ -192,7 +192,7 @@ async def wake_ups(owner: Any, db: Database, bell: Doorbell, times: int) -> list
         return drafts
 
     gatherer: Batcher[UUID, UUID] = Batcher(db, put)
-    worker = Worker("bench", LANE, db, bell, handle, rota, WorkerConfig(concurrency=100))
+    worker = Worker("bench", LANE, db, bell, handle, schedule, WorkerConfig(concurrency=100))
     running = asyncio.create_task(worker.run())
     for _ in range(times):
         await asyncio.sleep(0.02)  # it has settled and sleeps
@@ -318,7 +318,7 @@ async def held_open(owner: Any, db: Database, rows: int) -> dict[str, Callable[[
         began, done = time.perf_counter(), 0
         while True:
             async with db.autocommit() as tx:
-                claimed = await LANE.claim(tx, BATCH, HOLD, "bench", service=SERVICE)
+                claimed = await LANE.claim(tx, BATCH, HOLD, "bench", EventClaimFilter(SERVICE))
                 if not claimed:
                     return done / (time.perf_counter() - began)
                 done += len(await LANE.settle(tx, [Settlement(item, DONE) for item in claimed]))

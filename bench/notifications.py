@@ -19,11 +19,12 @@ import uvloop
 from bench.engine import BATCH, HOLD, timed
 from bench.ground import connected, durable, interleaved, middle, show
 from bench.relay import hub_on
-from bench.wire import HOST, asked
+from bench.wire import HOST, encode_request
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.log import configure_logging
 from pabal.db.embedded import ServerAddress
 from pabal.events.lane import LANE as EVENTS
+from pabal.events.lane import EventClaimFilter
 from pabal.events.publish import EventDraft, publish_events
 from pabal.hub import DatabaseUrls, Hub, build_rules_handler, open_hub
 from pabal.notifications.decision.decide import NotificationChannel
@@ -110,7 +111,7 @@ async def measure_fan_out(bench: Bench) -> float:
     rules = build_rules_handler(bench.hub)
     began = time.perf_counter()
     async with bench.hub.autocommit() as tx:
-        held = await EVENTS.claim(tx, 1, HOLD, "bench", service=HUB_ACTOR.name)
+        held = await EVENTS.claim(tx, 1, HOLD, "bench", EventClaimFilter(HUB_ACTOR.name))
     await rules.handle_events(held)
     took = time.perf_counter() - began
     pending = await bench.owner.fetchval("select count(*) from notification.requests where state = 'pending'")
@@ -177,7 +178,7 @@ class Dashboard(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.write(asked("GET", "/v1/toasts/stream", token=self._token))
+        self._transport.write(encode_request("GET", "/v1/toasts/stream", token=self._token))
 
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()

@@ -12,14 +12,14 @@ import sys
 from datetime import timedelta
 
 import msgspec
-from pabal.cli.handlers_app import load_handlers
-from pabal.cli.serve import run_until_stopped
 
 from bench import shop
 from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
+from pabal.cli.events.handlers_app import load_handlers
+from pabal.cli.hub.serve import run_until_stopped
 from pabal.core.log import configure_logging
 from pabal.db.pool import ConnectOptions, Database
-from pabal.events.lane import LANE
+from pabal.events.lane import LANE, EventClaimFilter
 from pabal.events.publish import EventDraft, publish_event_batch
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.queue.lane import Settlement
@@ -77,7 +77,7 @@ class Lane(Work):
             async def loop() -> None:
                 async with db.autocommit() as tx:
                     while tally.left and (
-                        claimed := await LANE.claim(tx, RUN["taken"], HOLD, "bench", service=shop.SERVICE)
+                        claimed := await LANE.claim(tx, RUN["taken"], HOLD, "bench", EventClaimFilter(shop.SERVICE))
                     ):
                         tally.many(len(await LANE.settle(tx, [Settlement(item, DONE) for item in claimed])))
 

@@ -58,10 +58,8 @@ async def find_best(endpoint: ServerAddress, contestant: Contestant) -> tuple[Ta
             for value in values:
                 seen[value].append(await drain_rate(endpoint, contestant, {**best, name: value}))
         rates = {value: middle(rates_of_value) for value, rates_of_value in seen.items()}
-        rows += [
-            [f"{name} {value}", rate, f"{min(seen[value]):,.0f} to {max(seen[value]):,.0f}"]
-            for value, rate in rates.items()
-        ]
+        for value, rate in rates.items():
+            rows.append([f"{name} {value}", rate, f"{min(seen[value]):,.0f} to {max(seen[value]):,.0f}"])
         best[name] = max(rates, key=lambda value: rates[value])
     return Table(contestant.name, ["jobs/s", "of its rounds"], rows), best
 
