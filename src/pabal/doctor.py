@@ -13,6 +13,7 @@ from pabal.core.errors import PabalError, SetupError
 from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import Message
 from pabal.db.doorbell import check_listen_notify
+from pabal.db.embedded.checks import check_server_user
 from pabal.db.migrate import read_migration_status
 from pabal.db.pool import ConnectOptions, Database, ServerInfo, probe_server
 from pabal.db.schema import MIN_SERVER_MAJOR
@@ -39,6 +40,8 @@ async def run_checks(settings: Settings, database_urls: DatabaseUrls | None) -> 
         check_callback_origins(settings),
         check_trusted_proxies(settings),
     ]
+    if settings.uses_embedded_server and (finding := check_server_user(settings.data_dir)):
+        findings.append(finding)
     findings += check_unknown_variables()
     return findings
 
