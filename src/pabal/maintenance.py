@@ -97,7 +97,7 @@ def build_alert_chores(
         result = await audit_sealer.seal(tx, batch)
         if result.finding:
             host = socket.gethostname()
-            payload = {"problem": result.finding, "host": host}
+            payload = {"problem": str(result.finding), "host": host}
             await send_operator_alerts(
                 tx, operator_alerts, [OperatorAlert("system.audit_chain", host, payload, is_ongoing=True)]
             )

@@ -97,10 +97,10 @@ def find_server_user(name: str | None = None) -> OsUser:
         return OsUser(os.geteuid(), os.getegid(), drops_privileges=False)
     if name is not None:
         return require_os_user(name)
-    entries = [entry for user in SERVER_USERS if (entry := find_account(user)) and is_service_account(entry)]
+    entries = [entry for user in SERVER_USERS if (entry := find_os_account(user)) and is_service_account(entry)]
     if entries:
         return OsUser(entries[0].pw_uid, entries[0].pw_gid, drops_privileges=True)
-    if (entry := find_account(SHARED_USER)) is not None:
+    if (entry := find_os_account(SHARED_USER)) is not None:
         return OsUser(entry.pw_uid, entry.pw_gid, drops_privileges=True)
     raise EmbeddedServerError(
         f"PostgreSQL does not run as root, and there is no user {SERVER_USERS[0]} or {SHARED_USER} to run it as: "
@@ -109,14 +109,14 @@ def find_server_user(name: str | None = None) -> OsUser:
 
 
 def require_os_user(name: str) -> OsUser:
-    entry = find_account(name)
+    entry = find_os_account(name)
     if entry is None or entry.pw_uid == 0:
         reason = "does not exist" if entry is None else "is root, which PostgreSQL refuses"
         raise EmbeddedServerError(f"PABAL_PG_USER: the user {name} {reason}")
     return OsUser(entry.pw_uid, entry.pw_gid, drops_privileges=True)
 
 
-def find_account(name: str) -> pwd.struct_passwd | None:
+def find_os_account(name: str) -> pwd.struct_passwd | None:
     try:
         return pwd.getpwnam(name)
     except KeyError:

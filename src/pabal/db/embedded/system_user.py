@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 
-from pabal.db.embedded.os_user import SERVER_USERS, OsUser, find_account, find_server_user, is_service_account
+from pabal.db.embedded.os_user import SERVER_USERS, OsUser, find_os_account, find_server_user, is_service_account
 
 SYSTEM_PATH = os.pathsep.join(("/usr/sbin", "/sbin", "/usr/bin", "/bin"))
 HOME = "/nonexistent"
@@ -18,13 +18,13 @@ def ensure_server_user(name: str | None = None) -> OsUser:
     """The user that runs the server. Root creates it if there is none; an account of a person is not used."""
     if os.geteuid() == 0 and name is None:
         free_name = next((user for user in SERVER_USERS if is_usable_name(user)), None)
-        if free_name is not None and find_account(free_name) is None:
+        if free_name is not None and find_os_account(free_name) is None:
             create_system_user(free_name)
     return find_server_user(name)
 
 
 def is_usable_name(user: str) -> bool:
-    entry = find_account(user)
+    entry = find_os_account(user)
     return entry is None or is_service_account(entry)
 
 
@@ -49,7 +49,7 @@ def create_system_user(user: str) -> None:
         except (OSError, subprocess.TimeoutExpired) as failure:
             error = str(failure)
             continue
-        if find_account(user) is not None:  # also if another process was faster
+        if find_os_account(user) is not None:  # also if another process was faster
             log.info("system user created", user=user)
             return
         error = " ".join(result.stdout.split()) or f"{command[0]} exited with {result.returncode}"

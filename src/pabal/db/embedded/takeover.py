@@ -5,12 +5,12 @@ import stat
 from pathlib import Path
 
 from pabal.core.errors import EmbeddedServerError
-from pabal.db.embedded.os_user import SHARED_USER, OsUser, find_account, os_user_name
+from pabal.db.embedded.os_user import SHARED_USER, OsUser, find_os_account, os_user_name
 
 
 def can_take_over(owner: int, user: OsUser) -> bool:
     """Whether the data of this owner may be given to `user`: only root can, and only that of `nobody`."""
-    shared = find_account(SHARED_USER)
+    shared = find_os_account(SHARED_USER)
     return user.drops_privileges and not user.is_shared and shared is not None and owner == shared.pw_uid
 
 
