@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from pabal import doctor
+from pabal.audit.chain_head import ChainHeadFile
+from pabal.audit.checks import check_head_file
 from pabal.core.ids import new_id
 from pabal.db import migrate
 from pabal.db.migrate import revert_migrations
@@ -25,6 +27,7 @@ from pabal.keys.envelope import EnvelopeLocation, encrypt_envelope
 from pabal.keys.key import KeySet, encode_key_set
 from pabal.keys.keyring import open_or_create_keyring
 from pabal.settings import Settings
+from support.audit_log import Ledger, SealingHost
 from support.envelopes import put_access
 
 
@@ -150,3 +153,42 @@ async def test_pending_migrations_are_a_warning(database_urls: DatabaseUrls, set
     assert findings["schema"].seen == "1 migrations pending"
     assert findings["database"].level is FindingLevel.GOOD
     assert findings["doorbell"].seen == "NOTIFY reaches LISTEN"
+
+
+@pytest.mark.anyio
+async def test_the_audit_chain_is_checked_against_the_head_of_the_host(
+    database_urls: DatabaseUrls, hub: Hub, settings: Settings
+) -> None:
+    async def check() -> dict[str, tuple[FindingLevel, str]]:
+        findings = await run_checks(settings, database_urls)
+        return {item.what: (item.level, item.seen) for item in findings if item.what.startswith("audit")}
+
+    ledger, head_file = Ledger(hub, database_urls, hub.key_ring), ChainHeadFile(settings.data_dir)
+    new = await check()
+    await ledger.chain(2)
+    unknown = await check()
+    await SealingHost(hub, settings.data_dir).seal()
+    known = await check()
+    await ledger.tamper("delete from pabal.audit_seals")
+    cut = await check()
+    head_file.path.write_text("{")
+    damaged = await check()
+
+    assert new == {
+        "audit head": (FindingLevel.GOOD, f"none yet in {head_file.path}"),
+        "audit chain": (FindingLevel.GOOD, "none yet"),
+    }
+    assert unknown["audit chain"][0] is FindingLevel.WARNING
+    assert {level for level, _ in known.values()} == {FindingLevel.GOOD}
+    assert cut["audit chain"][0] is FindingLevel.BAD
+    assert "which this host has seen" in cut["audit chain"][1]
+    assert damaged["audit head"][0] is FindingLevel.BAD
+    assert "is damaged" in damaged["audit head"][1]
+
+
+def test_a_head_that_cannot_be_stored_is_bad() -> None:
+    finding = check_head_file(Path("/proc/sys"))  # read-only also for root
+
+    assert finding.level is FindingLevel.BAD
+    assert "cannot be written" in finding.seen
+    assert "PABAL_DATA_DIR" in finding.advice

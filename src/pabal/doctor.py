@@ -5,14 +5,15 @@ import os
 import shutil
 import stat
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 
+from pabal.audit.checks import check_audit_chain, check_head_file
 from pabal.core.errors import PabalError, SetupError
+from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import Message
 from pabal.db.doorbell import check_listen_notify
+from pabal.db.embedded.checks import check_server_user
 from pabal.db.migrate import read_migration_status
 from pabal.db.pool import ConnectOptions, Database, ServerInfo, probe_server
 from pabal.db.schema import MIN_SERVER_MAJOR
@@ -27,33 +28,20 @@ MAX_SIGNING_KEY_AGE = timedelta(days=90)
 """Age after which the signing key should be rotated."""
 
 
-class FindingLevel(StrEnum):
-    GOOD = "good"
-    WARNING = "warning"
-    BAD = "bad"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check. `advice` says what to do; it is empty if there is nothing to do."""
-
-    level: FindingLevel
-    what: str
-    seen: str
-    advice: str = ""
-
-
 async def run_checks(settings: Settings, database_urls: DatabaseUrls | None) -> list[Finding]:
     """Run all checks; a failing check does not stop the others."""
     findings = [finding async for finding in check_database(settings, database_urls)]
     findings += [
         check_disk_space(settings),
         *check_keys(settings),
+        check_head_file(settings.data_dir),
         check_listen_address(settings),
         check_webhook_secret(settings),
         check_callback_origins(settings),
         check_trusted_proxies(settings),
     ]
+    if settings.uses_embedded_server and (finding := check_server_user(settings.data_dir)):
+        findings.append(finding)
     findings += check_unknown_variables()
     return findings
 
@@ -91,6 +79,7 @@ async def check_database(settings: Settings, database_urls: DatabaseUrls | None)
     yield schema
     if schema.level is FindingLevel.GOOD:
         yield await check_envelopes(settings, options)
+        yield await check_audit(settings, options)
     direct = database_urls.direct or (None if server.pooler else database_urls.main)
     if direct is not None:
         yield await check_doorbell(connect_options(settings, direct, pooler=False))
@@ -259,6 +248,20 @@ async def check_envelopes(settings: Settings, options: ConnectOptions) -> Findin
             "restore {}; `pabal key rewrap` lists the rows", ", ".join(sorted(names)) or Message("the missing keys")
         ),
     )
+
+
+async def check_audit(settings: Settings, options: ConnectOptions) -> Finding:
+    """Whether the chain of the audit log contains the head that this host knows."""
+    try:
+        async with Database(options) as db, db.autocommit() as tx:
+            return await check_audit_chain(tx, find_keyring(settings), settings.data_dir)
+    except PabalError as error:
+        return Finding(
+            FindingLevel.WARNING,
+            "audit chain",
+            Message("not checked: {}", error),
+            Message("fix that error, then run `pabal doctor` again"),
+        )
 
 
 def check_listen_address(settings: Settings) -> Finding:

@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any
 
 from pabal import __version__
+from pabal.audit.chain_head import ChainHeadFile
+from pabal.audit.sealer import AuditSealer
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.metrics import Metrics
 from pabal.db.channels import Channel
@@ -89,6 +91,7 @@ class Hub:
     chores: ChoreRunner
     metrics: Metrics
     key_ring: KeyRing
+    audit_sealer: AuditSealer
     token_issuer: TokenIssuer
     token_verifier: TokenVerifier
     publisher: Batcher[EventDraft, PublishResult]
@@ -156,6 +159,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
         relay = build_relay(settings, db, doorbell, metrics, kakao_client)
         templates = load_templates(settings.templates)
         alert_target = AlertTarget(templates, settings.operator_channel)
+        audit_sealer = AuditSealer(key_ring, ChainHeadFile(settings.data_dir))
         hub = Hub(
             settings=settings,
             database_urls=database_urls,
@@ -163,10 +167,12 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             doorbell=doorbell,
             stats=stats,
             chores=ChoreRunner(
-                db, (*build_chores(settings, key_ring, relay.metrics), *build_alert_chores(settings, alert_target))
+                db,
+                (*build_chores(settings, relay.metrics), *build_alert_chores(settings, alert_target, audit_sealer)),
             ),
             metrics=metrics,
             key_ring=key_ring,
+            audit_sealer=audit_sealer,
             token_issuer=token_issuer,
             token_verifier=TokenVerifier(db, token_issuer, token_listener),
             publisher=Batcher(db, publish_events),

@@ -1,5 +1,6 @@
 """The chores of the hub and how often each runs."""
 
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import timedelta
@@ -7,15 +8,13 @@ from typing import Any
 
 from pabal import limits
 from pabal.audit.log import AuditFilter, list_audit_log
-from pabal.audit.seal import seal_audit_log
+from pabal.audit.sealer import AuditSealer
 from pabal.db.tx import Tx
 from pabal.events.dead_letters import list_dead_letter_backlogs, purge_dead_letters
 from pabal.events.handlers import disable_unseen_programs
 from pabal.events.lane import LANE as EVENTS
 from pabal.events.publish import expire_idempotency_keys
 from pabal.events.repair import advance_ordered_events, repair_event_tables
-from pabal.keys.key import KeyUse
-from pabal.keys.keyring import KeyRing
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.notifications.operator_alerts import (
     AlertTarget,
@@ -48,12 +47,11 @@ from pabal.tokens.revoke import REFRESH_TOKEN_REUSED, expire_tokens, purge_token
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
-def build_chores(settings: Settings, key_ring: KeyRing, relay_metrics: RelayMetrics) -> tuple[Chore, ...]:
-    """Chores of the queue, the domains and the audit log."""
+def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore, ...]:
+    """Chores of the queue and the domains."""
     return (
         Chore("revive events", SECOND, EVENTS.revive),
         Chore("advance ordered events", SECOND, advance_ordered_events),
-        Chore("seal audit", SECOND, seal_audit_chore(key_ring)),
         Chore("repair events", MINUTE, repair_event_tables),
         Chore("expire events", MINUTE, EVENTS.expire),
         Chore("expire idempotency keys", MINUTE, expire_idempotency_keys),
@@ -90,8 +88,20 @@ def build_chores(settings: Settings, key_ring: KeyRing, relay_metrics: RelayMetr
     )
 
 
-def build_alert_chores(settings: Settings, operator_alerts: AlertTarget) -> tuple[Chore, ...]:
+def build_alert_chores(
+    settings: Settings, operator_alerts: AlertTarget, audit_sealer: AuditSealer
+) -> tuple[Chore, ...]:
     """Chores that send operator alerts."""
+
+    async def seal_audit(tx: Tx, batch: int) -> int:
+        result = await audit_sealer.seal(tx, batch)
+        if result.finding:
+            host = socket.gethostname()
+            payload = {"problem": str(result.finding), "host": host}
+            await send_operator_alerts(
+                tx, operator_alerts, [OperatorAlert("system.audit_chain", host, payload, is_ongoing=True)]
+            )
+        return result.rows
 
     async def alert_token_reuse(tx: Tx, batch: int) -> int:
         page = await list_audit_log(tx, AuditFilter(action=REFRESH_TOKEN_REUSED.action, since=HOUR), batch)
@@ -121,6 +131,7 @@ def build_alert_chores(settings: Settings, operator_alerts: AlertTarget) -> tupl
         return await send_operator_alerts(tx, operator_alerts, alerts)
 
     return (
+        Chore("seal audit", SECOND, seal_audit, audit_sealer.store_head),
         Chore("alert undelivered", SECOND, lambda tx, batch: alert_undelivered_emergencies(tx, operator_alerts, batch)),
         Chore("alert token reuse", 10 * SECOND, alert_token_reuse),
         Chore("alert dead letters", MINUTE, alert_dead_letters),
@@ -144,11 +155,3 @@ def expire_messages_chore(language: ChatLanguage, relay_metrics: RelayMetrics) -
         return expired
 
     return expire_messages
-
-
-def seal_audit_chore(key_ring: KeyRing) -> Callable[[Tx, int], Awaitable[int]]:
-    async def seal(tx: Tx, batch: int) -> int:
-        key_ring.reload()  # a key that was retired meanwhile must not be used for another seal
-        return await seal_audit_log(tx, key_ring.active(KeyUse.AUDIT), batch)
-
-    return seal

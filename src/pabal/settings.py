@@ -82,6 +82,9 @@ class Settings(BaseSettings):
         timedelta(seconds=30), ge=MIN_DURATION, description="Timeout for one SQL statement."
     )
     pg_bin: Path | None = Field(None, description="Directory of PostgreSQL's programs for the embedded server.")
+    pg_user: str | None = Field(
+        None, description="User that runs the embedded server if root starts it. Unset: pabal, created if missing."
+    )
     admin_password: SecretStr | None = Field(
         None, description="Password of the first operator, `admin`. Unset: generated and printed once."
     )

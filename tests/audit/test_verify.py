@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pabal.audit import verify
-from pabal.audit.verify import ChainHead
+from pabal.audit.chain_head import ChainHead
 from pabal.hub import open_hub
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing
@@ -48,8 +48,8 @@ async def test_an_untouched_log_is_valid(ledger: Ledger) -> None:
 
     assert (empty.seals, empty.rows, empty.head, empty.ahead, empty.broken) == (0, 0, None, 0, 0)
     assert (report.seals, report.rows, report.unsealed, report.ahead, report.broken) == (3, 6, 4, 0, 0)
-    [last] = await ledger.ask("select id, digest from pabal.audit_seals order by id desc limit 1")
-    assert report.head == ChainHead(last["id"], last["digest"].hex())
+    [last] = await ledger.ask("select id, count, digest from pabal.audit_seals order by id desc limit 1")
+    assert report.head == ChainHead(last["id"], last["digest"].hex(), last["count"])
 
 
 @pytest.mark.parametrize("setting", ["timezone = 'Asia/Seoul'", "datestyle = 'German'", "bytea_output = 'escape'"])

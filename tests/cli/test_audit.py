@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pabal.audit.chain_head import START_OF_CHAIN
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
@@ -73,8 +74,10 @@ async def test_an_intact_log_verifies_and_prints_its_head(terminal: Terminal) ->
     await terminal.ledger.write(1)
 
     result = await terminal.read("verify")
-    head = f"{result['head']['id']}:{result['head']['digest']}"
+    head = f"{result['head']['id']}:{result['head']['count']}:{result['head']['digest']}"
     text = await terminal.audit("verify", "--head", head)
+    await terminal.audit("verify", "--head", f"{result['head']['id']}:{result['head']['digest']}")
+    await terminal.audit("verify", "--head", head.replace(":3:", ":4:"), code=1)
 
     assert (result["seals"], result["rows"], result["unsealed"], result["broken"], result["breaks"]) == (2, 5, 1, 0, [])
     assert f"head {head}" in text
@@ -107,11 +110,43 @@ async def test_each_problem_is_one_line_and_the_exit_code_is_1(terminal: Termina
     assert "broken" in text
 
 
+async def test_a_cut_chain_is_reported_and_accepted_with_a_reason(terminal: Terminal) -> None:
+    """The file of the host tells a restored database from the one it knows."""
+    ledger, head_file = terminal.ledger, terminal.ledger.hub.audit_sealer.head_file
+    await ledger.chain(2, 3)
+    known = (await ledger.verify()).head
+    assert known
+    head_file.advance(None, known)
+    await ledger.tamper("delete from pabal.audit_seals", "delete from pabal.audit_log where id > 2")
+
+    broken = await terminal.read("verify", code=1)
+    declined = await terminal.audit("accept-restore", "--reason", "a test", code=1)
+    unchanged = head_file.read()
+    accepted = await terminal.read("accept-restore", "--reason", " Disk failure ", "--yes")
+    again = await terminal.audit("accept-restore", "--reason", "a test", "--yes", code=1)
+
+    assert [row["kind"] for row in broken["breaks"]] == ["chain_cut"]
+    assert broken["known_head"]["digest"] == known.digest
+    assert f"does not contain seal {known}, which this host has seen" in declined
+    assert "Nothing accepted" in declined
+    assert unchanged == known
+    assert accepted == {"head": None}
+    assert head_file.read() == START_OF_CHAIN
+    assert "Nothing to accept" in again
+    [entry] = (await terminal.read("list", "--action", "audit."))["items"]
+    assert entry["action"] == "audit.restore_accepted"
+    assert entry["actor"].startswith("cli:")
+    assert entry["details"]["reason"] == "Disk failure"
+    assert str(known) in entry["details"]["problem"]
+    assert (await terminal.read("verify"))["broken"] == 0
+
+
 @pytest.mark.parametrize(
     ("args", "result"),
     [
-        (["verify", "--head", "5"], "ID:DIGEST"),
-        (["verify", "--head", "5:xyz"], "ID:DIGEST"),
+        (["verify", "--head", "5"], "ID:COUNT:DIGEST"),
+        (["verify", "--head", "5:xyz"], "ID:COUNT:DIGEST"),
+        (["accept-restore", "--yes"], "--reason"),
         (["list", "--since", "yesterday"], "must be a duration (90s"),
         (["list", "--limit", "0"], "Must be >= 1"),
     ],

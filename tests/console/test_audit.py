@@ -17,7 +17,7 @@ from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub
 from pabal.relay.conversations import block_conversation, unblock_conversation
 from relay.people import an_owner, pair
-from support.audit_log import Ledger
+from support.audit_log import Ledger, SealingHost
 from support.operator import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
@@ -171,3 +171,21 @@ async def test_chat_users_appear_only_under_an_alias(hub: Hub, admin: Signed) ->
 
 def test_every_kind_of_break_has_a_text() -> None:
     assert [kind for kind in BreakKind if not Translator("en").has_variant("audit.break", kind)] == []
+
+
+async def test_a_chain_without_the_known_head_is_shown_before_any_verification(
+    ledger: Ledger, viewer: Signed, admin: Signed
+) -> None:
+    await ledger.chain(2, 1)
+    await SealingHost(ledger.hub, ledger.hub.settings.data_dir).seal()
+    intact = (await viewer.get("/console/audit")).text
+    await ledger.tamper("delete from pabal.audit_seals")
+
+    broken = (await viewer.get("/console/audit")).text
+    verified = (await admin.post("/console/audit/verify")).text
+
+    assert 'role="alert"' not in intact
+    assert 'role="alert"' in broken
+    assert "accept-restore" in broken
+    assert Translator("ko")("audit.chain.broken") in (await viewer.get("/console/audit", "ko")).text
+    assert "is missing: the chain was cut or replaced" in verified

@@ -14,6 +14,7 @@ from pabal.notifications.lane import LANE
 from pabal.notifications.operator_alerts import AlertTarget, alert_undelivered_emergencies
 from pabal.settings import Settings
 from pabal.tokens.revoke import REFRESH_TOKEN_REUSED, revoke_family
+from support.audit_log import Ledger
 from support.dispatch import AUDIT, NotificationHub, has_attempts, open_notification_hub, run_chores
 from support.fake_discord import FAILURE, FakeDiscord
 from support.lane_under_test import Travel
@@ -205,6 +206,23 @@ class TestOperatorAlerts:
 
         [alert] = discord.messages_in(OPERATOR_CHANNEL)
         assert "shop" in alert.body["embeds"][0]["description"]
+
+    async def test_a_cut_audit_chain_is_alerted_once_an_hour(
+        self, alert_hub: NotificationHub, database_urls: DatabaseUrls, discord: FakeDiscord
+    ) -> None:
+        ledger = Ledger(alert_hub.hub, database_urls, alert_hub.hub.key_ring)
+        await ledger.write(1)
+        await run_chores(alert_hub, "seal audit")
+        await ledger.tamper("delete from pabal.audit_seals")
+        for _ in range(2):
+            await run_chores(alert_hub, "seal audit")
+        await alert_hub.dispatch()
+
+        [alert] = discord.messages_in(OPERATOR_CHANNEL)
+        assert alert.title == "감사 로그의 봉인이 끊겼어요"
+        text = alert.body["embeds"][0]["description"].replace("\\", "")
+        assert "does not contain seal 1:1:" in text
+        assert "pabal audit accept-restore" in text
 
     async def test_without_an_operator_channel_an_alert_is_logged(
         self, notifier: NotificationHub, capsys: pytest.CaptureFixture[str]

@@ -38,6 +38,7 @@ REQUIRED_KEYS = {
     "antinuke.triggered",
     "antinuke.detected",
     "marketing.news",
+    "system.audit_chain",
     "system.token_reuse",
     "system.dead_letters",
     "system.callbacks_failing",

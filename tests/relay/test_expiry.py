@@ -164,11 +164,7 @@ async def test_the_chore_counts_expired_messages(bot: Bot, travel: Travel) -> No
         await bot.hears(name)
     await travel(QUEUE_LIFE)
     hub = bot.hub
-    [chore] = [
-        chore
-        for chore in build_chores(hub.settings, hub.key_ring, hub.relay.metrics)
-        if chore.name == "expire messages"
-    ]
+    [chore] = [chore for chore in build_chores(hub.settings, hub.relay.metrics) if chore.name == "expire messages"]
 
     async with hub.transaction() as tx:
         assert await chore.run(tx, 100) == 2

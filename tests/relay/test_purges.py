@@ -94,9 +94,7 @@ async def test_streams_of_dead_processes_are_purged(bot: Bot, hub: Hub, travel: 
             lifetime,
         )
     [chore] = [
-        candidate
-        for candidate in build_chores(hub.settings, hub.key_ring, hub.relay.metrics)
-        if candidate.name == "purge streams"
+        candidate for candidate in build_chores(hub.settings, hub.relay.metrics) if candidate.name == "purge streams"
     ]
 
     await travel(3 * MINUTE)
@@ -111,11 +109,7 @@ class TestPurges:
 
     @staticmethod
     async def run_chore(hub: Hub, name: str) -> int:
-        [chore] = [
-            candidate
-            for candidate in build_chores(hub.settings, hub.key_ring, hub.relay.metrics)
-            if candidate.name == name
-        ]
+        [chore] = [candidate for candidate in build_chores(hub.settings, hub.relay.metrics) if candidate.name == name]
         async with hub.transaction() as tx:
             return await chore.run(tx, 100)
 

@@ -1,13 +1,16 @@
 """An audit log that is written and sealed like the hub's, and tampered with as a superuser."""
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import asyncpg
 
+from pabal.audit.chain_head import ChainHead, ChainHeadFile
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.audit.seal import seal_audit_log
-from pabal.audit.verify import ChainHead, VerifyReport, verify_audit_log
+from pabal.audit.sealer import AuditSealer, SealResult
+from pabal.audit.verify import VerifyReport, verify_audit_log
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import Key, KeyUse
 from pabal.keys.keyring import KeyRing
@@ -22,6 +25,32 @@ OPEN = """
     alter table pabal.audit_seals drop constraint if exists seal_spans_rows;
     alter table pabal.audit_seals drop constraint if exists seal_lists_its_rows;
 """
+
+
+@dataclass(slots=True)
+class SealingHost:
+    """A host that seals a log in turn with others and keeps its own head file."""
+
+    hub: Hub
+    data_dir: Path
+    sealer: AuditSealer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what the process knew."""
+        self.sealer = AuditSealer(self.hub.key_ring, ChainHeadFile(self.data_dir))
+
+    @property
+    def known(self) -> ChainHead | None:
+        return ChainHeadFile(self.data_dir).read()
+
+    async def seal(self, batch: int = 1000) -> SealResult:
+        async with self.hub.transaction() as tx:
+            result = await self.sealer.seal(tx, batch)
+        await self.sealer.store_head()
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +77,8 @@ class Ledger:
 
     async def seal(self, batch: int = 1000) -> int:
         async with self.hub.transaction() as tx:
-            return await seal_audit_log(tx, self.key, batch)
+            head = await seal_audit_log(tx, self.key, batch)
+        return (head and head.count) or 0
 
     async def chain(self, *counts: int) -> list[list[int]]:
         """Write and seal entries, one seal per count; returns the row ids of each seal."""
@@ -65,7 +95,7 @@ class Ledger:
 
     async def verify(self, noted: ChainHead | None = None) -> VerifyReport:
         async with self.hub.autocommit() as tx:
-            return await verify_audit_log(tx, self.keys, noted)
+            return await verify_audit_log(tx, self.keys, [noted] if noted else [])
 
     async def breaks(self, noted: ChainHead | None = None) -> list[tuple[str, int | None, int | None]]:
         report = await self.verify(noted)

@@ -23,11 +23,15 @@ NEEDS_PROCESS = frozenset({("up",), ("serve",), ("work",), ("demo",), ("db", "sh
 """Commands that handle signals or replace their process."""
 
 
+SERVER_USER = {"PABAL_PG_USER": "daemon"} if os.geteuid() == 0 else {}
+"""A user that every machine has: the tests create none."""
+
+
 def environment(**variables: str) -> dict[str, str]:
     """The environment of this process without its PABAL_* variables. Bytecode is written, as on a user's machine."""
     outer = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     clean = {name: value for name, value in outer.items() if not name.startswith("PABAL_")}
-    return clean | {"PABAL_LOG_FORMAT": "json"} | variables
+    return clean | {"PABAL_LOG_FORMAT": "json"} | SERVER_USER | variables
 
 
 def restore_interrupt() -> None:

@@ -203,7 +203,7 @@ async def test_audit_entries_and_events_outlive_the_family(
 
 async def test_chores_expire_and_purge_tokens(hub: Hub, travel: Travel) -> None:
     pair = await joined(hub)
-    run_by_chore = {chore.name: chore.run for chore in build_chores(hub.settings, hub.key_ring, hub.relay.metrics)}
+    run_by_chore = {chore.name: chore.run for chore in build_chores(hub.settings, hub.relay.metrics)}
     await travel(HOUR)
     async with hub.transaction() as tx:
         assert await run_by_chore["expire tokens"](tx, 500) == 1

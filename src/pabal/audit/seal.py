@@ -10,6 +10,7 @@ from datetime import datetime
 
 import msgspec
 
+from pabal.audit.chain_head import ChainHead
 from pabal.core.log import get_logger
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
@@ -81,19 +82,18 @@ class SealedRange:
     floor: int
 
 
-async def seal_audit_log(tx: Tx, key: Key, batch: int) -> int:
-    """Seal about `batch` rows, without splitting the rows of a transaction; returns how many.
+async def seal_audit_log(tx: Tx, key: Key, batch: int) -> ChainHead | None:
+    """Seal about `batch` rows, without splitting the rows of a transaction; returns the new head, if any.
 
     Of two concurrent calls one fails, because a seal can have only one successor.
     """
     end = await tx.one(ChainEnd, Q.chain_end)
     rows, sealed_range = await select_rows_to_seal(tx, end, batch)
     if not rows:
-        return 0
+        return None
     if sealed_range.floor != end.floor:
         log.warning("transactions renumbered", floor=sealed_range.floor)
-    await insert_seal(tx, key, end, rows, sealed_range)
-    return len(rows)
+    return await insert_seal(tx, key, end, rows, sealed_range)
 
 
 async def select_rows_to_seal(tx: Tx, end: ChainEnd, batch: int) -> tuple[list[AuditRow], SealedRange]:
@@ -123,9 +123,10 @@ def advance_range(sealed_range: SealedRange, rows: list[AuditRow]) -> SealedRang
     return SealedRange(rows[-1].xid + 1, sealed_range.floor) if rows else sealed_range
 
 
-async def insert_seal(tx: Tx, key: Key, end: ChainEnd, rows: list[AuditRow], sealed_range: SealedRange) -> None:
+async def insert_seal(tx: Tx, key: Key, end: ChainEnd, rows: list[AuditRow], sealed_range: SealedRange) -> ChainHead:
     seal = build_seal(key, end, rows, sealed_range)
-    await tx.run(
+    digest = seal_digest(key, seal)
+    seal_id = await tx.value(
         Q.insert_seal,
         previous=seal.previous,
         first_id=seal.first_id,
@@ -137,8 +138,9 @@ async def insert_seal(tx: Tx, key: Key, end: ChainEnd, rows: list[AuditRow], sea
         floor=seal.floor,
         key_id=seal.key_id,
         sealed_at=end.sealed_at,
-        digest=seal_digest(key, seal),
+        digest=digest,
     )
+    return ChainHead(seal_id, digest.hex(), seal.count)
 
 
 def build_seal(key: Key, end: ChainEnd, rows: list[AuditRow], sealed_range: SealedRange) -> SealContent:

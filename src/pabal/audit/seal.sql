@@ -27,4 +27,5 @@ select max(last_id) from pabal.audit_seals;
 
 -- name: insert_seal
 insert into pabal.audit_seals (first_id, last_id, count, ids, macs, below, floor, previous, key_id, sealed_at, digest)
-values (:first_id, :last_id, :count, :ids, :macs, :below, :floor, :previous, :key_id, :sealed_at, :digest);
+values (:first_id, :last_id, :count, :ids, :macs, :below, :floor, :previous, :key_id, :sealed_at, :digest)
+returning id;

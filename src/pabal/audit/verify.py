@@ -1,15 +1,17 @@
 """Verify the chain of seals.
 
 Detected: a sealed row that was changed or removed, a row inserted among sealed ones, a seal that was changed or
-removed. Not detected: changes to a row before it was sealed, about a second after its commit; a false row added at the
-end; and seals removed from the end of the chain, unless the head was stored elsewhere.
+removed. Seals removed from the end of the chain, or all of them, are detected by a head that was stored elsewhere: in
+the file of a host, or by an operator. Not detected: changes to a row before it was sealed, about a second after its
+commit, and a false row added at the end.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 
+from pabal.audit.chain_head import START_OF_CHAIN, ChainHead
 from pabal.audit.seal import MAC_BYTES, AuditRow, SealContent, row_mac, seal_digest
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
@@ -62,31 +64,24 @@ class Seal(SealContent, frozen=True):
     def content(self) -> SealContent:
         return SealContent(*(getattr(self, name) for name in SealContent.__struct_fields__))
 
+    @property
+    def head(self) -> ChainHead:
+        return ChainHead(self.id, self.digest.hex(), self.count)
+
     def row_ids(self) -> list[int]:
         """The ids of its rows; empty if the list was tampered with and cannot be read."""
         return self.ids if {*map(type, self.ids)} == {int} and len(self.macs) == MAC_BYTES * len(self.ids) else []
-
-
-@dataclass(frozen=True, slots=True)
-class ChainHead:
-    """The last seal, which identifies the chain."""
-
-    id: int
-    digest: str
-
-    def __str__(self) -> str:
-        return f"{self.id}:{self.digest}"
 
 
 class ChainVerifier:
     """Checks seal by seal, starting after `after`. `below` and `floor` are those of the last valid seal."""
 
     def __init__(
-        self, keyring: KeyRing, breaks: ChainBreaks, expected_head: ChainHead | None = None, after: Seal | None = None
+        self, keyring: KeyRing, breaks: ChainBreaks, expected_heads: Collection[ChainHead], after: Seal | None = None
     ) -> None:
         self._keyring = keyring
         self._breaks = breaks
-        self._expected_head = expected_head
+        self._expected_heads = {*expected_heads} - {START_OF_CHAIN}
         self._expected_previous: set[bytes | None] = {after.digest if after else None}
         self._sealed_ids: dict[int, bytearray] = {}
         self._has_seal_break = False
@@ -97,9 +92,8 @@ class ChainVerifier:
     def check_seal(self, seal: Seal, rows: Mapping[int, AuditRow]) -> None:
         """Check the next seal against the previous one, and its rows against the seal."""
         self.seals += 1
-        self.head = ChainHead(seal.id, seal.digest.hex())
-        if self.head == self._expected_head:
-            self._expected_head = None
+        self.head = seal.head
+        self._expected_heads -= {head for head in self._expected_heads if head.matches(seal.head)}
         key = self._keyring.find(seal.key_id)
         computed = seal_digest(key, seal.content()) if key else seal.digest
         if key is None:
@@ -115,9 +109,9 @@ class ChainVerifier:
         self._check_sealed_rows(seal, key, rows)
 
     def finish(self) -> None:
-        if self._expected_head:
-            what = f"seal {self._expected_head} is missing: the chain was cut or replaced"
-            self._breaks.add(ChainBreak(BreakKind.CHAIN_CUT, what, self._expected_head.id))
+        for head in sorted(self._expected_heads, key=lambda head: head.id):
+            what = f"seal {head} is missing: the chain was cut or replaced, or an older backup was restored"
+            self._breaks.add(ChainBreak(BreakKind.CHAIN_CUT, what, head.id))
 
     def check_row(self, row_id: int, xid: int, next_xid: int) -> bool:
         """Check that a row is sealed. Returns True if it is not sealed yet; a row that should be sealed is a break."""
@@ -202,18 +196,23 @@ class VerifyStart:
 FROM_THE_BEGINNING = VerifyStart()
 
 
+async def list_seals(tx: Tx, after: int, limit: int) -> list[Seal]:
+    """The seals after an id, in the order of the chain."""
+    return await tx.all(Seal, Q.list_seals, after=after, limit=limit)
+
+
 async def verify_audit_log(
-    tx: Tx, keyring: KeyRing, expected_head: ChainHead | None = None, start: VerifyStart = FROM_THE_BEGINNING
+    tx: Tx, keyring: KeyRing, expected_heads: Collection[ChainHead] = (), start: VerifyStart = FROM_THE_BEGINNING
 ) -> VerifyReport:
     """Check every seal against the previous one, every sealed row against its seal, and every row for a seal.
 
-    Rows are read in batches; memory holds one bit per row.
+    The chain must contain `expected_heads`. Rows are read in batches; memory holds one bit per row.
     """
     counters = await tx.one(ServerCounters, Q.server_counters)
     breaks = ChainBreaks()
-    verifier = ChainVerifier(keyring, breaks, expected_head, start.seal)
+    verifier = ChainVerifier(keyring, breaks, expected_heads, start.seal)
     after = start.seal.id if start.seal else MIN_ROW_ID
-    while seals := await tx.all(Seal, Q.list_seals, after=after, limit=SEALS_PER_BATCH):
+    while seals := await list_seals(tx, after, SEALS_PER_BATCH):
         for group in batch_seals(seals):
             ids = [*chain.from_iterable(seal.row_ids() for seal in group)]
             rows = {row.id: row for row in await tx.all(AuditRow, Q.list_rows, ids=ids)}
@@ -257,12 +256,24 @@ class RecentVerification:
 
 
 async def verify_recent_seals(
-    tx: Tx, keyring: KeyRing, max_seals: int = MAX_RECENT_SEALS, max_rows: int = MAX_RECENT_ROWS
+    tx: Tx,
+    keyring: KeyRing,
+    max_seals: int = MAX_RECENT_SEALS,
+    max_rows: int = MAX_RECENT_ROWS,
+    expected_heads: Collection[ChainHead] = (),
 ) -> RecentVerification:
-    """Verify the newest seals: at most `max_seals`, with about `max_rows` rows."""
+    """Verify the newest seals: at most `max_seals`, with about `max_rows` rows.
+
+    Of the skipped seals, only the first one and `expected_heads` are looked up.
+    """
     before = await tx.maybe(Seal, Q.seal_before_recent, seals=max_seals, rows=max_rows)
     if before is None:
-        return RecentVerification(await verify_audit_log(tx, keyring), 0)
+        return RecentVerification(await verify_audit_log(tx, keyring, expected_heads), 0)
     highest = await tx.value(Q.highest_sealed_row, seal=before.id)
-    report = await verify_audit_log(tx, keyring, start=VerifyStart(before, highest or MIN_ROW_ID))
+    skipped_heads = {*await tx.all(ChainHead, Q.list_heads, ids=[head.id for head in expected_heads])}
+    heads = [head for head in expected_heads if head.id > before.id or not any(map(head.matches, skipped_heads))]
+    report = await verify_audit_log(tx, keyring, heads, VerifyStart(before, highest or MIN_ROW_ID))
+    if (first := await tx.value(Q.first_seal_with_previous)) is not None:
+        missing = ChainBreak(BreakKind.SEAL_REMOVED, f"the seal before seal {first} was removed", first)
+        report = replace(report, broken=report.broken + 1, breaks=(missing, *report.breaks))
     return RecentVerification(report, await tx.value(Q.count_skipped_seals, seal=before.id))

@@ -42,3 +42,12 @@ select max(last_id) from pabal.audit_seals where id <= :seal;
 
 -- name: count_skipped_seals
 select count(*) from pabal.audit_seals where id <= :seal;
+
+-- name: list_heads
+select id, encode(digest, 'hex') as digest, count from pabal.audit_seals where id = any(:ids::bigint[]);
+
+-- name: first_seal_with_previous
+-- The first seal, if it is not the start of the chain.
+select first.id
+from (select id, previous from pabal.audit_seals order by id limit 1) first
+where first.previous is not null;

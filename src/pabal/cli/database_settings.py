@@ -35,6 +35,7 @@ class DatabaseSettings:
     connect_timeout: timedelta = timedelta(seconds=5)
     statement_timeout: timedelta = timedelta(seconds=30)
     pg_bin: Path | None = None
+    pg_user: str | None = None
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
 
@@ -63,6 +64,7 @@ def database_settings(settings: "Settings") -> DatabaseSettings:
         connect_timeout=settings.connect_timeout,
         statement_timeout=settings.statement_timeout,
         pg_bin=settings.pg_bin,
+        pg_user=settings.pg_user,
         log_level=settings.log_level,
         log_format=settings.log_format,
     )
@@ -90,6 +92,7 @@ def read_directly(variables: dict[str, str], connection: Connection) -> Database
         data_dir=data_dir.expanduser(),
         database_url=url,
         database_direct_url=direct,
+        pg_user=variables.get("PABAL_PG_USER"),
         log_level=cast("LogLevel", level),
         log_format=cast("LogFormat", log_format),
     )

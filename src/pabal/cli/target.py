@@ -86,7 +86,11 @@ def attach_or_start_target(settings: DatabaseSettings) -> Generator[DatabaseTarg
 
 
 def start_embedded_target(settings: DatabaseSettings) -> DatabaseTarget:
-    server = embedded.start_embedded_server(settings.data_dir, pg_bin=settings.pg_bin)
+    from pabal.core.log import configure_logging
+
+    configure_logging(settings.log_level, settings.log_format)  # the start may log, and never to standard output
+    user = embedded.ensure_server_user(settings.pg_user)
+    server = embedded.start_embedded_server(settings.data_dir, pg_bin=settings.pg_bin, user=user)
     target = embedded_target(server.address)
     target.server = server
     return target

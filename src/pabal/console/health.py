@@ -10,17 +10,21 @@ from starlette.responses import Response
 
 from pabal.console.guards import Page
 from pabal.console.pages import render_page
+from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import message_table
-from pabal.doctor import Finding, FindingLevel, run_checks
+from pabal.doctor import run_checks
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
 from pabal.settings import Settings, display_setting, setting_source, variable_name
 
 CHECK_NAMES = message_table(
     "address",
+    "audit chain",
+    "audit head",
     "callback origins",
     "database",
     "database role",
+    "database user",
     "disk",
     "doorbell",
     "encrypted values",

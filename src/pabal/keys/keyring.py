@@ -1,9 +1,7 @@
 """The key ring: loads the keys of a process from the settings or a file, and reloads them."""
 
-import fcntl
-import os
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,8 +9,14 @@ import msgspec
 
 from pabal.core.errors import FieldError, InvalidSettings, SetupError
 from pabal.core.log import get_logger
-from pabal.db.embedded.data_dir import sync_directory
 from pabal.keys.key import Key, KeySet, KeyUse, encode_key_set, parse_key_set
+from pabal.keys.private_file import (
+    ensure_private_directory,
+    lock_private_file,
+    private_file_exists,
+    replace_private_file,
+    write_private_draft,
+)
 from pabal.settings import Settings
 
 FileVersion = tuple[int, int, int]
@@ -28,73 +32,8 @@ def read_key_file(path: Path) -> KeySet:
         raise SetupError(f"{path} is not a valid key file: {error}") from None
 
 
-def ensure_key_directory(path: Path) -> None:
-    with translate_write_errors(path):
-        path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-
-
-def write_key_draft(path: Path, keys: KeySet) -> Path:
-    """Write the keys to a new file beside `path`, readable by the owner of `path` only."""
-    draft = path.with_suffix(".new")
-    with translate_write_errors(path):
-        draft.unlink(missing_ok=True)
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.format(encode_key_set(keys)) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        chown_to_key_owner(draft, path)
-    return draft
-
-
-def replace_key_file(draft: Path, path: Path) -> None:
-    """Replace the key file durably: it must not be lost after values were encrypted with its keys."""
-    with translate_write_errors(path):
-        draft.replace(path)
-        sync_directory(path.parent)
-
-
-def chown_to_key_owner(new_file: Path, path: Path) -> None:
-    """As root, give a new file to the owner of the key file, or of its directory if there is none yet."""
-    if os.geteuid() != 0:
-        return
-    if key_file_exists(path):
-        owner = path.stat()
-        os.chown(new_file, owner.st_uid, owner.st_gid)
-        return
-    owner = path.parent.stat()
-    with suppress(OSError):  # without CAP_CHOWN, as in some containers, root is the owner itself
-        os.chown(new_file, owner.st_uid, owner.st_gid)
-
-
-@contextmanager
-def lock_key_file(path: Path) -> Generator[None]:
-    with translate_write_errors(path):
-        lock_path = path.with_suffix(".lock")
-        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        with translate_write_errors(path):
-            chown_to_key_owner(lock_path, path)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
-
-
-@contextmanager
-def translate_write_errors(path: Path) -> Generator[None]:
-    """Raise an operating system error as a SetupError of one line."""
-    try:
-        yield
-    except OSError as error:
-        raise SetupError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def key_file_exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError as error:  # no permission on the directory
-        raise SetupError(f"{path} cannot be read: {error.strerror}") from None
+def encode_key_file(keys: KeySet) -> bytes:
+    return msgspec.json.format(encode_key_set(keys)) + b"\n"
 
 
 def key_file_version(path: Path) -> FileVersion | None:
@@ -157,13 +96,13 @@ class KeyRing:
         """
         if self.path is None:
             raise SetupError("the keys come from PABAL_KEYS and cannot be changed here")
-        with lock_key_file(self.path):
+        with lock_private_file(self.path):
             before = read_key_file(self.path)
             changed = change(before)
-            draft = write_key_draft(self.path, changed)
+            draft = write_private_draft(self.path, encode_key_file(changed))
             try:
                 yield before, changed
-                replace_key_file(draft, self.path)
+                replace_private_file(draft, self.path)
             finally:
                 draft.unlink(missing_ok=True)
             self._keys, self._file_version = changed, key_file_version(self.path)
@@ -185,11 +124,12 @@ def keyring_from_file(path: Path) -> KeyRing:
 def open_or_create_keyring(directory: Path) -> KeyRing:
     """The keys in the data directory. The first start generates them."""
     path = directory / KEY_FILE_NAME
-    if not key_file_exists(path):
-        ensure_key_directory(path)
-        with lock_key_file(path):
-            if not key_file_exists(path):  # another process may have been first
-                replace_key_file(write_key_draft(path, KeySet.generate(datetime.now(UTC))), path)
+    if not private_file_exists(path):
+        ensure_private_directory(path)
+        with lock_private_file(path):
+            if not private_file_exists(path):  # another process may have been first
+                keys = KeySet.generate(datetime.now(UTC))
+                replace_private_file(write_private_draft(path, encode_key_file(keys)), path)
                 log.info("keys generated", file=str(path))
     return keyring_from_file(path)
 
@@ -199,4 +139,4 @@ def find_keyring(settings: Settings) -> KeyRing | None:
     if settings.keys:
         return keyring_from_setting(settings.keys.get_secret_value())
     path = settings.data_dir / KEY_FILE_NAME
-    return keyring_from_file(path) if key_file_exists(path) else None
+    return keyring_from_file(path) if private_file_exists(path) else None

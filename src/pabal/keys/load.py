@@ -5,10 +5,10 @@ from pabal.db.pool import Database
 from pabal.keys.keyring import (
     KEY_FILE_NAME,
     KeyRing,
-    key_file_exists,
     keyring_from_setting,
     open_or_create_keyring,
 )
+from pabal.keys.private_file import private_file_exists
 from pabal.keys.rotation import database_uses_keys
 from pabal.settings import Settings
 
@@ -21,7 +21,7 @@ async def load_keyring(settings: Settings, db: Database) -> KeyRing:
     if settings.keys:
         return keyring_from_setting(settings.keys.get_secret_value())
     path = settings.data_dir / KEY_FILE_NAME
-    if not key_file_exists(path):
+    if not private_file_exists(path):
         async with db.autocommit() as tx:
             if await database_uses_keys(tx):
                 raise SetupError(

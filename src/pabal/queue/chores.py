@@ -26,11 +26,15 @@ PAUSE_FACTOR = 4
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """A periodic job. `run` processes at most `batch` rows and returns how many it processed."""
+    """A periodic job. `run` processes at most `batch` rows and returns how many it processed.
+
+    `after_commit` is for what must not happen if the transaction is rolled back.
+    """
 
     name: str
     interval: timedelta
     run: Callable[[Tx, int], Awaitable[int]]
+    after_commit: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +133,19 @@ class ChoreRunner:
         """Run one batch; returns the number of rows and the error. A failure does not stop other chores."""
         try:
             async with self._db.transaction() as tx:
-                return await chore.run(tx, self._batch) if await tx.value(Q.lock_run, name=chore.name) else 0, None
+                if not await tx.value(Q.lock_run, name=chore.name):
+                    return 0, None
+                rows = await chore.run(tx, self._batch)
+            if chore.after_commit:
+                await chore.after_commit()
         except PabalError as failure:
             log.error("chore failed", chore=chore.name, error=str(failure))
             return 0, str(failure)
         except Exception as failure:
             log.exception("chore failed", chore=chore.name)
             return 0, f"{type(failure).__name__}: {failure}"
+        else:
+            return rows, None
 
     async def _finish(self, chore: Chore, rows: int, error: str | None) -> None:
         if rows:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from pabal.core.actor import Actor
+from pabal.core.actor import HUB_ACTOR, Actor
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
@@ -86,7 +86,7 @@ PURGE_STEP = 50
 
 async def expire_tokens(tx: Tx, _batch: int) -> int:
     """Mark all expired tokens as revoked; returns the number of access tokens."""
-    return await tx.value(Q.expire_tokens)
+    return await tx.value(Q.expire_tokens, actor=HUB_ACTOR.name)
 
 
 async def purge_token_families(tx: Tx, keep: timedelta, batch: int) -> int:

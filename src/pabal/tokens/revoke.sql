@@ -3,7 +3,16 @@
 select id from public.token_families where id = :family for no key update;
 
 -- name: revoke_family
-with ended as (
+-- The trigger of the table writes the audit entry, for the actor in `context`.
+with context as materialized (
+    select set_config(
+        'pabal.audit_context',
+        jsonb_build_object(
+            'actor', :actor::text, 'action', :action::text, 'client_ip', :client_ip::inet, 'request_id', :request_id::text
+        )::text,
+        true
+    )
+), ended as (
     update public.token_families
     set revoked_at = pabal.now(), revoked_reason = :reason
     where id = :family and revoked_at is null
@@ -18,10 +27,6 @@ with ended as (
     set revoked_at = pabal.now(), revoked_reason = :reason
     from ended e
     where r.family_id = e.id and r.revoked_at is null
-), audited as (
-    insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
-    select :actor, :action, service_name, jsonb_build_object('family', id), :client_ip, :request_id
-    from ended
 ), emitted as materialized (  -- one row always, so that joining it below runs it
     select count(pabal.emit_event(
         :event_type, jsonb_build_object('service', service_name, 'family_id', id), priority => 1, id => :event
@@ -29,20 +34,22 @@ with ended as (
     from ended
     where :event_type::text is not null
 )
-select id from ended cross join emitted;
+select id from ended cross join emitted cross join context;
 
 -- name: revoke_access_token
-with ended as (
+with context as materialized (
+    select set_config(
+        'pabal.audit_context',
+        jsonb_build_object('actor', :actor::text, 'client_ip', :client_ip::inet, 'request_id', :request_id::text)::text,
+        true
+    )
+), ended as (
     update public.service_tokens
     set is_revoked = true, revoked_at = pabal.now(), revoked_reason = :reason
     where id = :token and not is_revoked
-    returning id, family_id, service_name
-), audited as (
-    insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
-    select :actor, 'token.revoked', service_name, jsonb_build_object('token', id, 'family', family_id), :client_ip, :request_id
-    from ended
+    returning id
 )
-select id from ended;
+select id from ended cross join context;
 
 -- name: list_live_family_ids
 
@@ -52,7 +59,10 @@ where service_name = :service and revoked_at is null and expires_at > pabal.now(
 order by id;
 
 -- name: expire_tokens
-select public.cleanup_expired_tokens();
+with context as materialized (
+    select set_config('pabal.audit_context', jsonb_build_object('actor', :actor::text)::text, true)
+)
+select public.cleanup_expired_tokens() from context;
 
 -- name: purge_token_families
 -- Deleting a family deletes its tokens.

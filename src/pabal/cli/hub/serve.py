@@ -192,8 +192,9 @@ def restart_embedded_server(settings: Settings, target: DatabaseTarget, dead: em
     logger.error("database died", pid=dead.pid)
     dead.stop()
     try:
+        user = embedded.ensure_server_user(settings.pg_user)
         target.server = embedded.start_embedded_server(
-            settings.data_dir, pg_bin=settings.pg_bin, port=dead.address.port
+            settings.data_dir, pg_bin=settings.pg_bin, port=dead.address.port, user=user
         )
     except SetupError as error:
         logger.error("database restart failed", error=str(error))

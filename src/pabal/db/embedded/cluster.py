@@ -12,6 +12,7 @@ from pabal.db.embedded.data_dir import make_temporary_dir, sync_directory, write
 from pabal.db.embedded.environment import ServerEnvironment
 from pabal.db.embedded.os_user import os_user_name
 from pabal.db.embedded.postmaster import ERROR_LINE, extract_error
+from pabal.db.embedded.takeover import can_take_over
 
 LOOPBACK_HOST = "127.0.0.1"
 DATABASE_NAME = "pabal"
@@ -91,7 +92,7 @@ def choose_cluster(data_root: Path, environment: ServerEnvironment) -> Cluster:
     cluster = Cluster(data_root, binaries.major)
     if cluster.is_initialized:
         owner = cluster.data_dir.stat().st_uid
-        if owner != user.uid:
+        if owner != user.uid and not can_take_over(owner, user):
             raise EmbeddedServerError(
                 f"{cluster.data_dir} belongs to {os_user_name(owner)}, but the server would run as {user.name}: "
                 "start as the user that created it, or choose another data directory"

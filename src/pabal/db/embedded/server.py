@@ -31,7 +31,7 @@ from pabal.db.embedded.data_dir import (
     write_file_atomically,
 )
 from pabal.db.embedded.environment import ServerEnvironment
-from pabal.db.embedded.os_user import find_server_user
+from pabal.db.embedded.os_user import SERVER_USERS, OsUser, find_server_user
 from pabal.db.embedded.postmaster import (
     DISK_FULL_TEXT,
     ERROR_LINE,
@@ -45,11 +45,13 @@ from pabal.db.embedded.postmaster import (
     read_pid_file,
     stop_process,
 )
+from pabal.db.embedded.takeover import can_take_over, take_over_data_dir
 
 START_TIMEOUT = 120.0  # recovery of a gigabyte of write-ahead log takes this long
 SERVER_LOG_FILE = "postgres.log"
 MAX_LOG_BYTES = 10 * 1024 * 1024
 LOG_TAIL_BYTES = 64 * 1024
+SHARED_USER_ADVICE = f"create the user with `useradd --system {SERVER_USERS[0]}`, or set PABAL_PG_USER"
 MIN_FREE_DISK_BYTES = 16 * 1024 * 1024  # one segment of the write-ahead log
 
 
@@ -196,25 +198,51 @@ class EmbeddedServer:
 
 
 def start_embedded_server(
-    data_dir: Path, *, pg_bin: Path | None = None, options: Mapping[str, str] | None = None, port: int | None = None
+    data_dir: Path,
+    *,
+    pg_bin: Path | None = None,
+    options: Mapping[str, str] | None = None,
+    port: int | None = None,
+    user: OsUser | None = None,
 ) -> EmbeddedServer:
     """Run PostgreSQL on `data_dir`; creates the cluster if there is none.
 
-    A server that outlived its killed owner is adopted. `options` are PostgreSQL settings.
+    A server that outlived its killed owner is adopted. `options` are PostgreSQL settings. `user` is one that exists
+    already, unless `ensure_server_user` has created it.
     """
     data_root = data_dir.absolute()
     try:
-        user = find_server_user()
+        user = user or find_server_user()
+        if user.is_shared:
+            warn_of_shared_user(user)
         ensure_data_dir(data_root, user)
         lock = lock_data_dir(data_root)
         try:
             environment = ServerEnvironment(find_binaries(pg_bin), user, options or {})
-            return start_or_adopt_server(choose_cluster(data_root, environment), environment, port, lock)
+            cluster = choose_cluster(data_root, environment)
+            take_over_cluster(cluster, user)
+            return start_or_adopt_server(cluster, environment, port, lock)
         except BaseException:
             lock.release()
             raise
     except OSError as error:
         raise data_dir_error(data_root, error) from error
+
+
+def warn_of_shared_user(user: OsUser) -> None:
+    from pabal.core.log import get_logger  # a command on a running server does not need it
+
+    get_logger().warning("embedded server runs as a shared user", user=user.name, advice=SHARED_USER_ADVICE)
+
+
+def take_over_cluster(cluster: Cluster, user: OsUser) -> None:
+    """Stop a server that still runs as `nobody` and give its data to `user`."""
+    if not cluster.is_initialized or not can_take_over(cluster.data_dir.stat().st_uid, user):
+        return
+    orphan = find_running_server(cluster.data_dir)
+    if orphan is not None:
+        stop_orphan_server(cluster, orphan)
+    take_over_data_dir(cluster.data_dir, user)
 
 
 def attach_embedded_server(data_dir: Path) -> ServerAddress | None:
