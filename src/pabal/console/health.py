@@ -27,6 +27,7 @@ CHECK_NAMES = message_table(
     "keys",
     "passwords",
     "pooler",
+    "python",
     "schema",
     "settings",
     "signing key",

@@ -44,7 +44,7 @@ class LoopWatchdog:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="loop watchdog", daemon=True)
         self._last_report = -LOG_INTERVAL
-        self._unreported = 0
+        self.unreported = 0
 
     def start(self) -> None:
         self._timer = self._loop.call_later(BEAT_INTERVAL, self._beat)
@@ -67,7 +67,7 @@ class LoopWatchdog:
             due = self._due
             if time.monotonic() < due + MAX_LAG:
                 continue
-            stack = format_loop_stack(sys._current_frames().get(self._loop_thread))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            stack = sample_stack(self._loop_thread)
             while self._due == due and time.monotonic() < due + REPORT_AFTER and not self._stopped.wait(BEAT_INTERVAL):
                 pass
             self._report(stack, time.monotonic() - due)
@@ -78,10 +78,15 @@ class LoopWatchdog:
         if not stack:
             return
         if time.monotonic() - self._last_report < LOG_INTERVAL:
-            self._unreported += 1
+            self.unreported += 1
             return
-        log.warning("event loop blocked", seconds=round(seconds, 2), stack=stack, earlier=self._unreported)
-        self._last_report, self._unreported = time.monotonic(), 0
+        log.warning("event loop blocked", seconds=round(seconds, 2), stack=stack, earlier=self.unreported)
+        self._last_report, self.unreported = time.monotonic(), 0
+
+
+def sample_stack(thread: int) -> str:
+    """What a thread is running now."""
+    return format_loop_stack(sys._current_frames().get(thread))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
 
 def format_loop_stack(frame: FrameType | None) -> str:
@@ -99,11 +104,11 @@ def format_loop_stack(frame: FrameType | None) -> str:
 
 
 @asynccontextmanager
-async def watched_event_loop(observe_lag: Callable[[float], None]) -> AsyncGenerator[None]:
+async def watched_event_loop(observe_lag: Callable[[float], None]) -> AsyncGenerator[LoopWatchdog]:
     """Watch the running event loop for the duration of the block."""
     watchdog = LoopWatchdog(observe_lag)
     watchdog.start()
     try:
-        yield
+        yield watchdog
     finally:
         watchdog.stop()

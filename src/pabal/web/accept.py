@@ -55,6 +55,10 @@ class ConnectionAcceptor:
         self._is_accepting = False
         self._is_closed = False
 
+    @property
+    def waiting_count(self) -> int:
+        return self._waiting_count
+
     def start(self) -> None:
         self._listener.setblocking(False)
         self._resume()

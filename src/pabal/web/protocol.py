@@ -183,11 +183,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._check_head()
+        super().on_headers_complete()
         self._phase = MessagePhase.BODY
         self._phase_since = self.loop.time()
         self._has_progress = True
         self._body_bytes = 0
-        super().on_headers_complete()
 
     def _check_head(self) -> None:
         if self._head_bytes + len(self.url) > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:

@@ -53,6 +53,11 @@ class WebServer(uvicorn.Server):
             self._acceptors.append(acceptor)
         self.started = True
 
+    @property
+    def waiting_count(self) -> int:
+        """How many accepted connections wait for a slot."""
+        return sum(acceptor.waiting_count for acceptor in self._acceptors)
+
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
             self.sweep(asyncio.get_running_loop().time())
