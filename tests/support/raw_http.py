@@ -20,7 +20,7 @@ from pabal.web.request import mark_authenticated
 from pabal.web.server import WebServer
 from support.wait import until
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 LARGE_BYTES = 4_000_000
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 

@@ -1,5 +1,8 @@
 """Slow and oversized requests are cut off without affecting other clients."""
 
+import socket
+import struct
+
 import httpx2
 import pytest
 
@@ -195,3 +198,13 @@ async def test_a_request_that_is_handled_for_long_does_not_time_out() -> None:
         edge.sweep(3600)
         edge.release.set()
         assert statuses(await client.response_head()) == [200]
+
+
+async def test_a_connection_that_was_just_reset_does_not_disturb_the_check_of_timeouts() -> None:
+    async with edge_server() as edge:
+        with socket.create_connection(("127.0.0.1", edge.port)) as client:
+            client.sendall(POST + b"content-length: 100000\r\n\r\na")
+            await until(lambda: edge.handled == ["/body"])
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        edge.sweep(BODY_GRACE + 1)  # before the event loop has noticed the reset
+        await edge.until_connected(0)

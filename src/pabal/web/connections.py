@@ -4,10 +4,12 @@ A connection is anonymous until a request on it is authenticated. Anonymous conn
 all, so that a client without credentials cannot use up the memory or the file descriptors of the hub.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache, partial
+from itertools import chain
 from typing import Protocol, Self
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -26,7 +28,10 @@ RESERVED_FILES = 256
 MIN_TOTAL = 64
 EVICTABLE_AFTER = 1.0
 """Seconds that a connection waits for its client before it may be closed in favor of another one."""
+MAX_EVICTIONS = 64
+"""Connections closed per sweep when the process is full."""
 LOG_INTERVAL = 60.0
+MAX_CACHED_ADDRESSES = 1024
 
 
 class CloseReason(StrEnum):
@@ -80,78 +85,98 @@ class OpenConnection(Protocol):
         """Close the connection if its client has been too slow."""
         ...
 
+    def hold(self) -> None:
+        """Read nothing until `serve` is called."""
+        ...
+
+    def serve(self) -> None: ...
+
     def abort(self) -> None: ...
 
 
+def address_key(peer: str, trusted: Sequence[IpNetwork]) -> str:
+    """What the connections of a peer are counted by: its address or IPv6 network; empty for a trusted proxy."""
+    return "" if is_trusted_proxy(peer, trusted) else rate_limit_address(peer)
+
+
 class ConnectionTable:
-    """All open connections of a process."""
+    """All open connections of a process.
+
+    A connection beyond the limits waits: a burst of clients from one address is served in turn, because slots become
+    free as requests are authenticated, connections end, and idle ones are closed.
+    """
 
     def __init__(self, limits: ConnectionLimits, trusted: Sequence[IpNetwork] = ()) -> None:
         self.limits = limits
         self.closed = Counter[CloseReason]()
-        self._trusted = trusted
+        self.address_key = lru_cache(MAX_CACHED_ADDRESSES)(partial(address_key, trusted=trusted))
+        self.on_removed: Callable[[], None] = lambda: None
         self._open: set[OpenConnection] = set()
         self._anonymous: dict[str, set[OpenConnection]] = {}
-        self._anonymous_count = 0
+        self._waiting: dict[str, dict[OpenConnection, None]] = {}
         self._logged = Counter[CloseReason]()
         self._logged_at = -LOG_INTERVAL
-        self.on_slot_free: Callable[[], None] = lambda: None
+        self.anonymous_count = 0
+        self.waiting_count = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
     @property
-    def anonymous_count(self) -> int:
-        return self._anonymous_count
-
-    def address_key(self, peer: str) -> str:
-        """What a peer's connections are counted by: its address or IPv6 network; empty for a trusted proxy."""
-        return "" if is_trusted_proxy(peer, self._trusted) else rate_limit_address(peer)
+    def is_full(self) -> bool:
+        return len(self._open) >= self.limits.total
 
     def has_slot(self, address: str) -> bool:
         """Whether another anonymous connection of the address may be served."""
-        return self._anonymous_count < self.limits.anonymous and not self.is_address_full(address)
+        return self.anonymous_count < self.limits.anonymous and not self.is_address_full(address)
 
     def is_address_full(self, address: str) -> bool:
         return bool(address) and len(self._anonymous.get(address, ())) >= self.limits.per_address
 
     def add(self, connection: OpenConnection) -> None:
+        """Add a new connection, to be served now or when there is a slot."""
         self._open.add(connection)
-        self._anonymous.setdefault(connection.address, set()).add(connection)
-        self._anonymous_count += 1
+        if connection.address not in self._waiting and self.has_slot(connection.address):
+            self._take_slot(connection)
+        else:
+            self._waiting.setdefault(connection.address, {})[connection] = None
+            self.waiting_count += 1
+            connection.hold()
 
     def remove(self, connection: OpenConnection) -> None:
         self._open.discard(connection)
+        if self._waiting and connection in self._waiting.get(connection.address, ()):
+            self._pop_waiting(connection)
         self.release_slot(connection)
+        self.on_removed()
 
     def release_slot(self, connection: OpenConnection) -> None:
         """Stop counting a connection as anonymous."""
         same_address = self._anonymous.get(connection.address)
         if same_address is not None and connection in same_address:
             same_address.remove(connection)
-            self._anonymous_count -= 1
+            self.anonymous_count -= 1
             if not same_address:
                 del self._anonymous[connection.address]
-        self.on_slot_free()
+            if self._waiting:
+                self._serve_waiting()
 
-    def close_expired(self, now: float) -> None:
+    def sweep(self, now: float) -> None:
+        """Close connections whose clients are too slow, and idle ones if others wait for their place."""
         for connection in [*self._open]:
             connection.close_expired(now)
-
-    def evict_of_address(self, address: str, count: int, now: float) -> None:
-        """Close idle anonymous connections of an address, the longest idle first."""
-        self._evict(self._anonymous.get(address, ()), count, now, CloseReason.ADDRESS_LIMIT)
-
-    def evict_anonymous(self, count: int, now: float) -> None:
-        """Close idle anonymous connections, those of the address with the most first."""
-        anonymous = (connection for group in self._anonymous.values() for connection in group)
-        self._evict(anonymous, count, now, CloseReason.CONNECTION_LIMIT)
-
-    def evict_any(self, count: int, now: float) -> None:
-        """Close idle connections, the anonymous ones first."""
-        self._evict(self._open, count, now, CloseReason.CONNECTION_LIMIT)
+        for address, queue in self._waiting.items():
+            if self.is_address_full(address):
+                self._evict(self._anonymous[address], len(queue), now, CloseReason.ADDRESS_LIMIT)
+        if self._waiting and self.anonymous_count >= self.limits.anonymous:
+            anonymous = chain.from_iterable(self._anonymous.values())
+            self._evict(anonymous, self.waiting_count, now, CloseReason.CONNECTION_LIMIT)
+        if self.is_full:
+            self._evict(self._open, MAX_EVICTIONS, now, CloseReason.CONNECTION_LIMIT)
+        self._log_refusals(now)
 
     def _evict(self, candidates: Iterable[OpenConnection], count: int, now: float, reason: CloseReason) -> None:
+        """Close idle connections: anonymous before authenticated ones, first those of the address with the most."""
         idle = [connection for connection in candidates if connection.idle_seconds(now) >= EVICTABLE_AFTER]
         idle.sort(
             key=lambda connection: (
@@ -164,26 +189,52 @@ class ConnectionTable:
             self.closed[reason] += 1
             connection.abort()
 
-    def log_refusals(self, now: float) -> None:
+    def _take_slot(self, connection: OpenConnection) -> None:
+        self._anonymous.setdefault(connection.address, set()).add(connection)
+        self.anonymous_count += 1
+
+    def _serve_waiting(self) -> None:
+        """Serve connections that got a slot, one address after the other."""
+        addresses = deque(self._waiting)
+        while addresses:
+            address = addresses.popleft()
+            if self.has_slot(address):
+                connection = next(iter(self._waiting[address]))
+                self._pop_waiting(connection)
+                if address in self._waiting:  # behind the other addresses
+                    self._waiting[address] = self._waiting.pop(address)
+                    addresses.append(address)
+                self._take_slot(connection)
+                connection.serve()
+
+    def _pop_waiting(self, connection: OpenConnection) -> None:
+        queue = self._waiting[connection.address]
+        del queue[connection]
+        self.waiting_count -= 1
+        if not queue:
+            del self._waiting[connection.address]
+
+    def _log_refusals(self, now: float) -> None:
         """Log how many connections the limits have closed, at most once a minute."""
         if now - self._logged_at < LOG_INTERVAL:
             return
         counts = {reason.value: self.closed[reason] - self._logged[reason] for reason in LOGGED_REASONS}
         if any(counts.values()):
-            log.warning("connections refused", open=len(self), anonymous=self._anonymous_count, **counts)
+            log.warning("connections refused", open=len(self), anonymous=self.anonymous_count, **counts)
             self._logged, self._logged_at = self.closed.copy(), now
 
     def register_metrics(self, meter: Meter) -> None:
         meter.create_observable_gauge(
-            "pabal.http.connections", [self._observe_open], "1", "Open HTTP connections, by whether they are anonymous."
+            "pabal.http.connections", [self._observe_open], "1", "Open HTTP connections, by state."
         )
         meter.create_observable_counter(
             "pabal.http.connections_closed", [self._observe_closed], "1", "HTTP connections closed by the hub."
         )
 
     def _observe_open(self, _options: CallbackOptions) -> Iterator[Observation]:
-        yield Observation(self._anonymous_count, {"state": "anonymous"})
-        yield Observation(len(self) - self._anonymous_count, {"state": "authenticated"})
+        yield Observation(self.anonymous_count, {"state": "anonymous"})
+        yield Observation(self.waiting_count, {"state": "waiting"})
+        yield Observation(len(self) - self.anonymous_count - self.waiting_count, {"state": "authenticated"})
 
     def _observe_closed(self, _options: CallbackOptions) -> Iterator[Observation]:
         for reason in CloseReason:

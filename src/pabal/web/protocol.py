@@ -9,6 +9,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 
 from pabal.web.connections import CloseReason, ConnectionTable
 from pabal.web.request import AUTHENTICATED_EXTENSION
@@ -27,6 +28,8 @@ MIN_BODY_RATE = 1024
 """Bytes per second."""
 UNREAD_TIMEOUT = 60.0
 """Seconds after which a client that takes nothing of its response is disconnected."""
+SLOT_TIMEOUT = 10.0
+"""Seconds that a new connection waits for a slot."""
 LINGER = 2.0
 """Seconds in which a client may read an error and close the connection."""
 
@@ -55,10 +58,10 @@ class GuardedFlowControl(FlowControl):
 
     def __init__(self, transport: asyncio.Transport, may_read: Callable[[], bool]) -> None:
         super().__init__(transport)
-        self._may_read = may_read
+        self.may_read = may_read
 
     def resume_reading(self) -> None:
-        if self.read_paused and self._may_read():
+        if self.read_paused and self.may_read():
             super().resume_reading()
 
 
@@ -69,13 +72,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     cost more than the rest of this class.
     """
 
-    def __init__(self, *args: Any, table: ConnectionTable, address: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, table: ConnectionTable, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.address = address
+        self.address = ""
         self.is_anonymous = True
         self._table = table
+        self.flow: GuardedFlowControl  # pyright: ignore[reportIncompatibleVariableOverride]
         self._extensions = {AUTHENTICATED_EXTENSION: self._mark_authenticated}
-        self._is_connected = False
+        self._held_data: bytes | None = None
         self._running: RequestResponseCycle | None = None
         self._phase = MessagePhase.HEAD
         self._phase_since = self._waiting_since = self.loop.time()
@@ -93,9 +97,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     # Connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        super().connection_made(transport)
+        self.connections.add(self)
+        self.transport = transport
         self.flow = GuardedFlowControl(transport, self._may_read)
-        self._is_connected = True
+        self.server, self.client, self.scheme = get_local_addr(transport), get_remote_addr(transport), "http"
+        self.address = self._table.address_key(self.client[0] if self.client else "")
+        self._table.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
@@ -104,6 +111,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         super().connection_lost(exc)
         self._table.remove(self)
+        self._extensions.clear()  # these two refer to this object: without the cycle it is freed at once
+        self.flow.may_read = never
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -113,12 +122,23 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().resume_writing()
         self.flow.resume_reading()
 
+    def hold(self) -> None:
+        """Read nothing until `serve` is called."""
+        self._held_data = b""
+        self.loop.call_soon(self.flow.pause_reading)  # the transport starts to read after `connection_made`
+
+    def serve(self) -> None:
+        data, self._held_data = self._held_data, None
+        self._phase_since = self._waiting_since = self.loop.time()
+        self.flow.resume_reading()
+        if data:
+            self.data_received(data)
+
     def abort(self) -> None:
-        if self._is_connected:
-            self.transport.abort()
+        self.transport.abort()
 
     def _may_read(self) -> bool:
-        return not (self.pipeline or self.flow.write_paused or self._is_refused)
+        return not (self.pipeline or self.flow.write_paused or self._is_refused or self._held_data is not None)
 
     def _mark_authenticated(self) -> None:
         if self.is_anonymous:
@@ -128,6 +148,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     # Parser
 
     def data_received(self, data: bytes) -> None:
+        if self._held_data is not None:  # read before `hold` took effect
+            self._held_data += data
+            if len(self._held_data) > MAX_HEAD_BYTES:
+                self._table.closed[CloseReason.ADDRESS_LIMIT] += 1
+                self.transport.abort()
+            return
         if len(data) <= MAX_HEAD_BYTES:
             self._feed(data)
             return
@@ -293,14 +319,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def close_expired(self, now: float) -> None:
         """Close the connection if its client has been too slow."""
-        if not self._is_connected:
-            return
         self._measure_unsent(now)
         if self._unsent_bytes and now - self._unsent_since > UNREAD_TIMEOUT:
             self._table.closed[CloseReason.UNREAD_RESPONSE] += 1
             self.transport.abort()
         elif self._lingers_since is not None:
             if now - self._lingers_since > LINGER:
+                self.transport.abort()
+        elif self._held_data is not None:
+            if now - self._waiting_since > SLOT_TIMEOUT:
+                self._table.closed[CloseReason.ADDRESS_LIMIT] += 1
                 self.transport.abort()
         elif self.flow.read_paused:  # the client cannot send
             self._phase_since, self._body_bytes = now, 0
@@ -323,6 +351,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refuse(RequestRefused(HTTPStatus.REQUEST_TIMEOUT, message, CloseReason.BODY_TIMEOUT))
         elif self._phase is MessagePhase.COMPLETE and self.idle_seconds(now) > self.timeout_keep_alive:
             self.transport.close()
+
+
+def never() -> bool:
+    return False
 
 
 def head_too_large() -> RequestRefused:

@@ -11,7 +11,7 @@ import uvicorn
 
 from pabal.core.log import get_logger
 from pabal.db.doorbell import wait_with_timeout
-from pabal.web.accept import ConnectionAcceptor
+from pabal.web.accept import PausableListener
 from pabal.web.connections import ConnectionLimits, ConnectionTable
 from pabal.web.protocol import LimitedHttpProtocol
 from pabal.web.request import IpNetwork
@@ -20,7 +20,11 @@ log = get_logger()
 
 TICK_INTERVAL = timedelta(seconds=1)
 """How often the Date header is refreshed and timeouts are checked."""
+CROWDED_INTERVAL = timedelta(milliseconds=250)
+"""How often timeouts are checked while connections wait for others to end."""
 SHUTDOWN_POLL_SECONDS = 0.005
+RESUME_BELOW = 15 / 16
+"""The share of all connections below which a paused listener resumes at once."""
 
 
 class WebServer(uvicorn.Server):
@@ -31,8 +35,8 @@ class WebServer(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self.table = ConnectionTable(limits or ConnectionLimits.of_open_files(open_file_limit()), trusted)
-        self.table.on_slot_free = self._serve_waiting
-        self._acceptors: list[ConnectionAcceptor] = []
+        self.table.on_removed = self._resume_with_room
+        self._listeners: list[PausableListener] = []
         self._stop_requested = asyncio.Event()
 
     def stop(self) -> None:
@@ -46,34 +50,28 @@ class WebServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections of the listeners."""
-        self.servers = []
-        for listener in sockets or ():
-            acceptor = ConnectionAcceptor(listener, self.table, self._create_protocol)
-            acceptor.start()
-            self._acceptors.append(acceptor)
+        for listening_socket in sockets or ():
+            listener = PausableListener(listening_socket, self._create_protocol, self.config.backlog)
+            await listener.start()
+            self._listeners.append(listener)
         self.started = True
-
-    @property
-    def waiting_count(self) -> int:
-        """How many accepted connections wait for a slot."""
-        return sum(acceptor.waiting_count for acceptor in self._acceptors)
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
             self.sweep(asyncio.get_running_loop().time())
-            await wait_with_timeout(self._stop_requested, TICK_INTERVAL)
+            is_crowded = self.table.waiting_count or self.table.is_full
+            await wait_with_timeout(self._stop_requested, CROWDED_INTERVAL if is_crowded else TICK_INTERVAL)
 
     def sweep(self, now: float) -> None:
         """Close connections whose clients are too slow, and make room for those that wait."""
-        self.table.close_expired(now)
-        for acceptor in self._acceptors:
-            acceptor.sweep(now)
-        self.table.log_refusals(now)
+        self.table.sweep(now)
+        if not self.table.is_full:
+            self._resume_accepting()
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 the acceptors close them
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 the listeners close them
         """Stop listening, then wait for running requests until the graceful shutdown timeout."""
-        for acceptor in self._acceptors:
-            await acceptor.close()
+        for listener in self._listeners:
+            await listener.close()
         for connection in [*self.server_state.connections]:
             connection.shutdown()
         try:
@@ -85,14 +83,20 @@ class WebServer(uvicorn.Server):
             for task in self.server_state.tasks:
                 task.cancel()
 
-    def _create_protocol(self, address: str) -> LimitedHttpProtocol:
-        return LimitedHttpProtocol(
-            config=self.config, server_state=self.server_state, app_state={}, table=self.table, address=address
-        )
+    def _create_protocol(self) -> LimitedHttpProtocol:
+        if self.table.is_full:
+            for listener in self._listeners:
+                asyncio.get_running_loop().call_soon(listener.pause)  # after this connection is set up
+        return LimitedHttpProtocol(config=self.config, server_state=self.server_state, app_state={}, table=self.table)
 
-    def _serve_waiting(self) -> None:
-        for acceptor in self._acceptors:
-            acceptor.serve_waiting()
+    def _resume_with_room(self) -> None:
+        """Resume if there is room for more than a few connections; otherwise the next sweep does."""
+        if len(self.table) < self.table.limits.total * RESUME_BELOW:
+            self._resume_accepting()
+
+    def _resume_accepting(self) -> None:
+        for listener in self._listeners:
+            listener.resume()
 
 
 def open_file_limit() -> int:
