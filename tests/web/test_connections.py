@@ -62,6 +62,18 @@ async def test_a_burst_of_clients_from_one_address_is_served_in_turn() -> None:
     assert edge.server.table.closed.total() == 0
 
 
+async def test_a_connection_that_gets_its_slot_at_once_is_read() -> None:
+    async with edge_server() as edge, raw_client(edge.port) as client:
+        await edge.until_connected(1)
+        [connection] = edge.connections
+        connection.hold()
+        connection.serve()  # before the event loop has stopped reading
+        await asyncio.sleep(0)
+        client.send(get())
+
+        assert statuses(await client.response_head()) == [200]
+
+
 async def test_a_new_client_replaces_one_that_sends_nothing() -> None:
     async with edge_server(SMALL) as edge, trickling(edge, 15), raw_client(edge.port) as client:
         await until(lambda: edge.handled == ["/body"] * 10)

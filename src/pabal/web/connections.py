@@ -164,7 +164,11 @@ class ConnectionTable:
     def sweep(self, now: float) -> None:
         """Close connections whose clients are too slow, and idle ones if others wait for their place."""
         for connection in [*self._open]:
-            connection.close_expired(now)
+            try:
+                connection.close_expired(now)
+            except Exception:  # one connection must not stop the check of the others
+                log.exception("connection check failed")
+                connection.abort()
         for address, queue in self._waiting.items():
             if self.is_address_full(address):
                 self._evict(self._anonymous[address], len(queue), now, CloseReason.ADDRESS_LIMIT)

@@ -125,7 +125,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def hold(self) -> None:
         """Read nothing until `serve` is called."""
         self._held_data = b""
-        self.loop.call_soon(self.flow.pause_reading)  # the transport starts to read after `connection_made`
+        self.loop.call_soon(self._pause_while_held)  # the transport starts to read after `connection_made`
+
+    def _pause_while_held(self) -> None:
+        if self._held_data is not None:
+            self.flow.pause_reading()
 
     def serve(self) -> None:
         data, self._held_data = self._held_data, None
