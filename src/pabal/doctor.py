@@ -4,6 +4,7 @@ import ipaddress
 import os
 import shutil
 import stat
+import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,11 +28,15 @@ MIN_FREE_DISK = 1 << 30
 MAX_SIGNING_KEY_AGE = timedelta(days=90)
 """Age after which the signing key should be rotated."""
 
+FIXED_PATCH_RELEASES = {(3, 11): 10, (3, 12): 6}
+"""The first release of each Python version with a linear parser of cookies."""
+
 
 async def run_checks(settings: Settings, database_urls: DatabaseUrls | None) -> list[Finding]:
     """Run all checks; a failing check does not stop the others."""
     findings = [finding async for finding in check_database(settings, database_urls)]
     findings += [
+        check_interpreter(sys.version_info[:3]),
         check_disk_space(settings),
         *check_keys(settings),
         check_head_file(settings.data_dir),
@@ -152,6 +157,19 @@ async def check_doorbell(options: ConnectOptions) -> Finding:
         Message("NOTIFY does not reach LISTEN, so queues are polled every second"),
         Message("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
     )
+
+
+def check_interpreter(version: tuple[int, int, int]) -> Finding:
+    seen = ".".join(map(str, version))
+    fixed = FIXED_PATCH_RELEASES.get(version[:2], 0)
+    if version[2] < fixed:
+        return Finding(
+            FindingLevel.WARNING,
+            "python",
+            Message("{} parses cookies in quadratic time (CVE-2024-7592); the hub uses a parser of its own", seen),
+            Message("upgrade to Python {} or newer", f"{version[0]}.{version[1]}.{fixed}"),
+        )
+    return Finding(FindingLevel.GOOD, "python", seen)
 
 
 def check_disk_space(settings: Settings) -> Finding:

@@ -97,6 +97,14 @@ class Settings(BaseSettings):
         default_factory=list[str],
         description="Comma-separated addresses or networks whose X-Forwarded-For or X-Real-IP header is trusted.",
     )
+    connections_per_address: int = Field(
+        512,
+        ge=0,
+        description=(
+            "Maximum number of connections per client address without an authenticated request; others wait. "
+            "0 disables the limit; trusted proxies have none."
+        ),
+    )
     callback_allow: CommaList = Field(
         default_factory=list[str],
         description="More origins that callbacks may be sent to, e.g. http://127.0.0.1; without a port, any port.",

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -39,9 +40,15 @@ def restore_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def start_pabal(*args: str, folder: Path, **options: Any) -> "subprocess.Popen[str]":
-    """Start a command in a process of its own, in `folder`."""
-    return subprocess.Popen([PABAL, *args], text=True, cwd=folder, preexec_fn=restore_interrupt, **options)  # noqa: PLW1509
+def start_pabal(*args: str, folder: Path, open_files: int | None = None, **options: Any) -> "subprocess.Popen[str]":
+    """Start a command in a process of its own, in `folder`; with `open_files` as the hard limit of open files."""
+
+    def prepare() -> None:
+        restore_interrupt()
+        if open_files is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+
+    return subprocess.Popen([PABAL, *args], text=True, cwd=folder, preexec_fn=prepare, **options)  # noqa: PLW1509
 
 
 def pabal(
@@ -81,12 +88,13 @@ def pabal_json(*args: str, folder: Path, code: int = 0, **variables: str) -> Any
 class Running:
     """`pabal up` or `serve`, from the moment it prints its address."""
 
-    def __init__(self, folder: Path, command: str, **variables: str) -> None:
+    def __init__(self, folder: Path, command: str, *, open_files: int | None = None, **variables: str) -> None:
         self.log = folder / "log"
         with self.log.open("a") as log:
             self.process = start_pabal(
                 command,
                 folder=folder,
+                open_files=open_files,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment(PABAL_DATA_DIR=str(folder / "data"), **{"PABAL_PORT": "0"} | variables),
@@ -108,8 +116,10 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, command: str = "up", **variables: str) -> Generator[Running]:
-    hub = Running(folder, command, **variables)
+def running(
+    folder: Path, command: str = "up", *, open_files: int | None = None, **variables: str
+) -> Generator[Running]:
+    hub = Running(folder, command, open_files=open_files, **variables)
     try:
         yield hub
     finally:

@@ -12,7 +12,7 @@ from pabal.relay.webhook.authenticity import is_webhook_authentic
 from pabal.relay.webhook.payload import InboundPayload, KakaoPayload, parse_inbound_payload
 from pabal.web.endpoint import read_body
 from pabal.web.errors import invalid_from_msgspec
-from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
+from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, mark_authenticated
 from pabal.web.route import ErrorFormat, ResponseBody, Route
 
 MAX_WEBHOOK_BYTES = 1_048_576
@@ -46,6 +46,8 @@ async def post_kakao_webhook(hub: Hub, context: RequestContext) -> Response:
     ]
     if not is_webhook_authentic(context.request.headers, body, secrets, settings.webhook_header):
         raise Unauthenticated("the request carries neither a valid signature nor the webhook secret")
+    if secrets:  # without one, every request is accepted
+        mark_authenticated(context.request)
     response = await hub.relay.webhooks.handle(parse_webhook(body), started)
     return Response(encode_webhook_response(response), media_type="application/json")
 

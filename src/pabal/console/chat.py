@@ -27,6 +27,7 @@ from pabal.relay.web_sessions import (
     open_chat_page,
 )
 from pabal.web.auth import is_same_origin
+from pabal.web.cookies import read_cookie
 
 CHAT_PATH = "/chat"
 CHAT_COOKIE = "pabal_chat"
@@ -47,7 +48,7 @@ class ChatVisitor:
 
 
 async def authenticate_chat_visitor(hub: Hub, request: Request) -> ChatVisitor:
-    cookie = request.cookies.get(CHAT_COOKIE, "")
+    cookie = read_cookie(request, CHAT_COOKIE)
     async with hub.autocommit() as tx:
         return ChatVisitor(await find_chat_page_session(tx, cookie), csrf_token_for(cookie))
 
@@ -152,7 +153,7 @@ async def erase_chat_action(hub: Hub, request: Request, visitor: ChatVisitor, fi
 
 async def close_chat_action(hub: Hub, request: Request, _visitor: ChatVisitor, _fields: Form) -> Response:
     async with hub.autocommit() as tx:
-        await close_chat_page(tx, request.cookies.get(CHAT_COOKIE, ""))
+        await close_chat_page(tx, read_cookie(request, CHAT_COOKIE))
     return CHAT_GUARD.delete_cookie(RedirectResponse(CHAT_PATH, 303))
 
 

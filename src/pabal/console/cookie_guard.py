@@ -19,6 +19,7 @@ from pabal.console.pages import confirm_context, language_redirect, read_form, r
 from pabal.core.errors import Unauthenticated
 from pabal.hub import Hub
 from pabal.web.auth import is_same_origin, set_secure_cookie
+from pabal.web.request import mark_authenticated
 
 
 class CookieVisitor(Protocol):
@@ -39,9 +40,14 @@ class CookieGuard(Generic[VisitorT]):
 
     base_path: str
     cookie_name: str
-    authenticate: Callable[[Hub, Request], Awaitable[VisitorT]]
+    find_visitor: Callable[[Hub, Request], Awaitable[VisitorT]]
     unauthenticated_page: Callable[[Request], Response]
     refresh_interval: timedelta
+
+    async def authenticate(self, hub: Hub, request: Request) -> VisitorT:
+        visitor = await self.find_visitor(hub, request)
+        mark_authenticated(request)
+        return visitor
 
     def page_handler(
         self, hub: Hub, handler: Callable[[Hub, Request, VisitorT], Awaitable[Response]]

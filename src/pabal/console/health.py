@@ -31,6 +31,7 @@ CHECK_NAMES = message_table(
     "keys",
     "passwords",
     "pooler",
+    "python",
     "schema",
     "settings",
     "signing key",

@@ -23,8 +23,9 @@ from pabal.operators.sessions import (
     sign_out_operator,
 )
 from pabal.web.auth import set_secure_cookie
+from pabal.web.cookies import read_cookie
 from pabal.web.errors import error_headers
-from pabal.web.request import RequestContext
+from pabal.web.request import RequestContext, mark_authenticated
 
 CONSOLE_PATH = "/console"
 OPERATOR_COOKIE = "pabal_session"
@@ -52,7 +53,7 @@ async def login_page(hub: Hub, request: Request) -> Response:
 async def sign_in_action(hub: Hub, request: Request) -> Response:
     """Check name and password. No connection is held while the password is hashed."""
     t, fields, context = translator_for(request), await read_form(request), request_context(request)
-    if not is_trusted_form(hub, request, fields, request.cookies.get(LOGIN_FORM_COOKIE, "")):
+    if not is_trusted_form(hub, request, fields, read_cookie(request, LOGIN_FORM_COOKIE)):
         return render_login_page(hub, request, t("common.error.form_expired"), 403)
     name, password = fields.get("name", "")[:64], fields.get("password", "")
     credentials = None
@@ -114,12 +115,14 @@ async def sign_out_action(hub: Hub, request: Request, session: OperatorSession, 
 
 async def find_current_session(hub: Hub, request: Request) -> OperatorSession | None:
     """Return the session of the cookie. Background refreshes and streams do not count as activity."""
-    token = request.cookies.get(OPERATOR_COOKIE)
+    token = read_cookie(request, OPERATOR_COOKIE)
     if not token:
         return None
     is_activity = REFRESH_HEADER not in request.headers and request.url.path != LIVE_PATH
     async with hub.autocommit() as tx:
         session = await find_operator_session(tx, token, is_activity=is_activity)
+    if session:
+        mark_authenticated(request)
     request.state.renewed_token = session and session.renewed_token
     return session
 
@@ -133,7 +136,7 @@ def renew_operator_cookie(hub: Hub, request: Request, response: Response) -> Non
 
 
 def render_login_page(hub: Hub, request: Request, error: str = "", status: int = 200) -> Response:
-    token = request.cookies.get(LOGIN_FORM_COOKIE) or secrets.token_urlsafe(24)
+    token = read_cookie(request, LOGIN_FORM_COOKIE) or secrets.token_urlsafe(24)
     response = render_page(request, "login.html", status=status, error=error, csrf_token=token)
     set_secure_cookie(hub, response, LOGIN_FORM_COOKIE, token, max_age=3600, path=CONSOLE_PATH)
     return response

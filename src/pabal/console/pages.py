@@ -27,6 +27,7 @@ from pabal.console.i18n import LANGUAGE_COOKIE, Translator, translator_for
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
 from pabal.web.auth import set_secure_cookie
+from pabal.web.cookies import read_cookie
 from pabal.web.endpoint import read_body
 from pabal.web.request import RequestContext
 
@@ -168,7 +169,7 @@ def first_path_segment(url: str) -> str:
 def read_flash(request: Request, t: Translator) -> str:
     """Return the flash message of the cookie, or nothing if the cookie is malformed."""
     try:
-        text_id, numbers = msgspec.json.decode(unquote(request.cookies.get(FLASH_COOKIE, "")), type=FlashPayload)
+        text_id, numbers = msgspec.json.decode(unquote(read_cookie(request, FLASH_COOKIE)), type=FlashPayload)
         return t(text_id, **numbers)
     except (msgspec.DecodeError, LookupError, ValueError):
         return ""

@@ -29,6 +29,7 @@ from pabal.notifications.toasts.inbox import (
 )
 from pabal.web.auth import authenticate_person, clear_person_cookie, is_same_origin, set_person_cookie
 from pabal.web.pagination import decode_cursor, next_cursor
+from pabal.web.request import mark_authenticated
 
 PERSON_PATH = "/me"
 PAGE_SIZE = 20
@@ -52,6 +53,7 @@ async def person_page(hub: Hub, request: Request) -> Response:
         )
     try:
         visitor = await authenticate_person(request, hub)
+        mark_authenticated(request)
     except Unauthenticated:
         return person_error_page(request, "link_expired", 401)
     inbox = await inbox_context(hub, request, visitor)
@@ -127,11 +129,13 @@ async def switch_person_language_action(hub: Hub, request: Request, _visitor: Pe
 async def person_or_error_page(hub: Hub, request: Request) -> Person | Response:
     """Authenticate the person, or return the error page to show."""
     try:
-        return await authenticate_person(request, hub)
+        visitor = await authenticate_person(request, hub)
+        mark_authenticated(request)
     except Unauthenticated:
         return person_error_page(request, "link_expired", 401)
     except Forbidden:
         return person_error_page(request, "form_expired", 403)
+    return visitor
 
 
 async def inbox_context(hub: Hub, request: Request, visitor: Person) -> dict[str, Any]:

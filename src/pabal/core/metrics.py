@@ -32,6 +32,13 @@ class Metrics:
             registry=self._registry,
             buckets=DURATION_BUCKETS,
         )
+        self._loop_lag = Histogram(
+            "pabal_event_loop_lag_seconds",
+            "How late the event loop runs.",
+            registry=self._registry,
+            buckets=DURATION_BUCKETS,
+        )
+        self.observe_loop_lag = self._loop_lag.observe
         self._labelled: dict[tuple[str, str, int], Histogram] = {}
 
     def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:

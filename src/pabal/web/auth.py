@@ -18,6 +18,7 @@ from pabal.relay.auth import (
     lock_owner_account,
     verify_owner_token,
 )
+from pabal.web.cookies import read_cookie
 from pabal.web.request import RequestContext
 
 
@@ -55,7 +56,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 async def authenticate_person(request: Request, hub: Hub) -> Person:
     """The person whose token is in the Authorization header, or whose cookie the browser sends."""
-    header, cookie = request.headers.get("authorization"), request.cookies.get(PERSON_COOKIE)
+    header, cookie = request.headers.get("authorization"), read_cookie(request, PERSON_COOKIE)
     if header is None and cookie:
         if request.method not in SAFE_METHODS and not is_same_origin(request, hub):
             raise Forbidden("Requests with a cookie must come from a page of this hub.")
@@ -71,7 +72,7 @@ def has_person_credentials(request: Request) -> bool:
     """Whether the request carries a person's credentials rather than a service's."""
     header = request.headers.get("authorization")
     return (
-        PERSON_COOKIE in request.cookies
+        bool(read_cookie(request, PERSON_COOKIE))
         if header is None
         else header.partition(" ")[2].strip().startswith(PERSON_TOKEN_PREFIX)
     )

@@ -4,7 +4,6 @@ A request id, the client's address, the security headers, one log line, one metr
 raises.
 """
 
-import ipaddress
 import re
 import time
 
@@ -16,7 +15,7 @@ from pabal.core.ids import new_id
 from pabal.core.log import get_logger, request_log_context
 from pabal.hub import Hub
 from pabal.web.errors import error_response
-from pabal.web.request import RequestContext, client_address
+from pabal.web.request import RequestContext, client_address, parse_networks
 from pabal.web.route import ErrorFormat, Route
 
 log = get_logger()
@@ -48,7 +47,7 @@ class RequestMiddleware:
     def __init__(self, app: ASGIApp, hub: Hub) -> None:
         self._app = app
         self._hub = hub
-        self._trusted = [ipaddress.ip_network(network, strict=False) for network in hub.settings.trusted_proxies]
+        self._trusted = parse_networks(hub.settings.trusted_proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -13,6 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 from pabal.core.actor import Actor
 
 MAX_USER_AGENT = 200
+AUTHENTICATED_EXTENSION = "pabal.authenticated"
+"""ASGI extension: a function to call when a request on this connection has been authenticated."""
 AwaitedT = TypeVar("AwaitedT")
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -51,6 +53,13 @@ class RequestContext:
         )
 
 
+def mark_authenticated(request: Request) -> None:
+    """Tell the server that the client has authenticated. Its connection no longer counts as anonymous."""
+    extensions = request.scope.get("extensions")
+    if extensions and AUTHENTICATED_EXTENSION in extensions:
+        extensions[AUTHENTICATED_EXTENSION]()
+
+
 def client_address(scope: Any, trusted: Sequence[IpNetwork]) -> str:
     """The client's address: the socket's peer, or the address that a trusted proxy forwards.
 
@@ -78,6 +87,10 @@ def is_ip_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def parse_networks(networks: Sequence[str]) -> list[IpNetwork]:
+    return [ipaddress.ip_network(network, strict=False) for network in networks]
 
 
 def is_trusted_proxy(address: str, trusted: Sequence[IpNetwork]) -> bool:

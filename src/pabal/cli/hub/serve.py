@@ -23,6 +23,7 @@ from pabal.cli.target import DatabaseTarget, running_target, start_target
 from pabal.console.routes import console_routes
 from pabal.core.errors import PortInUse, SetupError
 from pabal.core.log import configure_logging, get_logger
+from pabal.core.loop_watchdog import watched_event_loop
 from pabal.db import embedded
 from pabal.events.handlers import EventHandlers
 from pabal.hub import Hub, build_workers, open_hub, register_hub_process
@@ -30,7 +31,9 @@ from pabal.notifications.templates.catalogue import register_templates
 from pabal.operators.operators import ensure_first_operator
 from pabal.settings import Settings, load_settings
 from pabal.web.app import create_app
-from pabal.web.server import LimitedHttpProtocol, WebServer
+from pabal.web.connections import ConnectionLimits
+from pabal.web.request import parse_networks
+from pabal.web.server import WebServer, open_file_limit
 
 logger = get_logger()
 
@@ -146,7 +149,10 @@ async def run_until_stopped(
     worker_tasks = [asyncio.create_task(worker.run(), name=worker.name) for worker in workers]
     for task in worker_tasks:
         task.add_done_callback(lambda _: stop.set())
-    async with register_hub_process(hub, workers, handlers) if run_workers else nullcontext():
+    async with (
+        watched_event_loop(hub.metrics.observe_loop_lag),
+        register_hub_process(hub, workers, handlers) if run_workers else nullcontext(),
+    ):
         await stop.wait()
         await hub.begin_shutdown()
         logger.info("hub stopping")
@@ -161,10 +167,13 @@ async def run_until_stopped(
 
 
 def web_server(hub: Hub) -> WebServer:
-    return WebServer(
+    settings = hub.settings
+    limits = ConnectionLimits.of_open_files(
+        open_file_limit(), settings.database_pool_size, settings.connections_per_address
+    )
+    server = WebServer(
         uvicorn.Config(
             create_app(hub, ROUTES, console_routes(hub)),
-            http=LimitedHttpProtocol,
             loop="none",
             ws="none",
             lifespan="off",
@@ -173,9 +182,13 @@ def web_server(hub: Hub) -> WebServer:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, round(hub.settings.stop_within.total_seconds())),
-        )
+            timeout_graceful_shutdown=max(1, round(settings.stop_within.total_seconds())),
+        ),
+        limits,
+        parse_networks(settings.trusted_proxies),
     )
+    server.table.register_metrics(hub.metrics.meter)
+    return server
 
 
 async def watch_embedded_server(settings: Settings, target: DatabaseTarget) -> None:

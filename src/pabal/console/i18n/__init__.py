@@ -13,6 +13,7 @@ from typing import Any, Literal
 from starlette.requests import Request
 
 from pabal.core.messages import Message
+from pabal.web.cookies import read_cookie
 
 Language = Literal["ko", "en"]
 LANGUAGES: tuple[Language, ...] = ("ko", "en")
@@ -94,7 +95,7 @@ class Translator:
 
 def translator_for(request: Request) -> Translator:
     """Choose the language of the cookie, else the first supported one of `Accept-Language`, else Korean."""
-    preferences = [request.cookies.get(LANGUAGE_COOKIE, ""), *request.headers.get("accept-language", "").split(",")]
+    preferences = [read_cookie(request, LANGUAGE_COOKIE), *request.headers.get("accept-language", "").split(",")]
     for preference in preferences:
         code = preference.split(";")[0].strip().lower()[:2]
         for language in LANGUAGES:

@@ -27,6 +27,7 @@ from pabal.relay.web_sessions import (
     relay_principal_name,
 )
 from pabal.web.auth import is_same_origin
+from pabal.web.cookies import read_cookie
 from pabal.web.errors import error_headers
 
 PORTAL_PATH = "/portal"
@@ -57,7 +58,7 @@ class PortalVisitor:
 
 async def authenticate_portal_visitor(hub: Hub, request: Request) -> PortalVisitor:
     """Authenticate the cookie. The owner of a disabled account has to sign in again and learns the reason there."""
-    cookie = request.cookies.get(PORTAL_COOKIE, "")
+    cookie = read_cookie(request, PORTAL_COOKIE)
     try:
         async with hub.autocommit() as tx:
             return PortalVisitor(await authenticate_portal_session(tx, cookie), csrf_token_for(cookie))
@@ -68,7 +69,7 @@ async def authenticate_portal_visitor(hub: Hub, request: Request) -> PortalVisit
 async def hold_portal_access(tx: Tx, request: Request, visitor: PortalVisitor) -> str:
     """Lock the owner's access for the transaction of an action. Returns the hash of their token."""
     try:
-        return await lock_portal_owner(tx, request.cookies.get(PORTAL_COOKIE, ""), visitor.owner)
+        return await lock_portal_owner(tx, read_cookie(request, PORTAL_COOKIE), visitor.owner)
     except AccountDisabled as error:
         raise Unauthenticated(str(error)) from None
 
@@ -120,7 +121,7 @@ async def portal_sign_in_action(hub: Hub, request: Request) -> Response:
 
 async def portal_sign_out_action(hub: Hub, request: Request, _visitor: PortalVisitor, _fields: Form) -> Response:
     async with hub.autocommit() as tx:
-        await delete_portal_session(tx, request.cookies.get(PORTAL_COOKIE, ""))
+        await delete_portal_session(tx, read_cookie(request, PORTAL_COOKIE))
     return PORTAL_GUARD.delete_cookie(RedirectResponse(PORTAL_LOGIN_PATH, 303))
 
 

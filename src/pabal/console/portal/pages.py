@@ -41,6 +41,7 @@ from pabal.relay.web_sessions import (
     find_pending_session_code,
     replace_portal_token,
 )
+from pabal.web.cookies import read_cookie
 
 PAGE_SIZE = 30
 PREVIEW_SIZE = 10
@@ -170,7 +171,7 @@ async def rotate_portal_token_action(hub: Hub, request: Request, visitor: Portal
                 request, visitor, text_id="portal.confirm.rotate", count=impact.codes, fields={}
             )
         token = await rotate_relay_token(tx, account_id, portal_actor(request, visitor))
-        await replace_portal_token(tx, request.cookies.get(PORTAL_COOKIE, ""), token_hash, token)
+        await replace_portal_token(tx, read_cookie(request, PORTAL_COOKIE), token_hash, token)
     return PORTAL_GUARD.render_page(request, "portal/secret.html", csrf_token=visitor.csrf_token, secret=token)
 
 
