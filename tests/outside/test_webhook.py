@@ -25,7 +25,7 @@ from pabal.outside.webhook import (
     read_webhook_response,
     sign_webhook,
 )
-from pabal.queue.outcome import DONE, Dead, Done, Retry
+from pabal.queue.outcome import DONE, Dead, Done, Retry, Unsent, UnsentScope
 from support.receiver import Mood, Receiver, answers, closes, drips, hangs, redirects
 
 pytestmark = pytest.mark.anyio
@@ -115,10 +115,9 @@ async def test_other_responses_are_retried_except_410(
     assert len(remote.requests) == 1
 
 
-async def test_a_refused_address_is_retried(outside: HttpClient) -> None:
-    """The resolver may be wrong for a moment, and attempts are limited."""
-    assert await send(outside, "https://10.0.0.1/") == Retry(
-        "not sent: url: resolves to an address that is not public", code="not_sent"
+async def test_a_refused_address_is_a_fault_of_the_target(outside: HttpClient) -> None:
+    assert await send(outside, "https://10.0.0.1/") == Unsent(
+        "not sent: url: resolves to an address that is not public", "not_sent", UnsentScope.TARGET
     )
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from pabal import __version__
 from pabal.core.log import redact_log_text
-from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent
+from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent, NotSentCause
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
 DISCORD_API_URL = "https://discord.com/api/v10"
@@ -111,6 +111,8 @@ class DiscordApi:
         match result:
             case HttpResponse():
                 return read_discord_response(result)
+            case NotSent(error, NotSentCause.CLIENT):  # a fault of the hub must not spend the attempts
+                return DiscordResult(Snooze(f"not sent: {error}", DEFAULT_PAUSE))
             case NotSent(error):
                 return DiscordResult(Retry(f"not sent: {error}", code="not_sent"))
             case NoResponse(error):  # it may have been sent; the nonce prevents a duplicate
