@@ -16,7 +16,7 @@ from pabal.events.subscriptions import new_webhook_secret
 from pabal.outside.http import HttpClient, HttpResponse
 from pabal.outside.ssrf import AllowedOrigins
 from pabal.outside.webhook import (
-    MAX_ERROR_LENGTH,
+    MAX_EXCERPT_LENGTH,
     MAX_RETRY_AFTER,
     MIN_RETRY_AFTER,
     WebhookOutcome,
@@ -186,7 +186,7 @@ def test_an_error_text_is_short_and_printable(body: bytes, status: int) -> None:
 
     if not isinstance(outcome, Done):
         assert outcome.error.startswith(f"HTTP {status}")
-        assert len(outcome.error) <= MAX_ERROR_LENGTH
+        assert len(outcome.error) <= MAX_EXCERPT_LENGTH
         assert outcome.error.isprintable()
 
 
@@ -195,7 +195,7 @@ def test_a_long_body_is_truncated_in_the_error(character: str) -> None:
     outcome = read_webhook_response(HttpResponse(500, {}, (character * 3000).encode()), NOW)
 
     assert isinstance(outcome, Retry)
-    assert outcome.error == f"HTTP 500: {character * 3000}"[:MAX_ERROR_LENGTH]
+    assert outcome.error == f"HTTP 500: {character * 3000}"[:MAX_EXCERPT_LENGTH]
 
 
 def test_an_error_text_redacts_tokens() -> None:

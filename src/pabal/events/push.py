@@ -201,7 +201,7 @@ class Pusher:
                 assert_never(result)
 
     async def _settle_unsent(self, target: PushTarget, unsent: Unsent) -> Outcome:
-        """Decide about an event that the hub could not send. The breaker is not changed: the receiver has not failed."""
+        """Decide about an event that the hub could not send. The breaker stays: the receiver has not failed."""
         log.warning("push not sent", subscription=str(target.id), service=target.service_name, error=unsent.error)
         match unsent.scope:
             case UnsentScope.ROW:

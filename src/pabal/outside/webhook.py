@@ -15,7 +15,8 @@ from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent, No
 from pabal.queue.outcome import DONE, Dead, Done, Retry, Unsent, UnsentScope
 
 MIN_RETRY_AFTER, MAX_RETRY_AFTER = timedelta(seconds=1), timedelta(hours=1)
-MAX_ERROR_LENGTH = 200
+MAX_EXCERPT_LENGTH = 200
+MAX_DESCRIBED_BODY = 4096
 RETRY_AFTER_SECONDS = re.compile(r"[0-9]+")
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -112,6 +113,6 @@ def clamp_retry_after(delay: timedelta) -> timedelta:
 
 def describe_response(response: HttpResponse) -> str:
     """The status and the beginning of the body, redacted and printable."""
-    text = redact_log_text(" ".join(response.body[: 4 * MAX_ERROR_LENGTH].decode(errors="replace").split()))
+    text = redact_log_text(" ".join(response.body[:MAX_DESCRIBED_BODY].decode(errors="replace").split()))
     excerpt = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-    return f"HTTP {response.status}{': ' if excerpt else ''}{excerpt}"[:MAX_ERROR_LENGTH]
+    return f"HTTP {response.status}{': ' if excerpt else ''}{excerpt}"[:MAX_EXCERPT_LENGTH]

@@ -7,6 +7,7 @@ from datetime import timedelta
 from time import monotonic
 
 from pabal.core.backoff import spread
+from pabal.core.error_text import clean_error_text
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.pool import Database
@@ -132,10 +133,10 @@ class ChoreRunner:
                 return await chore.run(tx, self._batch) if await tx.value(Q.lock_run, name=chore.name) else 0, None
         except PabalError as failure:
             log.error("chore failed", chore=chore.name, error=str(failure))
-            return 0, str(failure)
+            return 0, clean_error_text(str(failure))
         except Exception as failure:
             log.exception("chore failed", chore=chore.name)
-            return 0, f"{type(failure).__name__}: {failure}"
+            return 0, clean_error_text(f"{type(failure).__name__}: {failure}")
 
     async def _finish(self, chore: Chore, rows: int, error: str | None) -> None:
         if rows:
