@@ -31,6 +31,7 @@ from pabal.notifications.dispatch.discord import DiscordSender, DryRunSender, Me
 from pabal.notifications.dispatch.dispatcher import NotificationDispatcher
 from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.operator_alerts import AlertTarget
+from pabal.notifications.requests import notification_rate_limit
 from pabal.notifications.rules.apply_rules import apply_rules
 from pabal.notifications.templates.catalogue import TemplateCatalogue, load_templates
 from pabal.notifications.toasts.streams import ToastStreams
@@ -271,7 +272,8 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
 
 def build_rules_handler(hub: Hub) -> TransactionalHandler:
     """The handler of the events queued for the hub: apply the notification rules in the settling transaction."""
-    return TransactionalHandler(hub.db, partial(apply_rules, catalogue=hub.templates))
+    rate_limit = notification_rate_limit(hub.settings.notifications_per_service)
+    return TransactionalHandler(hub.db, partial(apply_rules, catalogue=hub.templates, rate_limit=rate_limit))
 
 
 async def schedule_hub_claims() -> Sequence[ScheduledClaim[EventClaimFilter]]:
