@@ -16,6 +16,7 @@ from pabal.db.doorbell import Doorbell
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
 from pabal.db.urls import DatabaseUrls
+from pabal.events.fair_claims import FairClaims
 from pabal.events.handlers import EventHandlers
 from pabal.events.lane import LANE as EVENT_LANE
 from pabal.events.lane import ClaimedEvent, EventClaimFilter
@@ -46,7 +47,7 @@ from pabal.queue.chores import ChoreRunner
 from pabal.queue.long_poll import LongPoll
 from pabal.queue.processes import process_name, registered_process
 from pabal.queue.throughput import ThroughputCounter
-from pabal.queue.worker import ScheduledClaim, Worker, WorkerConfig
+from pabal.queue.worker import Worker, WorkerConfig
 from pabal.relay.delivery.lane import LANE as MESSAGE_LANE
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.stream_registry import StreamRegistry
@@ -235,15 +236,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
     config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
     workers: list[Worker[Any, Any, Any] | StallWorker] = [
         Worker(f"push:{process}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, config),
-        Worker(
-            f"rules:{process}",
-            EVENT_LANE,
-            hub.db,
-            hub.doorbell,
-            build_rules_handler(hub).handle,
-            schedule_hub_claims,
-            config,
-        ),
+        build_rules_worker(hub, f"rules:{process}", config),
         Worker(
             f"dispatch:{process}",
             NotificationDispatchLane(),
@@ -276,9 +269,12 @@ def build_rules_handler(hub: Hub) -> TransactionalHandler:
     return TransactionalHandler(hub.db, partial(apply_rules, catalogue=hub.templates, rate_limit=rate_limit))
 
 
-async def schedule_hub_claims() -> Sequence[ScheduledClaim[EventClaimFilter]]:
-    """Claim the events queued for the hub itself."""
-    return (ScheduledClaim(EventClaimFilter(HUB_ACTOR.name)),)
+def build_rules_worker(
+    hub: Hub, name: str, config: WorkerConfig, handler: TransactionalHandler | None = None
+) -> Worker[ClaimedEvent, EventClaimFilter]:
+    """The worker of the events queued for the hub itself."""
+    claims = FairClaims(hub.db, HUB_ACTOR.name, config.concurrency, (handler or build_rules_handler(hub)).handle)
+    return Worker(name, EVENT_LANE, hub.db, hub.doorbell, claims.handle, claims.schedule, config)
 
 
 def register_hub_process(

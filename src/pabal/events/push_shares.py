@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from uuid import UUID
 
+from pabal.events.fair_claims import slot_capacity
 from pabal.events.push_targets import PushSlot
 from pabal.queue.worker import ScheduledClaim
 
@@ -34,20 +35,11 @@ def share_push_slots(
     free = concurrency - in_flight.total
     claims: list[ScheduledClaim[PushSlot]] = []
     for service in sorted(by_service, key=lambda name: in_flight.by_service[name]):
-        service_free = push_capacity(free, in_flight.by_service[service])
+        service_free = slot_capacity(free, in_flight.by_service[service])
         for slot in sorted(by_service[service], key=lambda slot: in_flight.by_subscription[slot.subscription_id]):
-            capacity = push_capacity(service_free, in_flight.by_subscription[slot.subscription_id])
+            capacity = slot_capacity(service_free, in_flight.by_subscription[slot.subscription_id])
             capacity = min(1, capacity) if slot.is_probe else capacity
             free -= capacity
             service_free -= capacity
             claims.append(ScheduledClaim(slot, capacity))
     return claims
-
-
-def push_capacity(free: int, in_flight: int) -> int:
-    """How many more pushes one of several competitors may have in flight: in total as many as then stay free.
-
-    At least one. Slow competitors get less as fewer slots are free. Of 100 slots, a service with one slow receiver uses
-    25, and a service with any number of slow receivers 50.
-    """
-    return max((free - in_flight) // 2, 0 if in_flight else min(1, free), 0)
