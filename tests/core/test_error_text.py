@@ -93,10 +93,9 @@ def test_a_long_stack_trace_keeps_its_beginning_and_its_cause() -> None:
             fail(depth - 1)
         raise ZeroDivisionError("the cause " + "x" * 50)
 
-    try:
+    with pytest.raises(ZeroDivisionError) as failure:
         fail(200)
-    except ZeroDivisionError as error:
-        text = "".join(traceback.format_exception(error)) * 3
+    text = "".join(traceback.format_exception(failure.value)) * 3
 
     stored = clean_error_text(text, 1000)
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 LIMIT = 6
 STEP = MINUTE / LIMIT
-ATTACK = {"guild": "Minu", "actor": "x", "action": "ban", "count": 3}
+ATTACK: dict[str, Any] = {"guild": "Minu", "actor": "x", "action": "ban", "count": 3}
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ async def test_a_nack_with_a_huge_error_is_accepted_and_cut(shop: Service, owner
     await shop.ask("POST", "nack", json=body | {"error_stack": "y" * 450_000})
 
     query = "select last_error, error_stack from public.event_queue where target_service = 'shop'"
-    error, stack = await owner.fetchrow(query)
+    [(error, stack)] = await owner.fetch(query)
     assert error.startswith("begin … [")
     assert error.endswith(" characters cut] … end")
     assert len(error) <= MAX_ERROR_LENGTH
