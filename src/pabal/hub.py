@@ -18,6 +18,7 @@ from pabal.db.doorbell import Doorbell
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
 from pabal.db.urls import DatabaseUrls
+from pabal.events.fair_claims import FairClaims
 from pabal.events.handlers import EventHandlers
 from pabal.events.lane import LANE as EVENT_LANE
 from pabal.events.lane import ClaimedEvent, EventClaimFilter
@@ -33,6 +34,7 @@ from pabal.notifications.dispatch.discord import DiscordSender, DryRunSender, Me
 from pabal.notifications.dispatch.dispatcher import NotificationDispatcher
 from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.operator_alerts import AlertTarget
+from pabal.notifications.requests import notification_rate_limit
 from pabal.notifications.rules.apply_rules import apply_rules
 from pabal.notifications.templates.catalogue import TemplateCatalogue, load_templates
 from pabal.notifications.toasts.streams import ToastStreams
@@ -47,7 +49,7 @@ from pabal.queue.chores import ChoreRunner
 from pabal.queue.long_poll import LongPoll
 from pabal.queue.processes import process_name, registered_process
 from pabal.queue.throughput import ThroughputCounter
-from pabal.queue.worker import ScheduledClaim, Worker, WorkerConfig
+from pabal.queue.worker import Worker, WorkerConfig
 from pabal.relay.delivery.lane import LANE as MESSAGE_LANE
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.stream_registry import StreamRegistry
@@ -240,15 +242,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
     config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
     workers: list[Worker[Any, Any, Any] | StallWorker] = [
         Worker(f"push:{process}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, config),
-        Worker(
-            f"rules:{process}",
-            EVENT_LANE,
-            hub.db,
-            hub.doorbell,
-            build_rules_handler(hub).handle,
-            schedule_hub_claims,
-            config,
-        ),
+        build_rules_worker(hub, f"rules:{process}", config),
         Worker(
             f"dispatch:{process}",
             NotificationDispatchLane(),
@@ -277,12 +271,16 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
 
 def build_rules_handler(hub: Hub) -> TransactionalHandler:
     """The handler of the events queued for the hub: apply the notification rules in the settling transaction."""
-    return TransactionalHandler(hub.db, partial(apply_rules, catalogue=hub.templates))
+    rate_limit = notification_rate_limit(hub.settings.notifications_per_service)
+    return TransactionalHandler(hub.db, partial(apply_rules, catalogue=hub.templates, rate_limit=rate_limit))
 
 
-async def schedule_hub_claims() -> Sequence[ScheduledClaim[EventClaimFilter]]:
-    """Claim the events queued for the hub itself."""
-    return (ScheduledClaim(EventClaimFilter(HUB_ACTOR.name)),)
+def build_rules_worker(
+    hub: Hub, name: str, config: WorkerConfig, handler: TransactionalHandler | None = None
+) -> Worker[ClaimedEvent, EventClaimFilter]:
+    """The worker of the events queued for the hub itself."""
+    claims = FairClaims(hub.db, HUB_ACTOR.name, config.concurrency, (handler or build_rules_handler(hub)).handle)
+    return Worker(name, EVENT_LANE, hub.db, hub.doorbell, claims.handle, claims.schedule, config)
 
 
 def register_hub_process(

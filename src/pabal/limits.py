@@ -1,7 +1,7 @@
 """Rate limits, shared by all processes. Each limit and key is one row."""
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -70,6 +70,46 @@ async def reserve_rate_limit(tx: Tx, limit: RateLimit, key: str, max_wait: timed
     return wait
 
 
+@dataclass(frozen=True, slots=True)
+class RateLimitReservation:
+    """Slots that a caller has reserved. `backlog` is how far earlier calls already reach into the future."""
+
+    limit: RateLimit
+    backlog: timedelta
+
+    def wait_for_slot(self, number: int) -> timedelta:
+        """How long to wait for one of the slots, the first of which has the number 0."""
+        used = self.backlog + self.limit.window // self.limit.count * (number + 1)
+        return max(used - self.limit.window, timedelta())
+
+
+@dataclass(frozen=True, slots=True)
+class UsedLimit:
+    key: str
+    used: timedelta
+
+
+async def reserve_rate_limits(tx: Tx, limit: RateLimit, counts: Mapping[str, int]) -> dict[str, RateLimitReservation]:
+    """Reserve the next `count` slots for each key, in one statement, however far in the future they are.
+
+    Call it in the transaction that uses them: a rollback returns them.
+    """
+    step = limit.window // limit.count
+    names = {f"{limit.name}:{key}": key for key in sorted(counts)}
+    durations = [step * counts[key] for key in names.values()]
+    rows = await tx.all(UsedLimit, Q.reserve_many, keys=[*names], durations=durations)
+    return {names[row.key]: RateLimitReservation(limit, row.used - step * counts[names[row.key]]) for row in rows}
+
+
+async def refund_rate_limits(tx: Tx, limit: RateLimit, counts: Mapping[str, int]) -> None:
+    """Return slots that this transaction has reserved and does not use."""
+    step = limit.window // limit.count
+    keys = sorted(counts)
+    await tx.run(
+        Q.refund_many, keys=[f"{limit.name}:{key}" for key in keys], durations=[step * counts[key] for key in keys]
+    )
+
+
 async def purge_rate_limits(tx: Tx, batch: int) -> int:
     """Delete up to `batch` rows without effect; returns how many."""
     return await tx.run(Q.purge, batch=batch)
@@ -95,6 +135,7 @@ def rate_limit_address(address: str) -> str:
 
 __all__ = [
     "RateLimit",
+    "RateLimitReservation",
     "RateLimitState",
     "block_rate_limit",
     "blocked_for",
@@ -102,5 +143,7 @@ __all__ = [
     "purge_rate_limits",
     "rate_limit_address",
     "read_rate_limits",
+    "refund_rate_limits",
     "reserve_rate_limit",
+    "reserve_rate_limits",
 ]

@@ -41,6 +41,24 @@ set tat = greatest(l.tat, pabal.now()) + :step::interval
 where greatest(l.tat, pabal.now()) + :step::interval <= pabal.now() + :window::interval + :max_wait::interval
 returning greatest(l.tat - pabal.now() - :window::interval, interval '0');
 
+-- name: reserve_many
+-- Like `reserve` without a limit of the wait, for several keys and any number of slots. Ordered by key, so that two
+-- transactions cannot deadlock. pabal.now() is the same in the whole transaction, so the difference is the duration.
+insert into pabal.limits as l (key, tat)
+select c.key, pabal.now() + c.duration
+from unnest(:keys::text[], :durations::interval[]) as c (key, duration)
+order by c.key
+on conflict (key) do update
+set tat = greatest(l.tat, pabal.now()) + (excluded.tat - pabal.now())
+returning l.key, l.tat - pabal.now() as used;
+
+-- name: refund_many
+-- The transaction holds these rows since `reserve_many`.
+update pabal.limits l
+set tat = l.tat - c.duration
+from unnest(:keys::text[], :durations::interval[]) as c (key, duration)
+where l.key = c.key;
+
 -- name: purge
 -- A row whose `tat` has passed has no effect. Locked rows are in use.
 delete from pabal.limits

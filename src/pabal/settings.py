@@ -151,8 +151,14 @@ class Settings(BaseSettings):
     discord_api_url: str = Field(
         "https://discord.com/api/v10", description="Base URL of Discord's API; change it to use a fake for testing."
     )
+    subscriptions_per_service: int = Field(
+        100, ge=1, le=10_000, description="Maximum number of subscriptions per service. Existing ones stay."
+    )
     notifications_per_service: int = Field(
-        6000, ge=0, description="Maximum number of notification requests per minute and service; 0 disables the limit."
+        6000,
+        ge=0,
+        description="Maximum number of notifications per minute and service, requested or made by rules from its "
+        "events; 0 disables the limit.",
     )
     operator_channel: str | None = Field(
         None,

@@ -1,6 +1,7 @@
 """The subscription endpoints, as a service uses them."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ from pabal.settings import Settings
 from support.clusters import connected
 from support.oauth_client import Enrolled, bearer, enrol
 from support.receiver import Receiver, answers, receiver
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -261,3 +263,15 @@ async def test_subscriptions_are_listed_in_pages(shop: SubscriptionClient) -> No
         query["cursor"] = page["cursor"]
 
     assert ids == expected
+
+
+async def test_the_number_of_subscriptions_per_service_is_a_setting(hub: Hub) -> None:
+    limited_hub = replace(hub, settings=hub.settings.model_copy(update={"subscriptions_per_service": 2}))
+    async with serving(limited_hub) as address, httpx2.AsyncClient(base_url=address) as web:
+        shop, keep = [await register_client(limited_hub, web, name, "write") for name in ("shop", "keep")]
+        for _ in range(2):
+            await shop.call("POST", status=201, json={"event_types": ["order.*"]})
+        refused = await shop.call("POST", status=409, json={"event_types": ["order.*"]})
+        await keep.call("POST", status=201, json={"event_types": ["order.*"]})
+
+    assert refused["detail"] == "shop already has 2 subscriptions. Remove one first"

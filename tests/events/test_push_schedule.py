@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from pabal.events.pull import EventPollRequest, Receipt, settle_claimed_events
-from pabal.events.push import Pusher, PushLane, push_capacity
+from pabal.events.push import Pusher, PushLane
+from pabal.events.push_shares import PushesInFlight, share_push_slots
 from pabal.events.push_targets import ActivePushSubscription, PushSlot, assign_push_slots
 from pabal.events.subscriptions import pause_subscription, remove_subscription
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -167,9 +168,15 @@ async def test_push_and_pull_of_one_service_share_its_events_without_duplicates(
     assert sorted(pushed + pulled) == sorted(rows)
 
 
-@pytest.mark.parametrize("services", [["minu_build"] * 4, ["minu_build", "minu_frame", "minu_keep", "hub"]])
-async def test_four_silent_receivers_do_not_delay_the_others(hub: Hub, endpoint: Receiver, services: list[str]) -> None:
-    """Each gets a quarter of the free slots, whether of one service or of four: 5, 3, 3 and 2 of twenty."""
+@pytest.mark.parametrize(
+    ("services", "shares"),
+    [(["minu_build"] * 4, [1, 1, 2, 5]), (["minu_build", "minu_frame", "minu_keep", "hub"], [2, 3, 3, 5])],
+    ids=["one service", "four services"],
+)
+async def test_four_silent_receivers_do_not_delay_the_others(
+    hub: Hub, endpoint: Receiver, services: list[str], shares: list[int]
+) -> None:
+    """A service uses at most half of twenty slots, and a receiver at most half of its service's."""
     release = asyncio.Event()
     rows: list[UUID] = []
     pusher = Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=20)
@@ -181,12 +188,12 @@ async def test_four_silent_receivers_do_not_delay_the_others(hub: Hub, endpoint:
             rows += [await say(hub, f"slow_{number}.went", service) for _ in range(20)]
         await subscribe(hub, "minu_build", "quick.*", url=endpoint.url)
         await stack.enter_async_context(pushing(hub, pusher, concurrency=20))
-        await until(lambda: sum(len(slow_receiver.requests) for slow_receiver in slow_receivers) == 13)
+        await until(lambda: sum(len(slow_receiver.requests) for slow_receiver in slow_receivers) == sum(shares))
 
         quick = [await say(hub, "quick.went") for _ in range(30)]
         for row in quick:
             await ends(hub, row, "completed")
-        assert sorted(len(slow_receiver.requests) for slow_receiver in slow_receivers) == [2, 3, 3, 5]
+        assert sorted(len(slow_receiver.requests) for slow_receiver in slow_receivers) == shares
 
         release.set()
         for row in rows:
@@ -194,14 +201,26 @@ async def test_four_silent_receivers_do_not_delay_the_others(hub: Hub, endpoint:
     assert len(endpoint.requests) == len(quick)
 
 
-@pytest.mark.parametrize(("slow_receivers", "free"), [(0, 100), (1, 75), (4, 33), (10, 7), (17, 0)])
-def test_slow_receivers_leave_capacity_for_others(slow_receivers: int, free: int) -> None:
-    in_flight = [0] * slow_receivers
-    for number in 50 * [*range(slow_receivers)]:  # however often they are scheduled
-        in_flight[number] += push_capacity(100 - sum(in_flight), in_flight[number])
+@pytest.mark.parametrize(
+    ("services", "receivers_each", "free"),
+    [(0, 0, 100), (1, 1, 75), (4, 1, 33), (10, 1, 7), (17, 1, 0), (1, 2, 63), (1, 40, 50), (1, 100, 50), (3, 40, 13)],
+)
+def test_slow_receivers_leave_capacity_for_other_services(services: int, receivers_each: int, free: int) -> None:
+    slots = [
+        PushSlot(f"slow_{service}", UUID(int=1000 * service + number), ["order.paid"])
+        for service in range(services)
+        for number in range(receivers_each)
+    ]
+    in_flight = PushesInFlight()
+    for _ in range(50):  # however often they are scheduled
+        for claim in share_push_slots(slots, in_flight, 100):
+            assert claim.max_rows is not None
+            in_flight.add(claim.claim_filter.service, claim.claim_filter.subscription_id, claim.max_rows)
 
-    assert 100 - sum(in_flight) == free
-    assert push_capacity(free, in_flight=0) == free // 4 or free < 4
+    assert 100 - in_flight.total == free
+    quick = PushSlot("quick", UUID(int=10**9), ["order.paid"])
+    first, *_ = share_push_slots([*slots, quick], in_flight, 100)
+    assert (first.claim_filter, first.max_rows) == (quick, max(free // 4, min(1, free)))
 
 
 async def test_a_long_queue_is_sent_without_waiting_for_a_poll(hub: Hub, endpoint: Receiver) -> None:

@@ -16,11 +16,13 @@ from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.transactional import TransactionalHandler
 from pabal.hub import DatabaseUrls, Hub, build_rules_handler
-from pabal.notifications.rules.apply_rules import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
+from pabal.notifications.rules.apply_rules import apply_rules
+from pabal.notifications.rules.evaluate_rules import MAX_NOTIFICATIONS_PER_RULE, RuleResult, collect_valid_drafts
 from pabal.notifications.rules.payload_paths import PayloadPathError
 from pabal.notifications.rules.rules import list_rules, update_rule
 from pabal.notifications.templates.catalogue import TemplateCatalogue
 from pabal.queue.outcome import Outcome
+from pabal.queue.pacer import LoopPacer
 from support.failed_events import replayed
 from support.notifications import TESTER, draft_notification, list_all_notifications, register_builtin_templates, sql
 from support.rules import (
@@ -321,7 +323,7 @@ async def test_drafting_stops_one_beyond_the_limit(hub: Hub) -> None:
     counter, draft = count(), draft_notification(hub)
 
     with pytest.raises(PayloadPathError):
-        collect_valid_drafts(draft for _ in counter)
+        await collect_valid_drafts((draft for _ in counter), RuleResult("minu_find"), LoopPacer())
 
     assert next(counter) == MAX_NOTIFICATIONS_PER_RULE + 1
 

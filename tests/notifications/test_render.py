@@ -246,3 +246,20 @@ def test_a_mismatched_payload_is_unrenderable() -> None:
 
 def test_a_rendered_body_is_never_empty() -> None:
     assert render_value("  ", NotificationChannel.DASHBOARD_TOAST) == ELLIPSIS
+
+
+@pytest.mark.parametrize(
+    "part", ["\u0301", "\\", "\ud7a3\u200e", " ", "1", "- ", "\n", "@", "\U0001f600", "\u202e", "ß"]
+)
+@pytest.mark.parametrize("channel", NotificationChannel)
+def test_the_longest_values_are_rendered_in_little_time(channel: NotificationChannel, part: str) -> None:
+    """A payload has 64 KB at most, and a template may use each variable many times."""
+    body = "".join(f"{{{{ v{number} }}}} {{{{ v{number} | upper }}}}\n" * 3 for number in range(10))
+    values = {f"v{number}": (part * 6000)[:6000] for number in range(9)} | {"v9": (part * 60_000)[:60_000]}
+    many = template(body, "{{ v9 }}{{ v9 }}", **dict.fromkeys(values, VariableType.TEXT))
+    render_notification(many, channel, "en", dict.fromkeys(values, "x"))  # compiles the texts
+    started = time.thread_time()
+
+    render_notification(many, channel, "en", values)
+
+    assert time.thread_time() - started < 0.05

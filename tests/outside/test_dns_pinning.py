@@ -8,7 +8,7 @@ import pytest
 
 from outside.fake_network import LOOPBACK, Authority, FakeNetwork, Resolver
 from pabal.core.errors import Invalid
-from pabal.outside.http import HttpClient, HttpResponse, NotSent
+from pabal.outside.http import HttpClient, HttpResponse, NotSent, NotSentCause
 from pabal.outside.ssrf import AllowedOrigins
 from support.receiver import answers, receiver
 
@@ -55,7 +55,7 @@ async def test_a_rebound_name_is_not_connected(authority: Authority) -> None:
 
         assert isinstance(first, HttpResponse)
         assert first_lookups == [NAME]
-        assert second == NotSent("url: resolves to an address that is not public")
+        assert second == NotSent("url: resolves to an address that is not public", NotSentCause.URL)
         assert world.connections == [(PUBLIC, victim.port)]
         assert [request.body for request in remote.requests] == [b"1"]
         assert victim.connections == 0
@@ -90,7 +90,7 @@ async def test_one_private_address_among_public_ones_refuses_the_host(authority:
     ) as outside:
         response = await outside.post(f"https://{NAME}/", b"", {}, time_limit=LONG)
 
-    assert response == NotSent("url: resolves to an address that is not public")
+    assert response == NotSent("url: resolves to an address that is not public", NotSentCause.URL)
     assert world.connections == []
 
 
@@ -145,7 +145,7 @@ async def test_an_allowed_origin_may_be_private_on_its_own_port(authority: Autho
             other = await outside.post(f"https://{NAME}:{remote.port + 1}/", b"", {}, time_limit=LONG)
 
     assert isinstance(allowed, HttpResponse)
-    assert other == NotSent("url: resolves to an address that is not public")
+    assert other == NotSent("url: resolves to an address that is not public", NotSentCause.URL)
 
 
 async def test_an_ipv6_address_keeps_its_brackets_in_host() -> None:

@@ -15,7 +15,7 @@ from outside.fake_network import ALLOWED_ORIGINS
 from pabal.core.errors import Invalid
 from pabal.outside import http
 from pabal.outside.dns import RESOLVER_THREADS
-from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent
+from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent, NotSentCause
 from pabal.outside.ssrf import AllowedOrigins
 from support.receiver import (
     Mood,
@@ -179,16 +179,16 @@ async def without_address(remote: Receiver) -> str:
 
 
 @pytest.mark.parametrize(
-    ("make_url", "error"),
+    ("make_url", "error", "cause"),
     [
-        (closed_port, "connection failed"),
-        (behind_tls, "no response within 0.3 s"),
-        (forbidden_address, "url: does not begin with https://"),
-        (without_address, "the host does not resolve"),
+        (closed_port, "connection failed", NotSentCause.RECEIVER),
+        (behind_tls, "no response within 0.3 s", NotSentCause.RECEIVER),
+        (forbidden_address, "url: does not begin with https://", NotSentCause.URL),
+        (without_address, "the host does not resolve", NotSentCause.RECEIVER),
     ],
 )
 async def test_a_failed_connection_is_not_sent(
-    remote: Receiver, make_url: Callable[[Receiver], Awaitable[str]], error: str
+    remote: Receiver, make_url: Callable[[Receiver], Awaitable[str]], error: str, cause: NotSentCause
 ) -> None:
     async def empty(_host: str, _port: int) -> list[str]:
         return []
@@ -196,7 +196,7 @@ async def test_a_failed_connection_is_not_sent(
     async with HttpClient(ALLOWED_ORIGINS, lookup=empty) as outside:
         response = await outside.post(await make_url(remote), b"", {}, time_limit=SHORT)
 
-    assert response == NotSent(error)
+    assert response == NotSent(error, cause)
     assert remote.requests == []
 
 
@@ -212,7 +212,7 @@ async def test_a_lookup_that_hangs_is_not_sent() -> None:
 async def test_a_header_with_a_line_break_is_not_sent(outside: HttpClient, remote: Receiver) -> None:
     response = await outside.post(remote.url, b"", {"x": "a\r\nx-evil: b"}, time_limit=LONG)
 
-    assert response == NotSent("the request headers are not valid HTTP")
+    assert response == NotSent("the request headers are not valid HTTP", NotSentCause.REQUEST)
     assert isinstance(await outside.post(remote.url, b"", {}, time_limit=LONG), HttpResponse)
     assert ["x-evil" in request.headers for request in remote.requests] == [False]
 

@@ -16,7 +16,7 @@ from pabal.events.subscriptions import new_webhook_secret
 from pabal.outside.http import HttpClient, HttpResponse
 from pabal.outside.ssrf import AllowedOrigins
 from pabal.outside.webhook import (
-    MAX_ERROR_LENGTH,
+    MAX_EXCERPT_LENGTH,
     MAX_RETRY_AFTER,
     MIN_RETRY_AFTER,
     WebhookOutcome,
@@ -25,7 +25,7 @@ from pabal.outside.webhook import (
     read_webhook_response,
     sign_webhook,
 )
-from pabal.queue.outcome import DONE, Dead, Done, Retry
+from pabal.queue.outcome import DONE, Dead, Done, Retry, Unsent, UnsentScope
 from support.receiver import Mood, Receiver, answers, closes, drips, hangs, redirects
 
 pytestmark = pytest.mark.anyio
@@ -115,10 +115,9 @@ async def test_other_responses_are_retried_except_410(
     assert len(remote.requests) == 1
 
 
-async def test_a_refused_address_is_retried(outside: HttpClient) -> None:
-    """The resolver may be wrong for a moment, and attempts are limited."""
-    assert await send(outside, "https://10.0.0.1/") == Retry(
-        "not sent: url: resolves to an address that is not public", code="not_sent"
+async def test_a_refused_address_is_a_fault_of_the_target(outside: HttpClient) -> None:
+    assert await send(outside, "https://10.0.0.1/") == Unsent(
+        "not sent: url: resolves to an address that is not public", "not_sent", UnsentScope.TARGET
     )
 
 
@@ -187,7 +186,7 @@ def test_an_error_text_is_short_and_printable(body: bytes, status: int) -> None:
 
     if not isinstance(outcome, Done):
         assert outcome.error.startswith(f"HTTP {status}")
-        assert len(outcome.error) <= MAX_ERROR_LENGTH
+        assert len(outcome.error) <= MAX_EXCERPT_LENGTH
         assert outcome.error.isprintable()
 
 
@@ -196,7 +195,7 @@ def test_a_long_body_is_truncated_in_the_error(character: str) -> None:
     outcome = read_webhook_response(HttpResponse(500, {}, (character * 3000).encode()), NOW)
 
     assert isinstance(outcome, Retry)
-    assert outcome.error == f"HTTP 500: {character * 3000}"[:MAX_ERROR_LENGTH]
+    assert outcome.error == f"HTTP 500: {character * 3000}"[:MAX_EXCERPT_LENGTH]
 
 
 def test_an_error_text_redacts_tokens() -> None:

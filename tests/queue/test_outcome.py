@@ -12,14 +12,12 @@ from pabal.core.backoff import backoff
 from pabal.events.lane import LANE as EVENTS
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.queue.lane import (
-    MAX_TEXT_LENGTH,
     Capability,
     Lane,
     decide_outcome,
     failure_columns,
     retry_columns,
     snooze_columns,
-    truncate_text,
 )
 from pabal.queue.outcome import DONE, Dead, Done, Outcome, Retry, Snooze
 from pabal.relay.delivery.lane import LANE as RELAY
@@ -98,13 +96,3 @@ def test_an_outcome_fills_the_parameters_of_its_statement(
 
     assert {*columns} == {*statement.parameters} - {"ids", "leases"}
     assert all(columns[name] != [None] for name in {"errors", "reasons", "delays"} & columns.keys())
-
-
-@given(st.text(alphabet=st.characters(), max_size=40), st.integers(0, 400))
-def test_a_text_is_truncated_at_its_end_and_stored_without_nul(text: str, repeats: int) -> None:
-    truncated = truncate_text(text * repeats)
-
-    assert truncated is not None
-    assert "\x00" not in truncated
-    assert len(truncated) == min(len(text * repeats), MAX_TEXT_LENGTH)
-    assert (text * repeats).replace("\x00", "\ufffd").startswith(truncated)

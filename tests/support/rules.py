@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.transactional import TransactionalHandler
-from pabal.hub import DatabaseUrls, Hub, build_rules_handler, schedule_hub_claims
+from pabal.hub import DatabaseUrls, Hub, build_rules_worker
 from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule
 from pabal.queue.worker import Worker, WorkerConfig
 from support.notifications import TESTER, sql
@@ -37,15 +37,7 @@ async def add_test_rule(hub: Hub, **overrides: Any) -> Rule:
 
 
 def rules_worker(hub: Hub, handler: TransactionalHandler | None = None) -> Worker[ClaimedEvent, EventClaimFilter]:
-    return Worker(
-        "rules:tester",
-        LANE,
-        hub.db,
-        hub.doorbell,
-        (handler or build_rules_handler(hub)).handle,
-        schedule_hub_claims,
-        WorkerConfig(poll_interval=timedelta(seconds=1)),
-    )
+    return build_rules_worker(hub, "rules:tester", WorkerConfig(poll_interval=timedelta(seconds=1)), handler)
 
 
 @asynccontextmanager

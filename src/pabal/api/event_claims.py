@@ -43,6 +43,9 @@ class EventAckBody(RequestBody, frozen=True):
 class EventNackBody(RequestBody, frozen=True, kw_only=True):
     """Receipts of failed events, and the reason. `retry_after` (seconds) overrides the backoff.
 
+    The hub stores 4,000 characters of `error` and 8,000 of `error_stack`: of longer ones the beginning and the end.
+    Secrets in them are masked.
+
     `outcome`: `retry` counts an attempt, `dead` gives up at once, `snooze` counts no attempt.
     """
 

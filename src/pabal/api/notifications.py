@@ -1,6 +1,7 @@
 """Notifications: request, list, show and cancel them."""
 
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -12,7 +13,6 @@ from pabal.api.events import TraceEntryView, trace_entry_views
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound, PabalError, RateLimited
 from pabal.hub import Hub
-from pabal.limits import RateLimit
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.notifications import (
     Notification,
@@ -27,6 +27,8 @@ from pabal.notifications.requests import (
     NotificationDraft,
     RequestedNotification,
     cancel_notification,
+    emergency_rate_limit,
+    notification_rate_limit,
     request_notifications,
     try_request_notifications,
 )
@@ -41,7 +43,6 @@ from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
 from pabal.web.route import RequestBody, ResponseBody, Route
 
 MAX_NOTIFICATION_BATCH = 500
-NOTIFICATION_LIMIT_PERIOD = timedelta(minutes=1)
 
 NotificationText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 NotificationTime = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -159,7 +160,7 @@ async def post_notification(hub: Hub, context: RequestContext, caller: Authentic
         items = await request_notification_batch(hub, caller, body, context.actor(caller.service))
         return Response(msgspec.json.encode(items), 202, media_type="application/json")
     draft = decode_notification_draft(hub, caller, body)
-    await apply_notification_limit(hub, caller, 1)
+    await apply_notification_limits(hub, caller, 1, [draft])
     async with hub.transaction() as tx:
         [requested] = await request_notifications(tx, [draft], context.actor(caller.service))
     view = RequestedNotificationView(
@@ -175,20 +176,27 @@ async def request_notification_batch(
     raw_items: list[msgspec.Raw] = decode_json_body(body, NOTIFICATION_BATCH_DECODER)
     if not 0 < len(raw_items) <= MAX_NOTIFICATION_BATCH:
         raise Invalid.of_field("body", f"must be a list of 1 to {MAX_NOTIFICATION_BATCH} notifications")
-    await apply_notification_limit(hub, caller, len(raw_items))
     items = [try_decode_notification(hub, caller, bytes(raw)) for raw in raw_items]
     drafts = [item for item in items if isinstance(item, NotificationDraft)]
+    await apply_notification_limits(hub, caller, len(items), drafts)
     async with hub.transaction() as tx:
         results = iter(await try_request_notifications(tx, drafts, actor) if drafts else ())
     return [notification_batch_item(next(results) if isinstance(item, NotificationDraft) else item) for item in items]
 
 
-async def apply_notification_limit(hub: Hub, caller: AuthenticatedService, count: int) -> None:
-    """Count notifications against the limit of the service. Raise RateLimited beyond it."""
-    if per_minute := hub.settings.notifications_per_service:
-        limit = RateLimit("notifications of this service", per_minute, NOTIFICATION_LIMIT_PERIOD)
-        async with hub.autocommit() as tx:
-            await limits.consume_rate_limit(tx, limit, caller.service, count)
+async def apply_notification_limits(
+    hub: Hub, caller: AuthenticatedService, count: int, drafts: Sequence[NotificationDraft]
+) -> None:
+    """Count items against the limits of the service, emergencies apart. Raise RateLimited beyond one of them."""
+    per_minute = hub.settings.notifications_per_service
+    emergencies = sum(draft.urgent for draft in drafts)
+    for limit, items in (
+        (notification_rate_limit(per_minute), count - emergencies),
+        (emergency_rate_limit(per_minute), emergencies),
+    ):
+        if limit is not None and items:
+            async with hub.autocommit() as tx:
+                await limits.consume_rate_limit(tx, limit, caller.service, items)
 
 
 async def get_notifications(hub: Hub, caller: AuthenticatedService, query: NotificationQuery) -> NotificationPage:

@@ -27,7 +27,7 @@ from pabal.events.subscriptions import (
 )
 from pabal.hub import Hub
 from pabal.limits import RateLimit
-from pabal.queue.outcome import Dead, Done, Retry
+from pabal.queue.outcome import Dead, Done, Retry, Unsent
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.pagination import PageQuery, decode_cursor, next_cursor
@@ -116,7 +116,9 @@ async def post_subscription(
     draft = SubscriptionDraft(service, body.event_types, body.url, body.description, body.timeout_seconds)
     async with hub.transaction() as tx:
         try:
-            subscription, secret = await add_subscription(tx, hub.key_ring, draft, context.actor(caller.service))
+            subscription, secret = await add_subscription(
+                tx, hub.key_ring, draft, context.actor(caller.service), hub.settings.subscriptions_per_service
+            )
         except NotFound as error:
             raise Invalid.of_field("service_name", str(error)) from None
     return SubscriptionWithSecret.of(subscription, secret)
@@ -199,7 +201,7 @@ def subscription_test_view(result: PushResult) -> SubscriptionTestView:
     match result:
         case Done():
             return SubscriptionTestView(delivered=True)
-        case Retry(error, _, code):
+        case Retry(error, _, code) | Unsent(error, code):
             return SubscriptionTestView(delivered=False, error=error, error_code=code)
         case Dead(error):
             return SubscriptionTestView(delivered=False, error=error)

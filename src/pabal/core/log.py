@@ -13,28 +13,17 @@ import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
+from pabal.core.redact import redact_text
+
 LogFormat = Literal["auto", "json", "pretty"]
 
 SECRET_FIELD_NAME = re.compile(
     r"token|secret|password|authorization|cookie|callback_url|(^|_)key$|dsn|database_url", re.IGNORECASE
 )
-SECRET_TEXT = re.compile(
-    r"""
-      (?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]+      # an Authorization header
-    | (?P<url>://[^:/@\s]*+:)(?:[^@\s/]|/(?!/))++(?=@)   # a password in a URL
-    | (?P<path>/sessions/++)[0-9a-f]{16,}               # a session token in a path
-    | (?P<query>[?&](?:token|code)=)[^&\s"']+
-    | (?P<cookie>\bpabal_(?:session|form|person|portal|chat)=)[^;\s"']+
-    | \b(?:pbr|pbs|pba|pbp|prt)_[\w-]{8,}                       # our prefixed tokens
-    | \bwhsec_[\w+/=-]{8,}                             # a webhook signing secret
-    | (?<![\w-])eyJ[\w-]++\.[\w-]++\.[\w-]+            # a JWT
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-"""No branch backtracks: a request path is untrusted and may be long."""
-
 REQUEST_ID = ContextVar("request", default="")
 encode_log_line = msgspec.json.Encoder(enc_hook=str).encode
+MAX_CACHED_LENGTH = 1000
+"""Longer texts are not cached: a thousand of them would fill the memory."""
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -125,8 +114,15 @@ def is_secret_name(name: str) -> bool:
     return SECRET_FIELD_NAME.search(name) is not None
 
 
-@lru_cache(1000)  # most texts are logged again and again
 def redact_log_text(text: str) -> str:
     """Redact secrets and escape control characters, which a terminal would interpret."""
-    redacted = SECRET_TEXT.sub(lambda match: next((part for part in match.groups() if part), "") + "***", text)
-    return CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", redacted)
+    return redact_short_text(text) if len(text) <= MAX_CACHED_LENGTH else escape_control_characters(redact_text(text))
+
+
+@lru_cache(1000)  # most texts are logged again and again
+def redact_short_text(text: str) -> str:
+    return escape_control_characters(redact_text(text))
+
+
+def escape_control_characters(text: str) -> str:
+    return CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

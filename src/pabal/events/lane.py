@@ -123,6 +123,10 @@ class EventLane(Lane[ClaimedEvent, EventClaimFilter]):
         """List the services that have due events."""
         return await tx.column(self.q.services_with_due)
 
+    async def due_event_types(self, tx: Tx, service: str) -> list[str]:
+        """List the types of a service's due events."""
+        return await tx.column(self.q.list_due_event_types, service=service, patterns=["%"], except_patterns=[])
+
     async def revive(self, tx: Tx, batch: int) -> int:
         counts = await tx.one(ExpiredLeaseCounts, self.q.revive, batch=batch)
         tx.count_outcomes(self.name, "failed", counts.due)

@@ -1,6 +1,5 @@
 """Push: send the events of a service to its URL, with a circuit breaker for each subscription."""
 
-from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +18,7 @@ from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.circuit_breaker import CLOSED_BREAKER, CircuitBreaker
 from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.push_shares import PushesInFlight, share_push_slots
 from pabal.events.push_targets import PushSlot, PushTarget, find_test_target, list_push_slots, list_push_targets
 from pabal.events.subscriptions import (
     Subscription,
@@ -29,13 +29,16 @@ from pabal.events.subscriptions import (
 from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.keyring import KeyRing
 from pabal.queue.lane import Lane
-from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
+from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze, Unsent, UnsentScope
 from pabal.queue.worker import ScheduledClaim, WorkerConfig
 
 Q = load_queries(__file__)
 log = get_logger()
 
 UNREADABLE_SECRET_DELAY = timedelta(minutes=1)
+HUB_FAULT_DELAY = timedelta(seconds=10)
+PROBE_CANDIDATES = 20
+"""How many events a probe is chosen from if the first one has failed before."""
 PUSH_CONCURRENCY = WorkerConfig().concurrency
 
 
@@ -57,8 +60,8 @@ class PushBody(msgspec.Struct, frozen=True):
     traceparent: str | None = None
 
 
-PushResult = Done | Retry | Dead
-"""The outcome of one push. Dead means that the receiver wants no more events, now or ever."""
+PushResult = Done | Retry | Dead | Unsent
+"""What became of one push. Dead: the receiver wants no more events. Unsent: a fault of the hub, not of the receiver."""
 
 
 class SendPush(Protocol):
@@ -116,6 +119,8 @@ class PushLane(Lane[PushDelivery, PushSlot]):
         claim_filter = EventClaimFilter(slot.service, slot.patterns)
         async with tx.atomic():
             events = await LANE.claim(tx, 1 if slot.is_probe else limit, hold, holder, claim_filter)
+            if slot.is_probe and events and events[0].retry_count:
+                events = await self._choose_probe(tx, events[0], hold, holder, claim_filter)
             if not events:
                 return []
             targets = {
@@ -126,6 +131,15 @@ class PushLane(Lane[PushDelivery, PushSlot]):
                 # The subscription was paused meanwhile, or another process has the probe.
                 await LANE.release(tx, without_target)
         return [PushDelivery(event, targets[event.event_type]) for event in events if event.event_type in targets]
+
+    async def _choose_probe(
+        self, tx: Tx, first: ClaimedEvent, hold: timedelta, holder: str, claim_filter: EventClaimFilter
+    ) -> list[ClaimedEvent]:
+        """Choose the event with the fewest attempts, so that no single event decides about the receiver."""
+        others = await LANE.claim(tx, PROBE_CANDIDATES - 1, hold, holder, claim_filter)
+        probe = min((first, *others), key=lambda event: event.retry_count)
+        await LANE.release(tx, [event for event in (first, *others) if event is not probe])
+        return [probe]
 
     async def settle_done(self, tx: Tx, items: Sequence[PushDelivery]) -> list[UUID]:
         return await LANE.settle_done(tx, [item.event for item in items])
@@ -139,27 +153,22 @@ class Pusher:
         self._keys = keys
         self._send = send
         self._concurrency = concurrency
-        self._in_flight: Counter[UUID] = Counter()
+        self._in_flight = PushesInFlight()
         self._failing_ids: set[UUID] = set()
 
     async def schedule(self) -> list[ScheduledClaim[PushSlot]]:
-        """List the subscriptions with due events, the least busy first, and how many events each may claim."""
+        """List the subscriptions with due events, and how many events each may claim."""
         async with self._db.autocommit() as tx:
             slots = await list_push_slots(tx)
-        free = self._concurrency - self._in_flight.total()
-        claims: list[ScheduledClaim[PushSlot]] = []
-        for slot in sorted(slots, key=lambda slot: self._in_flight[slot.subscription_id]):
-            capacity = min(1, free) if slot.is_probe else push_capacity(free, self._in_flight[slot.subscription_id])
-            free -= capacity
-            claims.append(ScheduledClaim(slot, capacity))
-        return claims
+        return share_push_slots(slots, self._in_flight, self._concurrency)
 
     async def handle(self, delivery: PushDelivery) -> Outcome:
-        self._in_flight[delivery.target.id] += 1
+        target = delivery.target
+        self._in_flight.add(target.service_name, target.id, 1)
         try:
             return await self._push(delivery)
         finally:
-            self._in_flight[delivery.target.id] -= 1
+            self._in_flight.add(target.service_name, target.id, -1)
 
     async def send_test(self, subscription: Subscription) -> PushResult:
         """Send a test event now, outside the queue. The result changes nothing."""
@@ -180,6 +189,8 @@ class Pusher:
             return Snooze(str(error), UNREADABLE_SECRET_DELAY)
         result = await self._post(push_body(delivery.event), target, secrets)
         match result:
+            case Unsent():
+                return await self._settle_unsent(target, result)
             case Dead(error):
                 await self._disable_subscription(target, error)
                 return Snooze(error, timedelta())
@@ -188,6 +199,27 @@ class Pusher:
                 return result
             case _:
                 assert_never(result)
+
+    async def _settle_unsent(self, target: PushTarget, unsent: Unsent) -> Outcome:
+        """Decide about an event that the hub could not send. The breaker stays: the receiver has not failed."""
+        log.warning("push not sent", subscription=str(target.id), service=target.service_name, error=unsent.error)
+        match unsent.scope:
+            case UnsentScope.ROW:
+                if target.is_probe:
+                    await self._release_probe(target)
+                return Dead(unsent.error, unsent.code)
+            case UnsentScope.TARGET:
+                return Retry(unsent.error, code=unsent.code)
+            case UnsentScope.HUB:
+                return Snooze(unsent.error, HUB_FAULT_DELAY)
+            case _:
+                assert_never(unsent.scope)
+
+    async def _release_probe(self, target: PushTarget) -> None:
+        """Let the next event be the probe at once."""
+        async with self._db.transaction() as tx:
+            await tx.run(Q.release_probe, id=target.id, service=target.service_name, url=target.url)
+            tx.notify(Channel.EVENTS)
 
     async def _post(self, body: PushBody, target: PushTarget, secrets: Sequence[str]) -> PushResult:
         return await self._send(
@@ -254,15 +286,6 @@ class BreakerRow:
     failures: int
     open_until: datetime | None
     now: datetime
-
-
-def push_capacity(free: int, in_flight: int) -> int:
-    """How many more pushes a receiver may have in flight: in total a third of what then stays free, but at least one.
-
-    Slow receivers get less as fewer slots are free: of 100 slots, four receivers that never respond leave 33 free,
-    and ten leave 7.
-    """
-    return max((free - 3 * in_flight) // 4, 0 if in_flight else min(1, free), 0)
 
 
 def push_body(event: ClaimedEvent) -> PushBody:

@@ -9,3 +9,9 @@ for no key update;
 update pabal.subscriptions
 set failures = :failures, open_until = :open_until
 where id = :id and service_name = :service;
+
+-- name: release_probe
+-- For a probe that was never sent: the next one is due now. The failures stay.
+update pabal.subscriptions
+set open_until = pabal.now()
+where id = :id and service_name = :service and url = :url and open_until > pabal.now();

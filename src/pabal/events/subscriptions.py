@@ -30,7 +30,7 @@ log = get_logger()
 SubscriptionMode = Literal["pull", "push", "handler", "rule"]
 
 MAX_SUBSCRIPTIONS = 100
-"""Per service."""
+"""The default limit per service."""
 SECRET_OVERLAP = timedelta(hours=24)
 """How long the previous secret signs beside the new one."""
 SECRET_BYTES = 32
@@ -92,15 +92,18 @@ class Subscription:
 
 
 async def add_subscription(
-    tx: Tx, keys: KeyRing, draft: SubscriptionDraft, actor: Actor
+    tx: Tx, keys: KeyRing, draft: SubscriptionDraft, actor: Actor, max_subscriptions: int = MAX_SUBSCRIPTIONS
 ) -> tuple[Subscription, str | None]:
-    """Add a subscription; return it with the secret, which cannot be read again. A pull subscription has none."""
+    """Add a subscription; return it with the secret, which cannot be read again. A pull subscription has none.
+
+    `max_subscriptions` is the limit per service.
+    """
     if not draft.event_types:
         raise Invalid.of_field(*SUBSCRIPTION_CONSTRAINT_FIELDS["subscription_event_types"])
     if await tx.value(Q.lock_service, service=draft.service) is None:
         raise NotFound(f"No such service: {draft.service}")
-    if await tx.value(Q.count_subscriptions, service=draft.service) >= MAX_SUBSCRIPTIONS:
-        raise Conflict(f"{draft.service} already has {MAX_SUBSCRIPTIONS} subscriptions. Remove one first")
+    if await tx.value(Q.count_subscriptions, service=draft.service) >= max_subscriptions:
+        raise Conflict(f"{draft.service} already has {max_subscriptions} subscriptions. Remove one first")
     subscription_id, secret = new_id(), new_webhook_secret() if draft.url is not None else None
     try:
         subscription = await tx.one(

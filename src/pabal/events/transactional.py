@@ -1,6 +1,7 @@
 """Handlers that run in the transaction that settles their events: both happen, or neither."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
@@ -27,7 +28,8 @@ BatchHandler = Callable[[Tx, Sequence[ClaimedEvent]], Awaitable[Sequence[Outcome
 class TransactionalHandler:
     """Lets a worker handle its events in batches, each batch in the transaction that settles it.
 
-    The events that are claimed while one batch runs form the next.
+    A transaction takes the events that wait, of every publisher in turn, and as many as the handler wants. Those that
+    it leaves and those that are claimed meanwhile wait for the next.
     """
 
     def __init__(self, db: Database, handle_batch: BatchHandler) -> None:
@@ -62,10 +64,10 @@ class TransactionalHandler:
         pause = FIRST_RETRY_PAUSE
         while self._waiting:
             # The worker cancels the handler of an event whose lease it lost or released.
-            batch, self._waiting = [entry for entry in self._waiting if not entry[1].done()], []
+            batch, self._waiting = take_turns([entry for entry in self._waiting if not entry[1].done()]), []
             self._running = batch
             try:
-                await self.handle_events([event for event, _ in batch])
+                _, remaining = await self._handle_first([event for event, _ in batch])
             except (RetryableError, Unavailable) as error:
                 log.warning("transaction delayed", lane=LANE.name, rows=len(batch), error=str(error))
                 self._waiting = batch + self._waiting
@@ -81,8 +83,10 @@ class TransactionalHandler:
                     settled.set_exception(error)
             else:
                 pause = FIRST_RETRY_PAUSE
-                for settled in pending_futures(batch):
+                remaining_ids = {event.id for event in remaining}
+                for settled in pending_futures([entry for entry in batch if entry[0].id not in remaining_ids]):
                     settled.set_result(SETTLED)
+                self._waiting = [entry for entry in batch if entry[0].id in remaining_ids] + self._waiting
 
     async def handle_events(self, events: Sequence[ClaimedEvent]) -> set[UUID]:
         """Handle and settle events in as many transactions as the handler needs; return the ids of those settled.
@@ -93,14 +97,18 @@ class TransactionalHandler:
         settled: set[UUID] = set()
         remaining = [*events]
         while remaining:
-            try:
-                settled_now, remaining = await self._handle_and_settle(remaining)
-            except (RetryableError, Unavailable):
-                raise
-            except Exception as error:  # noqa: BLE001 the fault of one event, not of the batch
-                settled_now, remaining = await self._handle_individually(remaining, error), []
+            settled_now, remaining = await self._handle_first(remaining)
             settled |= settled_now
         return settled
+
+    async def _handle_first(self, events: Sequence[ClaimedEvent]) -> tuple[set[UUID], list[ClaimedEvent]]:
+        """Handle the first events in one transaction. Return the settled ids and the events left."""
+        try:
+            return await self._handle_and_settle(events)
+        except (RetryableError, Unavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 the fault of one event, not of the batch
+            return await self._handle_individually(events, error), []
 
     async def _handle_and_settle(self, events: Sequence[ClaimedEvent]) -> tuple[set[UUID], list[ClaimedEvent]]:
         """One transaction: lock the leases, call the handler, settle. Return the settled ids and the events left."""
@@ -129,6 +137,17 @@ class TransactionalHandler:
         except Exception as refusal:  # noqa: BLE001 must not fail the other events of the batch
             log.error("settle refused", lane=LANE.name, row=str(events[0].id), error=str(refusal))
             return set()
+
+
+def take_turns(waiting: Sequence[WaitingEvent]) -> list[WaitingEvent]:
+    """Order the events so that every publisher has its turn, and each publisher's events keep their order."""
+    turns: Counter[str] = Counter()
+    numbered: list[tuple[int, WaitingEvent]] = []
+    for entry in waiting:
+        source = entry[0].source_service
+        numbered.append((turns[source], entry))
+        turns[source] += 1
+    return [entry for _, entry in sorted(numbered, key=lambda pair: pair[0])]
 
 
 def pending_futures(batch: Sequence[WaitingEvent]) -> "list[asyncio.Future[Settled]]":

@@ -5,8 +5,8 @@ A notification that preferences suppress is inserted with its reason, so that it
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, assert_never
 from uuid import UUID
@@ -21,8 +21,10 @@ from pabal.db.channels import Channel
 from pabal.db.errors import CheckViolation, ForeignKeyViolation, RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.limits import RateLimit
 from pabal.notifications.decision.decide import (
     DEFAULT_PROFILE,
+    DecisionStep,
     DeliveryDecision,
     NotificationChannel,
     RecipientProfile,
@@ -39,6 +41,7 @@ from pabal.notifications.templates.template import Template
 
 Q = load_queries(__file__)
 
+NOTIFICATION_LIMIT_PERIOD = timedelta(minutes=1)
 MAX_PAYLOAD_BYTES = 65_536
 MAX_KEY_LENGTH = 255
 GUILD_CONSTRAINT = "requests_guild_id_fkey"
@@ -57,6 +60,8 @@ class NotificationDraft:
     guild: UUID | None = None
     locale: str | None = None
     scheduled_at: datetime | None = None
+    rate_limited_until: datetime | None = None
+    """When the publisher's rate limit allows it; None if it does not have to wait."""
     expires_at: datetime | None = None
     idempotency_key: str | None = None
     dedupe_key: str | None = None
@@ -247,8 +252,11 @@ def is_storable_time(value: datetime | None) -> bool:
 def decide_draft(draft: NotificationDraft, profile: RecipientProfile, now: datetime) -> DeliveryDecision:
     """Decide for the time at which it would be sent."""
     template = draft.template
-    send_time = max(now, draft.scheduled_at) if draft.scheduled_at else now
-    return decide_delivery(draft.channel, template.category, template.criticality, profile, now=send_time)
+    send_time = max(now, draft.scheduled_at or now, draft.rate_limited_until or now)
+    decision = decide_delivery(draft.channel, template.category, template.criticality, profile, now=send_time)
+    if draft.rate_limited_until is None or isinstance(decision, Suppress):
+        return decision
+    return replace(decision, steps=(*decision.steps, DecisionStep.RATE_LIMIT_WAITS))
 
 
 def notification_columns(
@@ -286,7 +294,8 @@ def scheduled_time(draft: NotificationDraft, decision: DeliveryDecision) -> date
         case SendLater(until):
             return until
         case SendNow() | Suppress():
-            return draft.scheduled_at
+            times = [time for time in (draft.scheduled_at, draft.rate_limited_until) if time is not None]
+            return max(times, default=None)
         case _:
             assert_never(decision)
 
@@ -297,6 +306,16 @@ def draft_content_hash(draft: NotificationDraft) -> bytes:
     content = [draft.channel, draft.recipient, draft.template.key, draft.template_payload, draft.guild, draft.locale]
     encoded = msgspec.json.encode([*content, *times, draft.dedupe_key, draft.incident], order="deterministic")
     return sha256(encoded).digest()
+
+
+def notification_rate_limit(per_minute: int) -> RateLimit | None:
+    """The limit of notifications per service, requested or made by rules from its events; None without a limit."""
+    return RateLimit("notifications of this service", per_minute, NOTIFICATION_LIMIT_PERIOD) if per_minute else None
+
+
+def emergency_rate_limit(per_minute: int) -> RateLimit | None:
+    """The limit of requested emergencies per service: a limit of its own, so that they wait for nothing else."""
+    return RateLimit("emergencies of this service", per_minute, NOTIFICATION_LIMIT_PERIOD) if per_minute else None
 
 
 async def cancel_notification(tx: Tx, notification_id: UUID, access: NotificationAccess, actor: Actor) -> Notification:

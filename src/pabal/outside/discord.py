@@ -15,7 +15,7 @@ import msgspec
 
 from pabal import __version__
 from pabal.core.log import redact_log_text
-from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent
+from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent, NotSentCause
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
 DISCORD_API_URL = "https://discord.com/api/v10"
@@ -25,6 +25,7 @@ DEFAULT_PAUSE = timedelta(seconds=5)  # for a rate limit without a duration
 HUB_FAULT_PAUSE = timedelta(minutes=1)  # after a fault of the hub, such as a wrong token
 DM_LIMIT_PAUSE = timedelta(minutes=10)
 MAX_DISCORD_ERROR_LENGTH = 200
+MAX_REDACTED_LENGTH = 4096
 
 SNOWFLAKE = re.compile(r"[0-9]{1,20}")
 URGENT_COLOR = 0xE03131
@@ -111,6 +112,8 @@ class DiscordApi:
         match result:
             case HttpResponse():
                 return read_discord_response(result)
+            case NotSent(error, NotSentCause.CLIENT):  # a fault of the hub must not spend the attempts
+                return DiscordResult(Snooze(f"not sent: {error}", DEFAULT_PAUSE))
             case NotSent(error):
                 return DiscordResult(Retry(f"not sent: {error}", code="not_sent"))
             case NoResponse(error):  # it may have been sent; the nonce prevents a duplicate
@@ -198,4 +201,5 @@ def parse_seconds(value: object) -> timedelta | None:
 
 
 def clean_discord_text(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in redact_log_text(text))[:MAX_DISCORD_ERROR_LENGTH]
+    redacted = redact_log_text(text[:MAX_REDACTED_LENGTH])
+    return "".join(char if char.isprintable() else " " for char in redacted)[:MAX_DISCORD_ERROR_LENGTH]

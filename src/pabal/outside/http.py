@@ -5,12 +5,14 @@ disabled; they are not implemented. What matters is the difference between *neve
 """
 
 import asyncio
+import errno
 import re
 import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum, auto
 from functools import cache
 from typing import Self, cast
 
@@ -31,6 +33,8 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 """The characters that HTTP allows in a header name and value."""
 
+LOCAL_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+"""The system's errors that say nothing about the receiver: no file descriptor, memory or local port is left."""
 NETWORK_ERRORS = (OSError, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 
 
@@ -44,11 +48,25 @@ class HttpResponse:
     is_complete: bool = True
 
 
+class NotSentCause(Enum):
+    """Which side prevented a request from being sent."""
+
+    RECEIVER = auto()
+    """The host does not resolve, or accepts no connection."""
+    URL = auto()
+    """The SSRF guard refuses the URL or the address behind it."""
+    REQUEST = auto()
+    """The request is not valid HTTP: it can never be sent."""
+    CLIENT = auto()
+    """This process has no free connection, socket or memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class NotSent:
     """No byte of the request was sent: sending it again cannot duplicate it."""
 
     error: str
+    cause: NotSentCause = NotSentCause.RECEIVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +137,15 @@ class HttpClient:
             async with asyncio.timeout(time_limit.total_seconds()):
                 await self._pools[destination.allowed].exchange(destination, request, parser, time_limit)
         except Invalid as error:
-            return NotSent(str(error))
+            return NotSent(str(error), NotSentCause.URL)
         except httpcore2.LocalProtocolError:
-            return NotSent("the request headers are not valid HTTP")
+            return NotSent("the request headers are not valid HTTP", NotSentCause.REQUEST)
         except NETWORK_ERRORS as exception:
+            if not parser.has_connection_slot:
+                return NotSent(f"no free connection within {time_limit.total_seconds():g} s", NotSentCause.CLIENT)
             error = describe_network_error(exception, time_limit)
-            return build_response(parser) or (NoResponse(error) if parser.request_sent else NotSent(error))
+            cause = NotSentCause.CLIENT if is_local_shortage(exception) else NotSentCause.RECEIVER
+            return build_response(parser) or (NoResponse(error) if parser.request_sent else NotSent(error, cause))
         return build_response(parser) or NoResponse("the connection closed without a response")
 
 
@@ -146,6 +167,16 @@ def build_response(parser: ResponseParser) -> HttpResponse | None:
 def default_tls_context() -> ssl.SSLContext:
     """The system's certificate store. Cached, because loading it takes longer than all else at startup."""
     return httpcore2.default_ssl_context()
+
+
+def is_local_shortage(exception: BaseException) -> bool:
+    """Whether this process lacks what a connection needs. httpcore2 wraps the system's error."""
+    error: BaseException | None = exception
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in LOCAL_SHORTAGES:
+            return True
+        error = error.__cause__
+    return False
 
 
 def describe_network_error(exception: Exception, time_limit: timedelta) -> str:

@@ -30,6 +30,7 @@ class ResponseParser:
     """
 
     def __init__(self, max_body: int) -> None:
+        self.has_connection_slot = False
         self.request_sent = False
         self.status: int | None = None
         self.headers: dict[str, str] = {}
@@ -150,6 +151,7 @@ class ConnectionPool:
     ) -> None:
         """Send once, and read the response into `parser`. A connection is reused only after a complete response."""
         async with self._slots:
+            parser.has_connection_slot = True
             connection = await self._reuse_idle(destination) or await self._connect(destination, time_limit)
             is_reusable = False
             try:

@@ -8,18 +8,27 @@ from http import HTTPStatus
 from typing import assert_never
 
 from standardwebhooks import Webhook
+from standardwebhooks.webhooks import EmptyWebhookSecretError
 
 from pabal.core.log import redact_log_text
-from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent
-from pabal.queue.outcome import DONE, Dead, Done, Retry
+from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent, NotSentCause
+from pabal.queue.outcome import DONE, Dead, Done, Retry, Unsent, UnsentScope
 
 MIN_RETRY_AFTER, MAX_RETRY_AFTER = timedelta(seconds=1), timedelta(hours=1)
-MAX_ERROR_LENGTH = 200
+MAX_EXCERPT_LENGTH = 200
+MAX_DESCRIBED_BODY = 4096
 RETRY_AFTER_SECONDS = re.compile(r"[0-9]+")
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
+UNSENT_SCOPES = {
+    NotSentCause.URL: UnsentScope.TARGET,
+    NotSentCause.REQUEST: UnsentScope.ROW,
+    NotSentCause.CLIENT: UnsentScope.HUB,
+}
+"""The causes on our side. What the receiver causes is a failed attempt."""
 
-WebhookOutcome = Done | Retry | Dead
-"""Dead is a 410: the receiver wants no more events, now or ever."""
+WebhookOutcome = Done | Retry | Dead | Unsent
+"""Dead is a 410: the receiver wants no more events, now or ever. Unsent is a fault on our side."""
 
 
 def sign_webhook(secrets: Sequence[str], message_id: str, sent_at: datetime, body: bytes) -> dict[str, str]:
@@ -46,16 +55,21 @@ async def post_webhook(
 ) -> WebhookOutcome:
     """Post a signed message. Receivers deduplicate by `message_id`.
 
-    A refused address is retried like an unreachable one: a resolver may be wrong for a moment, and the number of
-    attempts is limited.
+    A `traceparent` that is not valid is left out, as W3C Trace Context requires; the body still has it.
     """
-    headers = {"content-type": "application/json"} | sign_webhook(secrets, message_id, sent_at, body)
-    if traceparent:
+    try:
+        signature = sign_webhook(secrets, message_id, sent_at, body)
+    except (ValueError, EmptyWebhookSecretError):  # the text of the error may contain the secret
+        return Unsent("the signing secret is not valid", "secret_invalid", UnsentScope.HUB)
+    headers = {"content-type": "application/json"} | signature
+    if traceparent is not None and TRACEPARENT.fullmatch(traceparent):
         headers["traceparent"] = traceparent
     result = await http_client.post(url, body, headers, time_limit=time_limit)
     match result:
         case HttpResponse():
             return read_webhook_response(result, sent_at)
+        case NotSent(error, cause) if cause in UNSENT_SCOPES:
+            return Unsent(f"not sent: {error}", "not_sent", UNSENT_SCOPES[cause])
         case NotSent(error):
             return Retry(f"not sent: {error}", code="not_sent")
         case NoResponse(error):
@@ -64,7 +78,7 @@ async def post_webhook(
             assert_never(result)
 
 
-def read_webhook_response(response: HttpResponse, now: datetime) -> WebhookOutcome:
+def read_webhook_response(response: HttpResponse, now: datetime) -> Done | Retry | Dead:
     """Map a response to an outcome. A 2xx status is enough, even if the body is cut off."""
     error, code = describe_response(response), f"http_{response.status}"
     match response.status:
@@ -99,6 +113,6 @@ def clamp_retry_after(delay: timedelta) -> timedelta:
 
 def describe_response(response: HttpResponse) -> str:
     """The status and the beginning of the body, redacted and printable."""
-    text = redact_log_text(" ".join(response.body[: 4 * MAX_ERROR_LENGTH].decode(errors="replace").split()))
+    text = redact_log_text(" ".join(response.body[:MAX_DESCRIBED_BODY].decode(errors="replace").split()))
     excerpt = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-    return f"HTTP {response.status}{': ' if excerpt else ''}{excerpt}"[:MAX_ERROR_LENGTH]
+    return f"HTTP {response.status}{': ' if excerpt else ''}{excerpt}"[:MAX_EXCERPT_LENGTH]

@@ -7,6 +7,7 @@ from datetime import timedelta
 from time import monotonic
 
 from pabal.core.backoff import spread
+from pabal.core.error_text import clean_error_text
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.pool import Database
@@ -140,10 +141,10 @@ class ChoreRunner:
                 await chore.after_commit()
         except PabalError as failure:
             log.error("chore failed", chore=chore.name, error=str(failure))
-            return 0, str(failure)
+            return 0, clean_error_text(str(failure))
         except Exception as failure:
             log.exception("chore failed", chore=chore.name)
-            return 0, f"{type(failure).__name__}: {failure}"
+            return 0, clean_error_text(f"{type(failure).__name__}: {failure}")
         else:
             return rows, None
 

@@ -16,14 +16,13 @@ from uuid import UUID
 from typing_extensions import TypeVar
 
 from pabal.core.backoff import backoff
+from pabal.core.error_text import MAX_CODE_LENGTH, MAX_ERROR_LENGTH, MAX_STACK_LENGTH, clean_error_text
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.queries import Queries
 from pabal.db.tx import Tx
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
 
-MAX_TEXT_LENGTH = 8000
-"""Characters of an error that are stored."""
 NO_REASON = "no reason given"
 
 
@@ -213,24 +212,32 @@ def retry_columns(rows: Sequence[tuple[ClaimedRow, Retry]]) -> dict[str, list[An
 
 def failure_columns(rows: Sequence[tuple[ClaimedRow, Retry | Dead]]) -> dict[str, list[Any]]:
     """The arguments of settle_dead besides the fences."""
+    clean = CleanTexts()
     return {
-        "errors": [truncate_text(outcome.error) or NO_REASON for _, outcome in rows],
-        "codes": [truncate_text(outcome.code) for _, outcome in rows],
-        "stacks": [truncate_text(outcome.stack) for _, outcome in rows],
+        "errors": [clean.text(outcome.error, MAX_ERROR_LENGTH) or NO_REASON for _, outcome in rows],
+        "codes": [clean.text(outcome.code, MAX_CODE_LENGTH) for _, outcome in rows],
+        "stacks": [clean.text(outcome.stack, MAX_STACK_LENGTH) for _, outcome in rows],
     }
 
 
 def snooze_columns(rows: Sequence[tuple[ClaimedRow, Snooze]]) -> dict[str, list[Any]]:
     """The arguments of settle_snooze besides the fences."""
+    clean = CleanTexts()
     return {
-        "reasons": [truncate_text(snooze.reason) or NO_REASON for _, snooze in rows],
+        "reasons": [clean.text(snooze.reason, MAX_ERROR_LENGTH) or NO_REASON for _, snooze in rows],
         "delays": [snooze.delay for _, snooze in rows],
     }
 
 
-def truncate_text(text: str | None) -> str | None:
-    """Shorten a text to MAX_TEXT_LENGTH and replace NUL and lone surrogates, which PostgreSQL cannot store."""
-    if text is None:
-        return None
-    storable = text[:MAX_TEXT_LENGTH].replace("\x00", "\ufffd")
-    return storable.encode("utf-8", "replace").decode()
+class CleanTexts:
+    """Cleans the texts of one statement. A thousand rows often have one text, which is cleaned once."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, int], str] = {}
+
+    def text(self, text: str | None, limit: int) -> str | None:
+        if text is None:
+            return None
+        if (text, limit) not in self._texts:
+            self._texts[text, limit] = clean_error_text(text, limit)
+        return self._texts[text, limit]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum, auto
 from typing import final
 
 
@@ -43,3 +44,24 @@ class Snooze:
 
 Outcome = Done | Retry | Dead | Snooze
 DONE = Done()
+
+
+class UnsentScope(Enum):
+    """What an unsent request has in common with other requests that would not be sent either."""
+
+    ROW = auto()
+    """Only this row: it can never be sent."""
+    TARGET = auto()
+    """Every row for this target, until its settings change."""
+    HUB = auto()
+    """Every row, for a moment."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """A sender's result, not an outcome: the hub could not send the request, which says nothing about the receiver."""
+
+    error: str
+    code: str
+    scope: UnsentScope

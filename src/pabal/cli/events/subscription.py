@@ -31,7 +31,7 @@ from pabal.events.subscriptions import (
     resume_subscription,
     rotate_subscription_secret,
 )
-from pabal.queue.outcome import Dead, Done, Retry
+from pabal.queue.outcome import Dead, Done, Retry, Unsent
 
 if TYPE_CHECKING:
     from pabal.hub import Hub
@@ -76,7 +76,7 @@ def subscription_add(
             await hub.http_client.check_url(url)
         draft = SubscriptionDraft(service, event_types, url, description, timeout)
         async with hub.transaction() as tx:
-            return await add_subscription(tx, hub.key_ring, draft, cli_actor())
+            return await add_subscription(tx, hub.key_ring, draft, cli_actor(), hub.settings.subscriptions_per_service)
 
     subscription, secret = with_hub(connection, add)
     if json:
@@ -212,7 +212,7 @@ def subscription_test(
     match outcome:
         case Done():
             error = None
-        case Retry() | Dead():
+        case Retry() | Dead() | Unsent():
             error = outcome.error
         case _:
             assert_never(outcome)

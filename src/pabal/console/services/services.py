@@ -75,9 +75,8 @@ async def service_page(hub: Hub, request: Request, session: OperatorSession) -> 
         secrets = await list_live_secrets(tx, name)
         family_count = await count_live_families_capped(tx, name)
         families = await list_live_families(tx, name, after=after, limit=FAMILIES_PAGE_SIZE)
-        rows = await list_subscriptions(
-            tx, EventAccess(name, all_services=False), limit=subscriptions.MAX_SUBSCRIPTIONS
-        )
+        shown = max(hub.settings.subscriptions_per_service, subscriptions.MAX_SUBSCRIPTIONS)
+        rows = await list_subscriptions(tx, EventAccess(name, all_services=False), limit=shown)
     permissions = expand_permissions(service.permissions)
     return render_page(
         request,

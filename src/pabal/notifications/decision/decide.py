@@ -81,6 +81,7 @@ class DecisionStep(StrEnum):
     BY_DAY = "by_day"
     NIGHT_CONSENT = "night_consent"
     NIGHT_WAITS = "night_waits"
+    RATE_LIMIT_WAITS = "rate_limit_waits"
     AT_SEND = "at_send"
     FIRST_OF_INCIDENT = "first_of_incident"
     SAME_INCIDENT = "same_incident"

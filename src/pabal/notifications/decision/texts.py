@@ -61,6 +61,10 @@ STEP_TEXTS: Mapping[str, BilingualText] = {
         "한국 시각으로 밤이라 광고는 아침 8시에 보냅니다.",
         "It is night in Korea, so marketing is sent at 08:00.",
     ),
+    DecisionStep.RATE_LIMIT_WAITS: (
+        "이벤트를 발행한 서비스의 분당 알림 한도를 넘어 차례를 기다립니다.",
+        "It waits for the rate limit of the service that published the event.",
+    ),
     DecisionStep.AT_SEND: ("보내기 직전에 다시 확인했습니다.", "Checked again before sending."),
     DecisionStep.FIRST_OF_INCIDENT: (
         "최근 1분 안에 같은 인시던트를 알린 적이 없고, 긴급 알림이 몰리지도 않았습니다.",

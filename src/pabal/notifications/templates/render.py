@@ -21,6 +21,8 @@ FALLBACK_LOCALE = "en"
 """For languages without templates."""
 MAX_VALUE_LENGTH = 1000
 """The length limit of one value, so that a long one does not push out the text around it."""
+MAX_CLEANED_LENGTH = 4 * MAX_VALUE_LENGTH
+"""The part of a value that is looked at: a value may have 64 KB, and a text may use it many times."""
 ELLIPSIS = "…"
 
 INVISIBLE_CHARACTERS = re.compile(
@@ -88,8 +90,8 @@ def select_text(template: Template, channel: NotificationChannel, locale: str) -
 
 def clean_value(value: Any) -> str:
     """Format a value without invisible characters."""
-    text = INVISIBLE_CHARACTERS.sub("", str(value).replace("\r\n", "\n"))
-    return truncate_utf16(text, MAX_VALUE_LENGTH)
+    text = str(value)[:MAX_CLEANED_LENGTH].replace("\r\n", "\n")
+    return truncate_utf16(INVISIBLE_CHARACTERS.sub("", text), MAX_VALUE_LENGTH)
 
 
 def escape_for_discord(value: Any) -> str:
@@ -104,7 +106,7 @@ def escape_line_start(marker: str) -> str:
 
 def truncate_utf16(text: str, limit: int) -> str:
     """Truncate a text to a number of UTF-16 units, ending in an ellipsis."""
-    if len(text) * 2 <= limit or utf16_length(text) <= limit:
+    if len(text) * 2 <= limit or (len(text) <= limit and utf16_length(text) <= limit):
         return text
     kept = text[: limit - 1]
     while utf16_length(kept) > limit - 1:

@@ -1,0 +1,45 @@
+"""Shares of the push worker's slots: first per service, then per subscription of a service."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from uuid import UUID
+
+from pabal.events.fair_claims import slot_capacity
+from pabal.events.push_targets import PushSlot
+from pabal.queue.worker import ScheduledClaim
+
+
+class PushesInFlight:
+    """Counts the pushes in flight, per service and per subscription."""
+
+    def __init__(self) -> None:
+        self.by_service: Counter[str] = Counter()
+        self.by_subscription: Counter[UUID] = Counter()
+
+    def add(self, service: str, subscription_id: UUID, number: int) -> None:
+        self.by_service[service] += number
+        self.by_subscription[subscription_id] += number
+
+    @property
+    def total(self) -> int:
+        return self.by_service.total()
+
+
+def share_push_slots(
+    slots: Sequence[PushSlot], in_flight: PushesInFlight, concurrency: int
+) -> list[ScheduledClaim[PushSlot]]:
+    """Divide the free slots: the least busy service first and, within it, the least busy subscription first."""
+    by_service: defaultdict[str, list[PushSlot]] = defaultdict(list)
+    for slot in slots:
+        by_service[slot.service].append(slot)
+    free = concurrency - in_flight.total
+    claims: list[ScheduledClaim[PushSlot]] = []
+    for service in sorted(by_service, key=lambda name: in_flight.by_service[name]):
+        service_free = slot_capacity(free, in_flight.by_service[service])
+        for slot in sorted(by_service[service], key=lambda slot: in_flight.by_subscription[slot.subscription_id]):
+            capacity = slot_capacity(service_free, in_flight.by_subscription[slot.subscription_id])
+            capacity = min(1, capacity) if slot.is_probe else capacity
+            free -= capacity
+            service_free -= capacity
+            claims.append(ScheduledClaim(slot, capacity))
+    return claims
