@@ -92,7 +92,7 @@ UNFILTERED = {
     ): "the conversation of the user, in any account",
     ("relay/conversations.sql", "list_all_conversations"): "for an operator",
     ("relay/conversations.sql", "expire_pending_pairings"): MAINTENANCE,
-    ("relay/conversations.sql", "purge_inactive_conversations"): MAINTENANCE,
+    ("relay/conversations.sql", "purge_unpaired_conversations"): MAINTENANCE,
     ("relay/privacy.sql", "unlink_pairing_codes"): ONE_USER,
     ("relay/privacy.sql", "delete_conversation"): ONE_USER,
     ("relay/privacy.sql", "lock_messages"): ONE_USER,
