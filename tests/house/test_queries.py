@@ -111,6 +111,7 @@ UNFILTERED = {
         "connect_conversation",
     ): "the conversation of the user, which changes its account",
     ("relay/pairing/pair.sql", "redeem_pairing_code"): "the code is the key and identifies the account",
+    ("relay/pairing/pair.sql", "is_pairing_code_live"): "the code is the key; returns no row of the account",
     ("relay/web_sessions.sql", "find_pending_session_code"): BY_TOKEN,
     ("relay/webhook/recall.sql", "void_callbacks"): BY_CONVERSATION,
     ("relay/webhook/receive.sql", "receive_messages"): BY_CONVERSATION,
