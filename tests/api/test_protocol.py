@@ -68,7 +68,7 @@ async def test_a_missing_body_times_out(web: httpx2.AsyncClient, hub: Hub, monke
     monkeypatch.setattr(endpoint, "BODY_TIMEOUT", 0.1)
 
     response = await send_raw(
-        web, b"POST /console/login HTTP/1.1\r\nhost: hub\r\nconnection: close\r\ncontent-length: 100\r\n\r\nname="
+        web, b"POST /console/login HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 100\r\n\r\nname="
     )
 
     assert response.startswith(b"HTTP/1.1 400")
