@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from bench.kakao import summarize, webhook_body
-from bench.wire import HOST, HttpConnection, connect, encode_request, open_stream
+from bench.wire import HOST, HttpConnection, connect, encode_request, encode_webhook, open_stream
 
 MAX_CONCURRENT_OPENS = 50
 MESSAGES, HEALTH_CHECKS = 100, 50
@@ -58,7 +58,7 @@ class IdleBots:
             delivered = self._delivered[user["user"]] = asyncio.get_running_loop().create_future()
             body = webhook_body(user["channel"], user["user"], f"http://{HOST}:9/callback/{next(NUMBER)}")
             started = time.perf_counter()
-            await client.request(encode_request("POST", "/kakao/webhook", body))
+            await client.request(encode_webhook(body))
             durations.append(await delivered - started)
         return durations
 

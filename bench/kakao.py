@@ -17,7 +17,7 @@ from typing import Any
 
 import uvloop
 
-from bench.wire import HOST, HttpConnection, connect, encode_request, open_stream
+from bench.wire import HOST, HttpConnection, connect, encode_request, encode_webhook, open_stream
 
 SUCCESS = b'{"taskId":"task","status":"SUCCESS","message":"ok","timestamp":1700000000000}'
 ACCEPTED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
@@ -42,9 +42,7 @@ class User:
             user["user"],
             f"http://{HOST}:{simulation.kakao_port}/callback/{index}/{NUMBER_PLACEHOLDER}",
         )
-        self._request_head, self._request_tail = encode_request("POST", "/kakao/webhook", body).split(
-            NUMBER_PLACEHOLDER.encode()
-        )
+        self._request_head, self._request_tail = encode_webhook(body).split(NUMBER_PLACEHOLDER.encode())
         self._pending = 0
         self._sent_at = 0.0
 

@@ -23,6 +23,7 @@ from typing import Any
 import uvloop
 
 from bench.ground import connected, show
+from bench.wire import WEBHOOK_SECRET
 from pabal.db import embedded
 from pabal.db.embedded.binaries import find_binaries
 from pabal.db.migrate import apply_migrations
@@ -35,6 +36,7 @@ MAX_PGBENCH_CLIENTS = 32
 STREAMS, POLLS = 2000, 500
 SEPARATE, SHARED = "an account each", "one account"
 HUB_ENVIRONMENT = {
+    "PABAL_WEBHOOK_SECRET": WEBHOOK_SECRET,
     "PABAL_WEBHOOK_PER_CONVERSATION": "0",
     "PABAL_WEBHOOK_PER_CHANNEL": "0",
     "PABAL_CALLBACK_ALLOW": "http://127.0.0.1",

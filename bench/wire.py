@@ -9,8 +9,18 @@ CONTENT_LENGTH = b"content-length: "
 HEAD_END = b"\r\n\r\n"
 
 
-def encode_request(method: str, path: str, body: bytes = b"", token: str = "") -> bytes:
+WEBHOOK_SECRET = "the webhook secret of the benchmark"
+
+
+def encode_webhook(body: bytes) -> bytes:
+    """A request to the webhook, with the secret that the hub expects."""
+    return encode_request("POST", "/kakao/webhook", body, webhook_secret=WEBHOOK_SECRET)
+
+
+def encode_request(method: str, path: str, body: bytes = b"", token: str = "", webhook_secret: str = "") -> bytes:
     head = f"{method} {path} HTTP/1.1\r\nhost: hub\r\n"
+    if webhook_secret:
+        head += f"x-pabal-secret: {webhook_secret}\r\n"
     if token:
         head += f"authorization: Bearer {token}\r\n"
     if body:

@@ -27,6 +27,7 @@ from support.inbox import Inbox, inbox_of
 from support.relay_log import Talk, talking
 from support.revoked_account import an_owner_of_mina
 from support.server import serving
+from support.webhook import WEBHOOK_SECRET
 
 NUMBER = count()
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
@@ -95,7 +96,12 @@ def database_urls(database_pool: DatabasePool) -> Generator[DatabaseUrls]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(_env_file=None, data_dir=tmp_path, admin_password="correct horse")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return Settings(
+        _env_file=None,  # pyright: ignore[reportCallIssue]
+        data_dir=tmp_path,
+        admin_password="correct horse",  # pyright: ignore[reportArgumentType]
+        webhook_secret=WEBHOOK_SECRET,
+    )
 
 
 @pytest.fixture

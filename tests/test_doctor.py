@@ -27,6 +27,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.envelope import EnvelopeLocation, encrypt_envelope
 from pabal.keys.key import KeySet, encode_key_set
 from pabal.keys.keyring import open_or_create_keyring
+from pabal.keys.webhook_secret import ensure_webhook_secret
 from pabal.settings import Settings
 from support.audit_log import Ledger, SealingHost
 from support.envelopes import put_access
@@ -50,6 +51,7 @@ def settings_with(**values: Any) -> Settings:
         (check_listen_address(settings_with(host="0.0.0.0", public_url="https://hub.example.org")), FindingLevel.GOOD),
         (check_webhook_secret(settings_with()), FindingLevel.WARNING),
         (check_webhook_secret(settings_with(webhook_secret="hush")), FindingLevel.GOOD),
+        (check_webhook_secret(settings_with(webhook_open=True)), FindingLevel.WARNING),
         (check_callback_origins(settings_with()), FindingLevel.GOOD),
         (check_callback_origins(settings_with(callback_allow="http://127.0.0.1")), FindingLevel.WARNING),
         (check_trusted_proxies(settings_with(trusted_proxies="10.0.0.0/8")), FindingLevel.GOOD),
@@ -59,6 +61,15 @@ def settings_with(**values: Any) -> Settings:
         (check_interpreter((3, 12, 5)), FindingLevel.WARNING),
         (check_interpreter((3, 12, 6)), FindingLevel.GOOD),
         (check_interpreter((3, 13, 0)), FindingLevel.GOOD),
+        (check_trusted_proxies(settings_with()), FindingLevel.GOOD),
+        (check_trusted_proxies(settings_with(), "10.0.0.7"), FindingLevel.WARNING),
+        (check_trusted_proxies(settings_with(public_url="https://hub.example.org")), FindingLevel.WARNING),
+        (check_trusted_proxies(settings_with(public_url="http://hub.example.org")), FindingLevel.WARNING),
+        (check_trusted_proxies(settings_with(public_url="http://10.0.0.7:8700", host="10.0.0.7")), FindingLevel.GOOD),
+        (
+            check_trusted_proxies(settings_with(public_url="https://hub.example.org", trusted_proxies="10.0.0.7")),
+            FindingLevel.GOOD,
+        ),
         (check_postgres_version(doctor.ServerInfo(140012, superuser=False, pooler=False)), FindingLevel.BAD),
         (check_postgres_version(doctor.ServerInfo(150004, superuser=False, pooler=False)), FindingLevel.GOOD),
     ],
@@ -73,13 +84,14 @@ def key_levels(settings: Settings) -> dict[str, FindingLevel]:
     return {finding.what: finding.level for finding in check_keys(settings)}
 
 
-@pytest.mark.parametrize("name", ["passwords.json", "keys.json"])
+@pytest.mark.parametrize("name", ["passwords.json", "keys.json", "webhook-secret"])
 def test_a_secret_file_readable_by_others_is_bad(tmp_path: Path, name: str) -> None:
     settings = settings_with(data_dir=tmp_path)
     assert key_levels(settings) == {"keys": FindingLevel.GOOD}
 
     open_or_create_keyring(tmp_path)
     (tmp_path / "passwords.json").touch(0o600)
+    ensure_webhook_secret(settings)
     assert key_levels(settings) == {"keys": FindingLevel.GOOD}
 
     (tmp_path / name).chmod(0o640)

@@ -22,7 +22,8 @@ from pabal.hub import DatabaseUrls, connect_options
 from pabal.keys.key import KEY_ID_FORMAT, KeyUse
 from pabal.keys.keyring import KEY_FILE_NAME, find_keyring
 from pabal.keys.rotation import count_envelopes
-from pabal.settings import ENV_PREFIX, Settings, variable_name
+from pabal.keys.webhook_secret import WEBHOOK_SECRET_FILE, read_webhook_secret, webhook_secret_path
+from pabal.settings import ENV_PREFIX, Settings, is_loopback, variable_name
 
 MIN_FREE_DISK = 1 << 30
 MAX_SIGNING_KEY_AGE = timedelta(days=90)
@@ -32,8 +33,13 @@ FIXED_PATCH_RELEASES = {(3, 11): 10, (3, 12): 6}
 """The first release of each Python version with a linear parser of cookies."""
 
 
-async def run_checks(settings: Settings, database_urls: DatabaseUrls | None) -> list[Finding]:
-    """Run all checks; a failing check does not stop the others."""
+async def run_checks(
+    settings: Settings, database_urls: DatabaseUrls | None, untrusted_proxy: str | None = None
+) -> list[Finding]:
+    """Run all checks; a failing check does not stop the others.
+
+    `untrusted_proxy` is the address of a proxy that forwarded requests to this process without being trusted.
+    """
     findings = [finding async for finding in check_database(settings, database_urls)]
     findings += [
         check_interpreter(sys.version_info[:3]),
@@ -43,7 +49,7 @@ async def run_checks(settings: Settings, database_urls: DatabaseUrls | None) -> 
         check_listen_address(settings),
         check_webhook_secret(settings),
         check_callback_origins(settings),
-        check_trusted_proxies(settings),
+        check_trusted_proxies(settings, untrusted_proxy),
     ]
     if settings.uses_embedded_server and (finding := check_server_user(settings.data_dir)):
         findings.append(finding)
@@ -185,11 +191,12 @@ def check_disk_space(settings: Settings) -> Finding:
 
 def check_keys(settings: Settings) -> Iterator[Finding]:
     """Files with secrets must be private, every host must have the same keys, and the signing key must not be old."""
-    for path in (settings.data_dir / "passwords.json", settings.data_dir / KEY_FILE_NAME):
+    for name in ("passwords.json", KEY_FILE_NAME, WEBHOOK_SECRET_FILE):
+        path = settings.data_dir / name
         if mode := mode_if_shared(path):
             yield Finding(
                 FindingLevel.BAD,
-                path.stem,
+                path.stem.replace("-", " "),
                 Message("{} is readable by other users (mode {})", path, f"{mode:o}"),
                 f"chmod 600 {path}",
             )
@@ -297,12 +304,27 @@ def check_listen_address(settings: Settings) -> Finding:
 
 
 def check_webhook_secret(settings: Settings) -> Finding:
+    if settings.webhook_open:
+        return Finding(
+            FindingLevel.WARNING,
+            "webhook secret",
+            Message("PABAL_WEBHOOK_OPEN is set: every program on this computer can post as Kakao"),
+            Message("unset PABAL_WEBHOOK_OPEN unless you are testing"),
+        )
     if settings.webhook_secret:
         return Finding(FindingLevel.GOOD, "webhook secret", Message("set"))
+    path = webhook_secret_path(settings)
+    try:
+        if read_webhook_secret(path):
+            return Finding(FindingLevel.GOOD, "webhook secret", Message("in {}", path))
+    except SetupError as error:
+        return Finding(
+            FindingLevel.BAD, "webhook secret", str(error), Message("fix that error, then run `pabal doctor` again")
+        )
     return Finding(
         FindingLevel.WARNING,
         "webhook secret",
-        Message("not set: anyone who knows the URL can post as Kakao"),
+        Message("not set: the webhook refuses every request"),
         Message("set PABAL_WEBHOOK_SECRET and add it as a header in Kakao's skill settings"),
     )
 
@@ -318,7 +340,8 @@ def check_callback_origins(settings: Settings) -> Finding:
     )
 
 
-def check_trusted_proxies(settings: Settings) -> Finding:
+def check_trusted_proxies(settings: Settings, untrusted_proxy: str | None = None) -> Finding:
+    """Clients behind a proxy that is not trusted share its address, and with it the limits per address."""
     open_networks = [
         network for network in settings.trusted_proxies if ipaddress.ip_network(network, strict=False).prefixlen == 0
     ]
@@ -327,6 +350,23 @@ def check_trusted_proxies(settings: Settings) -> Finding:
             FindingLevel.BAD,
             "trusted proxies",
             Message("{} trusts the X-Forwarded-For header of every client", ", ".join(open_networks)),
+            Message("set PABAL_TRUSTED_PROXIES to the address of your proxy"),
+        )
+    if untrusted_proxy:
+        return Finding(
+            FindingLevel.WARNING,
+            "trusted proxies",
+            Message("{} forwards requests but is not trusted, so all its clients share one address", untrusted_proxy),
+            Message("set PABAL_TRUSTED_PROXIES to the address of your proxy"),
+        )
+    is_behind_proxy = bool(settings.public_url) and (
+        settings.public_url.startswith("https://") or is_loopback(settings.host)
+    )
+    if is_behind_proxy and not settings.trusted_proxies:
+        return Finding(
+            FindingLevel.WARNING,
+            "trusted proxies",
+            Message("none, but PABAL_PUBLIC_URL needs a proxy: all clients share its address"),
             Message("set PABAL_TRUSTED_PROXIES to the address of your proxy"),
         )
     return Finding(FindingLevel.GOOD, "trusted proxies", ", ".join(settings.trusted_proxies) or Message("none"))
@@ -344,10 +384,3 @@ def check_unknown_variables() -> list[Finding]:
         for name in sorted(os.environ)
         if name.startswith(ENV_PREFIX) and name not in variables
     ]
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

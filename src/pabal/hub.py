@@ -12,6 +12,7 @@ from pabal import __version__
 from pabal.audit.chain_head import ChainHeadFile
 from pabal.audit.sealer import AuditSealer
 from pabal.core.actor import HUB_ACTOR
+from pabal.core.forwarding import UntrustedProxyLog
 from pabal.core.metrics import Metrics
 from pabal.db.channels import Channel
 from pabal.db.doorbell import Doorbell
@@ -104,6 +105,7 @@ class Hub:
     toast_streams: ToastStreams
     templates: TemplateCatalogue
     dispatcher: NotificationDispatcher
+    untrusted_proxies: UntrustedProxyLog
     closing: asyncio.Event
     """Set when shutdown begins; open streams then end."""
 
@@ -187,6 +189,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             dispatcher=NotificationDispatcher(
                 db, templates, build_discord_sender(settings, db, discord_client), settings.chat_language
             ),
+            untrusted_proxies=UntrustedProxyLog(),
             closing=asyncio.Event(),
         )
         stack.push_async_callback(doorbell.close)

@@ -29,7 +29,7 @@ from pabal.queue.lane import Lane
 from pabal.queue.processes import purge_processes
 from pabal.queue.throughput import purge_throughput
 from pabal.relay.accounts import purge_unused_accounts
-from pabal.relay.conversations import expire_pending_pairings, purge_inactive_conversations
+from pabal.relay.conversations import expire_pending_pairings, purge_unpaired_conversations
 from pabal.relay.delivery.control_events import purge_control_events
 from pabal.relay.delivery.lane import LANE as RELAY
 from pabal.relay.delivery.stream_registry import purge_dead_streams
@@ -62,7 +62,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("purge pairing codes", MINUTE, purge_pairing_codes),
         Chore("purge relay sessions", MINUTE, purge_relay_sessions),
         Chore("purge accounts", HOUR, purge_unused_accounts),
-        Chore("purge conversations", HOUR, purge_inactive_conversations),
+        Chore("purge conversations", MINUTE, purge_unpaired_conversations),
         Chore("purge wrong codes", MINUTE, purge_wrong_codes),
         Chore("purge command answers", MINUTE, purge_command_responses),
         Chore("purge conversation codes", MINUTE, purge_chat_page_codes),

@@ -109,8 +109,20 @@ class Settings(BaseSettings):
         default_factory=list[str],
         description="More origins that callbacks may be sent to, e.g. http://127.0.0.1; without a port, any port.",
     )
+    allowed_hosts: CommaList = Field(
+        default_factory=list[str],
+        description=(
+            "More host names for the web pages, e.g. hub.local. The host of PABAL_PUBLIC_URL, localhost and addresses "
+            "are always allowed."
+        ),
+    )
     webhook_secret: SecretStr | None = Field(
-        None, description="Secret of the Kakao webhook: checks X-Kakao-Signature, or the value of PABAL_WEBHOOK_HEADER."
+        None,
+        description=(
+            "Secret of the Kakao webhook: checks X-Kakao-Signature, or the value of PABAL_WEBHOOK_HEADER. "
+            "Unset: `pabal up` with the embedded database generates one in the data directory; else the webhook "
+            "refuses every request."
+        ),
     )
     webhook_secret_previous: SecretStr | None = Field(
         None, description="Previous webhook secret, accepted during a rotation."
@@ -119,6 +131,13 @@ class Settings(BaseSettings):
         "X-Pabal-Secret",
         pattern=r"^[A-Za-z0-9-]{1,64}$",
         description="Header that Kakao sends with PABAL_WEBHOOK_SECRET as its value; set it in Kakao's console.",
+    )
+    webhook_open: bool = Field(
+        False,
+        description=(
+            "Accept webhooks without a secret, for tests on this computer. Requires a loopback address in PABAL_HOST "
+            "and no PABAL_PUBLIC_URL."
+        ),
     )
     webhook_per_conversation: int = Field(
         30, ge=0, description="Maximum number of webhooks per minute and conversation; 0 disables the limit."
@@ -222,6 +241,14 @@ class Settings(BaseSettings):
                 raise ValueError(f"{origin!r} is not an origin such as https://host or http://127.0.0.1:9000")
         return origins
 
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_host_names(cls, hosts: list[str]) -> list[str]:
+        for host in hosts:
+            if not is_origin(f"http://{host}"):
+                raise ValueError(f"{host!r} is not a host such as hub.local or hub.local:8700")
+        return [host.lower() for host in hosts]
+
     @field_validator("public_url", "discord_api_url")
     @classmethod
     def _check_web_url(cls, url: str | None) -> str | None:
@@ -245,6 +272,7 @@ class Settings(BaseSettings):
             settings = validate(values)
         except ValidationError as error:
             raise InvalidSettings(*map(setting_error, error.errors()), *conflicts) from None
+        conflicts += find_open_webhook_conflicts(settings)
         if conflicts:
             raise InvalidSettings(*conflicts)
         return settings
@@ -277,6 +305,26 @@ def find_missing_companions(values: dict[str, Any]) -> Iterator[FieldError]:
     for name, other, why in REQUIRED_COMPANIONS:
         if values.get(name) and not values.get(other):
             yield FieldError(variable_name(name), f"requires {variable_name(other)}: {why}")
+
+
+def find_open_webhook_conflicts(settings: Settings) -> Iterator[FieldError]:
+    """An open webhook lets every caller act as any chat user, so only this computer may reach it."""
+    if not settings.webhook_open:
+        return
+    name = variable_name("webhook_open")
+    if not is_loopback(settings.host):
+        yield FieldError(name, f"requires a loopback address in {variable_name('host')}, not {settings.host}")
+    if settings.public_url:
+        yield FieldError(name, f"cannot be combined with {variable_name('public_url')}")
+    if settings.webhook_secret:
+        yield FieldError(name, f"cannot be combined with {variable_name('webhook_secret')}")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def setting_error(error: Any) -> FieldError:

@@ -108,7 +108,7 @@ def test_an_operation_describes_parameters_body_and_responses() -> None:
     assert document["components"]["schemas"]["Parcel"]["additionalProperties"] is False
     assert operation["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Parcel"}
     assert operation["responses"]["202"]["content"]["application/json"]["schema"]["type"] == "array"
-    assert operation["responses"].keys() == {"202", "400", "404", "413"}
+    assert operation["responses"].keys() == {"202", "400", "403", "404", "413"}
     assert "application/problem+json" in operation["responses"]["400"]["content"]
     assert (operation["summary"], operation["description"]) == ("Send a parcel.", "It may take a while.")
 

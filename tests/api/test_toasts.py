@@ -93,6 +93,7 @@ def test_person_endpoints_are_documented() -> None:
     assert {(route.method, route.path) for route in PERSON_ROUTES} == {
         ("GET", "/v1/toasts"),
         ("GET", STREAM),
+        ("GET", "/me/stream"),
         ("POST", "/v1/toasts/{id}/seen"),
         ("POST", "/v1/toasts/{id}/read"),
         ("POST", "/v1/toasts/{id}/archive"),

@@ -52,7 +52,7 @@ def test_up_serves_stops_and_keeps_its_data(folder: Path) -> None:
             assert "pabal_hub" in pabal("db", "shell", folder=folder, feed="select current_user").stdout
         result = {finding["what"]: finding for finding in pabal_json("doctor", folder=folder)["items"]}
         assert {result[what]["level"] for what in ("database", "schema", "doorbell")} == {"good"}
-        assert (result["webhook secret"]["level"], bool(result["webhook secret"]["advice"])) == ("warning", True)
+        assert result["webhook secret"]["level"] == "good"
         migrations = pabal_json("migrate", "status", folder=folder)["items"]
         assert migrations
         assert {item["state"] for item in migrations} == {"applied"}
@@ -73,6 +73,40 @@ def test_up_serves_stops_and_keeps_its_data(folder: Path) -> None:
         assert enter(web, hub.password) == 303
         assert again.end(signal.SIGTERM) < 3
     assert leftovers(folder) == []
+
+
+def post_webhook(web: httpx2.Client, **headers: str) -> int:
+    payload = {"userRequest": {"user": {"id": "mina"}, "utterance": "hello"}}
+    return web.post("/kakao/webhook", json=payload, headers=headers).status_code
+
+
+def test_up_generates_a_webhook_secret_and_keeps_it(folder: Path) -> None:
+    file = folder / "data" / "webhook-secret"
+    with running(folder) as hub, httpx2.Client(base_url=hub.address) as web:
+        assert hub.process.stdout
+        assert "`pabal settings --show`" in hub.process.stdout.readline()
+        assert file.stat().st_mode & 0o777 == 0o600
+        hidden, shown = (pabal_json("settings", *args, folder=folder) for args in ((), ("--show",)))
+        assert hidden["PABAL_WEBHOOK_SECRET"] == {"value": "***", "from": "file"}
+        secret = shown["PABAL_WEBHOOK_SECRET"]["value"]
+        assert shown["PABAL_ADMIN_PASSWORD"]["value"] is None
+        assert len(secret) >= 40
+        assert [post_webhook(web), post_webhook(web, **{"x-pabal-secret": secret})] == [401, 200]
+        with running(folder, "serve") as half, httpx2.Client(base_url=half.address) as other:
+            assert [post_webhook(other), post_webhook(other, **{"x-pabal-secret": secret})] == [401, 200]
+        hub.end()
+    assert secret not in hub.log.read_text()
+
+    with running(folder) as again, httpx2.Client(base_url=again.address) as web:
+        assert post_webhook(web, **{"x-pabal-secret": secret}) == 200
+        again.end()
+    chosen = "chosen by the operator"
+    with running(folder, PABAL_WEBHOOK_SECRET=chosen) as again, httpx2.Client(base_url=again.address) as web:
+        assert post_webhook(web, **{"x-pabal-secret": secret}) == 401
+        assert post_webhook(web, **{"x-pabal-secret": chosen}) == 200
+    settings = pabal_json("settings", "--show", folder=folder, PABAL_WEBHOOK_SECRET=chosen)
+    assert settings["PABAL_WEBHOOK_SECRET"] == {"value": chosen, "from": "set"}
+    assert file.read_text().strip() == secret
 
 
 def test_up_starts_again_after_a_kill(folder: Path) -> None:
@@ -157,6 +191,12 @@ async def test_an_external_database_starts_no_embedded_server(folder: Path, data
         assert result["database role"]["level"] == "warning"
         assert "superuser" in result["database role"]["seen"]
         assert [*(folder / "data").glob("postgres*")] == []
+        assert not (folder / "data" / "webhook-secret").exists(), "another host would generate another one"
+        assert result["webhook secret"]["level"] == "warning"
+        assert post_webhook(web) == 401
+        [warning] = [json.loads(line) for line in hub.log.read_text().splitlines() if "webhook secret" in line]
+        assert (warning["level"], warning["event"]) == ("warning", "webhook secret")
+        assert "refuses every request" in warning["seen"]
         assert hub.end() < 3
 
 

@@ -13,6 +13,7 @@ from pabal.doctor import Finding, FindingLevel
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings, variable_name
 from support.operator import HOSTILE, Signed, unharmed
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +43,31 @@ async def test_findings_are_shown_with_advice(viewer: Signed) -> None:
     assert re.search(r"^정상 스키마 마이그레이션 \d+개를 모두 적용했습니다$", row(korean, "스키마"))
     assert row(korean, "LISTEN 연결") == "정상 LISTEN 연결 NOTIFY가 LISTEN에 전달됩니다"
     assert "모든 점검을 통과했습니다." in korean.text
+
+
+async def test_a_proxy_that_is_not_trusted_is_a_warning(viewer: Signed, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its clients share one address, so a few wrong secrets would lock all of them out."""
+    for header in ("x-forwarded-for", "x-real-ip"):
+        await viewer.web.get("/health", headers={header: "192.0.2.1"})
+
+    page = await viewer.get("/console/health")
+
+    assert row(page, "trusted proxies").startswith(
+        "Warning trusted proxies 127.0.0.1 forwards requests but is not trusted"
+    )
+    assert capsys.readouterr().out.count("proxy not trusted") == 1
+
+
+async def test_a_trusted_proxy_is_no_warning(database_urls: DatabaseUrls, settings: Settings) -> None:
+    trusting = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
+    async with (
+        open_hub(trusting, database_urls) as hub,
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address) as web,
+    ):
+        await web.get("/health", headers={"x-forwarded-for": "192.0.2.1"})
+
+        assert hub.untrusted_proxies.peer is None
 
 
 @pytest.mark.parametrize(

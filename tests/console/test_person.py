@@ -50,13 +50,15 @@ async def test_a_link_is_exchanged_for_a_cookie_once_and_removed_from_the_url(
     link = await inbox.token()
 
     first = await web.post("/me", data={"token": link})
-    set_cookie = first.headers["set-cookie"]
+    set_cookie, former_cookie = first.headers.get_list("set-cookie")
     assert (first.status_code, first.headers["location"]) == (303, "/me")
-    assert {"HttpOnly", "Path=/", "SameSite=lax", f"Max-Age={int(PERSON_COOKIE_LIFETIME.total_seconds())}"} <= {
+    assert {"HttpOnly", "Path=/me", "SameSite=lax", f"Max-Age={int(PERSON_COOKIE_LIFETIME.total_seconds())}"} <= {
         *set_cookie.split("; ")
     }
     assert "Secure" not in set_cookie
     assert link not in set_cookie
+    assert former_cookie.startswith('pabal_person=""')
+    assert {"Max-Age=0", "Path=/"} <= {*former_cookie.split("; ")}
 
     mine = await web.get("/me")
     assert mine.status_code == 200
@@ -79,7 +81,7 @@ async def test_the_cookie_is_secure_behind_https(database_urls: DatabaseUrls, se
         headers = {"origin": "https://hub.example.org"}
         response = await web.post("/me", data={"token": await inbox.token()}, headers=headers)
 
-    assert "Secure" in response.headers["set-cookie"].split("; ")
+    assert "Secure" in response.headers.get_list("set-cookie")[0].split("; ")
 
 
 async def test_a_link_is_used_only_when_the_button_is_pressed(web: httpx2.AsyncClient, inbox: Inbox) -> None:
@@ -263,3 +265,31 @@ async def test_a_database_outage_shows_an_error_page(web: httpx2.AsyncClient, in
 
     assert (response.status_code, response.headers["content-type"]) == (503, "text/html; charset=utf-8")
     assert "/console" not in re.sub(r"/console/static", "", response.text)
+
+
+async def test_the_page_needs_its_cookie_only_under_its_own_path(
+    web: httpx2.AsyncClient, inbox: Inbox, address: str
+) -> None:
+    """Browsers send the cookie to /me only, so the page's script must not use another path."""
+    await open_person_page(web, inbox)
+    toast = await inbox.arrive()
+    script = (await web.get("/console/static/person.js")).text
+    paths = re.findall(r"(?:fetch|EventSource)\(`([^`]+)`", script)
+    assert paths
+    assert all(path.startswith("/me/") for path in paths), paths
+
+    seen = await web.post(f"/me/toasts/{toast}/seen", headers={"origin": address})
+    assert seen.status_code == 303
+    async with web.stream("GET", "/me/stream?after=0") as stream:
+        assert stream.status_code == 200
+        lines = stream.aiter_lines()
+        assert [await anext(lines), await anext(lines)][1] == "event: connected"
+    assert (await web.get("/v1/toasts")).status_code == 401
+
+
+async def test_a_cookie_of_an_earlier_version_is_ignored(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+    web.cookies.set("pabal_person", await inbox.cookie())
+
+    assert (await web.get("/me")).status_code == 401
+    await open_person_page(web, inbox)
+    assert (await web.get("/me")).status_code == 200

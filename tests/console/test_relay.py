@@ -9,11 +9,15 @@ import httpx2
 import pytest
 
 from pabal.audit.pseudonym import conversation_pseudonym
-from pabal.hub import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.operators.operators import Role
+from pabal.settings import Settings
 from relay.people import a_code, an_owner, connection_of, key_of, pair, write
 from support.dump import dumped
-from support.operator import HOSTILE, Signed, unharmed
+from support.operator import HOSTILE, Signed, sign_in, unharmed
 from support.relay_log import SECRET_URL, Talk, read
+from support.server import serving
+from support.webhook import WEBHOOK_SECRET
 
 pytestmark = pytest.mark.anyio
 
@@ -31,6 +35,35 @@ async def test_empty_lists_say_that_they_are_empty(viewer: Signed, path: str) ->
         page = await viewer.get(RELAY_PATH + path, language)
         assert page.status_code == 200
         assert 'class="empty card"' in page.text
+
+
+async def test_the_values_of_kakaos_skill_settings_are_shown_and_the_secret_only_to_admins(
+    admin: Signed, viewer: Signed
+) -> None:
+    seen, hidden = await admin.get(RELAY_PATH), await viewer.get(RELAY_PATH)
+
+    for page in (seen, hidden):
+        assert "http://127.0.0.1:8700/kakao-talkchannel/webhook" in page.text
+        assert "<code>X-Pabal-Secret</code>" in page.text
+    assert WEBHOOK_SECRET.get_secret_value() in seen.text
+    assert WEBHOOK_SECRET.get_secret_value() not in hidden.text
+
+
+async def test_a_webhook_that_refuses_everything_is_a_warning(database_urls: DatabaseUrls, settings: Settings) -> None:
+    warnings: list[list[str]] = []
+    for changes in ({}, {"webhook_secret": None}, {"webhook_secret": None, "webhook_open": True}):
+        async with (
+            open_hub(settings.model_copy(update=changes), database_urls) as hub,
+            serving(hub) as address,
+            httpx2.AsyncClient(base_url=address) as web,
+        ):
+            page = await (await sign_in(hub, web, Role.VIEWER, f"viewer-{len(warnings)}")).get(RELAY_PATH)
+        warnings.append(re.findall(r'class="verdict warning" role="status">(.*?)</p>', page.text))
+
+    assert warnings[0] == []
+    [[closed], [opened]] = warnings[1:]
+    assert "it refuses every message from Kakao" in closed
+    assert "PABAL_WEBHOOK_OPEN is set" in opened
 
 
 async def test_an_account_is_listed_with_its_counts(hub: Hub, viewer: Signed, talk: Talk) -> None:

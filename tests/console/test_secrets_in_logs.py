@@ -91,7 +91,7 @@ async def test_using_the_console_logs_no_secret(
         link = await inbox.token()
     await web.get("/me", params={"token": link})
     await web.post("/me", data={"token": link})
-    secrets |= {code, link, web.cookies["pabal_chat"], web.cookies["pabal_person"]}
+    secrets |= {code, link, web.cookies["pabal_chat"], web.cookies["pabal_me"]}
     for path in ("/console/relay/conversation?key=", "/console/relay/messages?conversation=", "/console/trace?id="):
         assert (await web.get(path + key_of(USER))).status_code == 200
     for path in ("/portal/messages?conversation=", "/console/relay/conversations?key=", "/console/nowhere?id="):

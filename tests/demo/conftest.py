@@ -14,6 +14,7 @@ from pabal.hub import Hub, build_workers
 from pabal.settings import Settings
 from support.demo import RunningDemo
 from support.server import serving
+from support.webhook import WEBHOOK_HEADERS, WEBHOOK_SECRET
 
 
 @pytest.fixture
@@ -23,6 +24,7 @@ def settings(tmp_path: Path) -> Settings:
         data_dir=tmp_path,
         chat_language="en",
         callback_allow=["http://127.0.0.1"],
+        webhook_secret=WEBHOOK_SECRET,
         waiting_text="Hm …",
         still_working_after="200ms",  # pyright: ignore[reportArgumentType]
     )
@@ -33,7 +35,7 @@ async def demo(hub: Hub) -> AsyncGenerator[RunningDemo]:
     async with AsyncExitStack() as stack:
         hub_address = await stack.enter_async_context(serving(hub))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        kakao = await stack.enter_async_context(serve_fake_kakao(listener, hub_address, has_bot=True))
+        kakao = await stack.enter_async_context(serve_fake_kakao(listener, hub_address, WEBHOOK_HEADERS, has_bot=True))
         yield RunningDemo(hub_address, kakao, listener_url(listener))
 
 

@@ -15,6 +15,7 @@ from pabal.demo.run import listener_url, serve_fake_kakao
 from pabal.relay.webhook.payload import KakaoPayload, parse_inbound_payload
 from support.demo import USER
 from support.receiver import Receiver, answers, closes, receiver
+from support.webhook import WEBHOOK_HEADERS
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +55,11 @@ async def platform() -> AsyncGenerator[Platform]:
         async with (
             receiver() as skill_server,
             serve_fake_kakao(
-                listener, skill_server.url.removesuffix("/hook"), has_bot=True, clock=lambda: platform.now
+                listener,
+                skill_server.url.removesuffix("/hook"),
+                WEBHOOK_HEADERS,
+                has_bot=True,
+                clock=lambda: platform.now,
             ) as kakao,
             httpx2.AsyncClient(base_url=listener_url(listener)) as web,
         ):
@@ -68,6 +73,7 @@ async def test_the_payload_is_one_the_hub_reads(platform: Platform) -> None:
 
     [request] = platform.skill_server.requests
     assert (request.method, request.target) == ("POST", "/kakao-talkchannel/webhook")
+    assert WEBHOOK_HEADERS.items() <= dict(request.headers).items()
     raw = request.body.decode()
     arrival = parse_inbound_payload(msgspec.json.decode(raw, type=KakaoPayload), raw, 0)
     assert (arrival.conversation_key, arrival.text) == (f"pabal-demo:{USER}", "안녕: 여기")

@@ -5,6 +5,8 @@ from typing import Any
 
 import httpx2
 
+from support.webhook import WEBHOOK_HEADERS
+
 CALLBACK_NUMBERS = count(1)
 USE_CALLBACK = {"version": "2.0", "useCallback": True}
 """The response that announces a reply through the callback."""
@@ -27,7 +29,7 @@ def skill(text: str | None, user: str = "user", **request: Any) -> dict[str, Any
 
 
 async def post(web: httpx2.AsyncClient, payload: dict[str, Any], **headers: str) -> dict[str, Any]:
-    response = await web.post("/kakao/webhook", json=payload, headers=headers)
+    response = await web.post("/kakao/webhook", json=payload, headers=WEBHOOK_HEADERS | headers)
     assert response.status_code == 200, response.text
     return response.json()
 

@@ -21,6 +21,7 @@ from support.clusters import Connection, connected
 from support.pabal_process import Running, fresh_folder, running
 from support.relay_rows import digest
 from support.wait import until
+from support.webhook import WEBHOOK_SECRET
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -131,6 +132,7 @@ async def idle_bots(database_urls: DatabaseUrls) -> AsyncGenerator[IdleBots]:
     if hard_limit < MANY_FILES:
         pytest.skip(f"needs {MANY_FILES} open files; this account may have {hard_limit}")
     environment = {"PABAL_DATABASE_URL": database_urls.main, "PABAL_DATABASE_DIRECT_URL": database_urls.direct}
+    environment |= {"PABAL_WEBHOOK_SECRET": WEBHOOK_SECRET.get_secret_value()}
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard_limit))  # the hub must raise its own limit
     try:
         with fresh_folder() as folder, running(folder, "serve", PABAL_WEBHOOK_PER_CHANNEL="0", **environment) as hub:

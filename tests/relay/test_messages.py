@@ -26,6 +26,7 @@ from pabal.relay.messages import (
 )
 from support.clusters import Connection
 from support.relay_rows import Bot
+from support.webhook import WEBHOOK_HEADERS
 
 pytestmark = pytest.mark.anyio
 
@@ -146,7 +147,7 @@ async def test_a_message_is_read_with_its_reply_and_without_its_callback_url(
             "params": {"surface": "Kakaotalk"},
         },
     }
-    assert (await web.post("/kakao/webhook", json=payload)).json()["useCallback"] is True
+    assert (await web.post("/kakao/webhook", json=payload, headers=WEBHOOK_HEADERS)).json()["useCallback"] is True
     [message] = await ids(hub)
     assert (await read_message(hub, message)).reply is None
 

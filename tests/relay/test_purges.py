@@ -15,6 +15,7 @@ from pabal.relay.accounts import rotate_relay_token
 from pabal.relay.conversations import block_conversation
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.delivery.poll import ack_messages
+from pabal.relay.pairing.pair import MAX_WRONG_CODES, WRONG_CODE_LOCKOUT
 from pabal.stats import HubStats, StatsReader
 from relay.people import TESTER, a_code, a_message, a_session, an_owner, key_of, pair, write
 from support.clusters import Connection, connected
@@ -196,23 +197,31 @@ class TestPurges:
 
         assert await owner.fetchval(f"select count(*) from {table}") == 1
 
-    async def test_an_unpaired_conversation_is_purged_after_a_month(
+    async def test_an_unpaired_conversation_is_purged_after_an_hour(
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
+        """Also if the user keeps writing; else made-up users could keep their rows."""
         bot = await an_owner(hub)
-        for user in ("unused", "returned", "paired", "blocked", "kept"):
+        with_approval = hub.settings.model_copy(update={"pairing_approval": True})
+        for user in ("unused", "writing", "paired", "blocked", "with messages", "pending", "locked out"):
             await write(hub, user, "/help")
         await pair(hub, "paired", bot.account)
+        await write(hub, "pending", f"/pair {await a_code(hub, bot.account)}", settings=with_approval)
         async with hub.transaction() as tx:
             await block_conversation(tx, key_of("blocked"), TESTER)
-        await a_message(owner, bot.account, "kept")
-        await travel(29 * DAY)
+        await a_message(owner, bot.account, "with messages")
+        await travel(timedelta(minutes=59))
         assert await self.run_chore(hub, "purge conversations") == 0
+        for _ in range(MAX_WRONG_CODES):
+            await write(hub, "locked out", "/pair ABCD-2345")
         await owner.execute(
-            "update conversation_mappings set last_seen_at = pabal.now() where conversation_key = $1",
-            key_of("returned"),
+            "update conversation_mappings set last_seen_at = pabal.now() where conversation_key = $1", key_of("writing")
         )
-        await travel(DAY)
-        assert await self.run_chore(hub, "purge conversations") == 1
+
+        await travel(2 * MINUTE)
+
+        assert await self.run_chore(hub, "purge conversations") == 2
         rows = await owner.fetch("select plusfriend_user_key as user_key from conversation_mappings order by 1")
-        assert [row["user_key"] for row in rows] == ["blocked", "kept", "paired", "returned"]
+        assert [row["user_key"] for row in rows] == ["blocked", "locked out", "paired", "pending", "with messages"]
+        await travel(WRONG_CODE_LOCKOUT)
+        assert await self.run_chore(hub, "purge conversations") == 1, "the lockout is over"

@@ -12,6 +12,7 @@ from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from relay.skills import USE_CALLBACK, post, skill, text_of, write
 from support.clusters import Connection
 from support.relay_rows import Chat, Owner
+from support.webhook import WEBHOOK_HEADERS
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +43,7 @@ async def test_a_paired_users_message_is_stored_unchanged(web: httpx2.AsyncClien
 
 @pytest.mark.parametrize("path", ["/kakao/webhook", "/kakao-talkchannel/webhook", "//kakao/webhook"])
 async def test_every_path_of_the_webhook_works(web: httpx2.AsyncClient, path: str) -> None:
-    response = await web.post(str(web.base_url).rstrip("/") + path, json=skill("hello"))
+    response = await web.post(str(web.base_url).rstrip("/") + path, json=skill("hello"), headers=WEBHOOK_HEADERS)
 
     assert response.status_code == 200
     assert text_of(response.json()) == KOREAN_TEXTS.hint.format(prefix="/")
@@ -210,7 +211,7 @@ MALFORMED: dict[str, Any] = {
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
 async def test_a_malformed_webhook_is_refused_and_not_stored(web: httpx2.AsyncClient, chat: Chat, body: bytes) -> None:
-    response = await web.post("/kakao/webhook", content=body, headers={"content-type": "application/json"})
+    response = await web.post("/kakao/webhook", content=body, headers=WEBHOOK_HEADERS)
 
     assert response.status_code == 400, response.text
     assert response.json()["code"] == "INVALID_REQUEST"
@@ -219,7 +220,7 @@ async def test_a_malformed_webhook_is_refused_and_not_stored(web: httpx2.AsyncCl
 
 
 async def test_more_than_a_megabyte_is_too_large(web: httpx2.AsyncClient) -> None:
-    response = await web.post("/kakao/webhook", json=skill("x" * 1_048_576))
+    response = await web.post("/kakao/webhook", json=skill("x" * 1_048_576), headers=WEBHOOK_HEADERS)
 
     assert response.status_code == 413
 

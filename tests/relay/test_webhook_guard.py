@@ -24,6 +24,7 @@ from relay.skills import USE_CALLBACK, skill, text_of, write
 from support.fault_proxy import between
 from support.relay_rows import Chat, Owner
 from support.server import serving
+from support.webhook import WEBHOOK_HEADERS
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +61,7 @@ async def hub_with(
     async with (
         open_hub(settings.model_copy(update=changes), database_urls) as hub,
         serving(hub) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        httpx2.AsyncClient(base_url=address, headers=WEBHOOK_HEADERS) as client,
     ):
         yield client
 

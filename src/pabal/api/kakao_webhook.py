@@ -4,18 +4,31 @@ from time import monotonic, time
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.core.errors import BodyTooLarge, Invalid, RateLimited, Unauthenticated
+from pabal.core.errors import (
+    BodyTooLarge,
+    Forbidden,
+    ForeignOrigin,
+    Invalid,
+    RateLimited,
+    Unauthenticated,
+    UnsupportedMediaType,
+)
+from pabal.core.forwarding import find_forwarding_header
 from pabal.hub import Hub
-from pabal.relay.webhook.authenticity import is_webhook_authentic
+from pabal.relay.webhook.authenticity import has_signature, is_secret_valid, is_signature_valid, webhook_secrets
 from pabal.relay.webhook.payload import InboundPayload, KakaoPayload, parse_inbound_payload
-from pabal.web.endpoint import read_body
+from pabal.web.endpoint import media_type_of, read_body
 from pabal.web.errors import invalid_from_msgspec
+from pabal.web.origin import refuse_unknown_host
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, mark_authenticated
 from pabal.web.route import ErrorFormat, ResponseBody, Route
 
 MAX_WEBHOOK_BYTES = 1_048_576
+JSON_MEDIA_TYPE = "application/json"
+UNAUTHENTIC = "the request carries neither a valid signature nor the webhook secret"
 DUPLICATE_WINDOW = 10
 """Seconds within which equal bodies without an id are duplicates."""
 
@@ -39,17 +52,35 @@ async def post_kakao_webhook(hub: Hub, context: RequestContext) -> Response:
     """
     started = monotonic()
     hub.relay.metrics.webhooks_received.add(1)
-    settings = hub.settings
-    body = await read_body(context.request, min(settings.body_limit, MAX_WEBHOOK_BYTES))
-    secrets = [
-        secret.get_secret_value() for secret in (settings.webhook_secret, settings.webhook_secret_previous) if secret
-    ]
-    if not is_webhook_authentic(context.request.headers, body, secrets, settings.webhook_header):
-        raise Unauthenticated("the request carries neither a valid signature nor the webhook secret")
-    if secrets:  # without one, every request is accepted
-        mark_authenticated(context.request)
+    settings, request = hub.settings, context.request
+    secrets = webhook_secrets(settings)
+    has_secret = is_secret_valid(request.headers, secrets, settings.webhook_header)
+    if settings.webhook_open:
+        refuse_remote_request(request, hub)
+    elif not secrets:
+        raise Unauthenticated("this hub has no webhook secret; set PABAL_WEBHOOK_SECRET")
+    elif not has_secret and not has_signature(request.headers):  # without reading the body
+        raise Unauthenticated(UNAUTHENTIC)
+    if has_secret:
+        mark_authenticated(request)
+    if media_type_of(request) != JSON_MEDIA_TYPE:
+        raise UnsupportedMediaType(JSON_MEDIA_TYPE)
+    body = await read_body(request, min(settings.body_limit, MAX_WEBHOOK_BYTES))
+    if not (settings.webhook_open or has_secret):
+        if not is_signature_valid(request.headers, body, secrets):
+            raise Unauthenticated(UNAUTHENTIC)
+        mark_authenticated(request)
     response = await hub.relay.webhooks.handle(parse_webhook(body), started)
-    return Response(encode_webhook_response(response), media_type="application/json")
+    return Response(encode_webhook_response(response), media_type=JSON_MEDIA_TYPE)
+
+
+def refuse_remote_request(request: Request, hub: Hub) -> None:
+    """An open webhook serves programs on this computer: no pages, no proxies, no tunnels."""
+    refuse_unknown_host(request, hub)
+    if "origin" in request.headers or "sec-fetch-site" in request.headers:
+        raise ForeignOrigin
+    if header := find_forwarding_header(request.headers.raw):
+        raise Forbidden(f"an open webhook accepts no forwarded requests, but this one has the header {header}")
 
 
 def parse_webhook(body: bytes) -> InboundPayload:
@@ -72,7 +103,7 @@ ROUTES = tuple(
         "POST",
         path,
         post_kakao_webhook,
-        may_raise=(Invalid, Unauthenticated, BodyTooLarge, RateLimited),
+        may_raise=(Invalid, Unauthenticated, BodyTooLarge, UnsupportedMediaType, RateLimited),
         error_format=ErrorFormat.RELAY,
         response=SkillResponseView,
         tag="relay",

@@ -128,16 +128,19 @@ async def stream_toast_events(hub: Hub, stream: ToastStream, inbox: InboxState) 
 
 ROUTES = (
     Route("GET", "/v1/toasts", get_toasts, person_auth=True, tag="notifications"),
-    Route(
-        "GET",
-        "/v1/toasts/stream",
-        get_toast_stream,
-        person_auth=True,
-        no_head=True,
-        may_raise=(RateLimited,),
-        response=str,
-        media_type="text/event-stream",
-        tag="notifications",
+    *(
+        Route(
+            "GET",
+            path,
+            get_toast_stream,
+            person_auth=True,
+            no_head=True,
+            may_raise=(RateLimited,),
+            response=str,
+            media_type="text/event-stream",
+            tag="notifications",
+        )
+        for path in ("/v1/toasts/stream", "/me/stream")  # the person's cookie is only sent under /me
     ),
     *(
         Route(

@@ -26,8 +26,8 @@ from pabal.relay.web_sessions import (
     find_conversation_details,
     open_chat_page,
 )
-from pabal.web.auth import is_same_origin
 from pabal.web.cookies import read_cookie
+from pabal.web.origin import is_same_origin
 
 CHAT_PATH = "/chat"
 CHAT_COOKIE = "pabal_chat"

@@ -18,7 +18,8 @@ from pabal.console.live import refresh_stream
 from pabal.console.pages import confirm_context, language_redirect, read_form, render_page, set_flash_cookie
 from pabal.core.errors import Unauthenticated
 from pabal.hub import Hub
-from pabal.web.auth import is_same_origin, set_secure_cookie
+from pabal.web.auth import set_secure_cookie
+from pabal.web.origin import is_same_origin
 from pabal.web.request import mark_authenticated
 
 
@@ -61,7 +62,7 @@ class CookieGuard(Generic[VisitorT]):
                 return self.unauthenticated_page(request)
             return await handler(hub, request, visitor)
 
-        return with_error_pages(handle, self.error_page)
+        return with_error_pages(hub, handle, self.error_page)
 
     def action_handler(
         self, hub: Hub, handler: Callable[[Hub, Request, VisitorT, Form], Awaitable[Response]]
@@ -78,7 +79,7 @@ class CookieGuard(Generic[VisitorT]):
             except Unauthenticated:  # the action may find that access was revoked in the meantime
                 return self.unauthenticated_page(request)
 
-        return with_error_pages(handle, self.error_page)
+        return with_error_pages(hub, handle, self.error_page)
 
     def public_handler(self, hub: Hub, handler: Callable[[Hub, Request], Awaitable[Response]]) -> RequestHandler:
         """Wrap a page that authenticates visitors itself, if it needs to."""
@@ -89,7 +90,7 @@ class CookieGuard(Generic[VisitorT]):
             except Unauthenticated:
                 return self.unauthenticated_page(request)
 
-        return with_error_pages(handle, self.error_page)
+        return with_error_pages(hub, handle, self.error_page)
 
     def render_page(
         self, request: Request, template_name: str, *, status: int = 200, csrf_token: str = "", **context: Any

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 
 from pabal.hub import Hub
-from pabal.web.auth import is_same_origin
+from pabal.web.origin import is_same_origin
 
 CSRF_FIELD = "csrf_token"
 

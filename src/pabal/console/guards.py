@@ -14,13 +14,14 @@ from pabal.console.login import find_current_session, renew_operator_cookie
 from pabal.console.pages import error_page, read_form, request_context, set_flash_cookie
 from pabal.console.person import person_error_page, person_or_error_page
 from pabal.core.actor import Actor
-from pabal.core.errors import NotFound, RequestError
+from pabal.core.errors import ForeignOrigin, NotFound, RequestError, UnknownHost
 from pabal.core.log import get_logger
 from pabal.hub import Hub
 from pabal.notifications.people.tokens import Person
 from pabal.operators.operators import OperatorSession, Role
 from pabal.web.errors import RETRYABLE_ERRORS, error_headers, error_status
 from pabal.web.middleware import loggable_path
+from pabal.web.origin import refuse_foreign_origin, refuse_unknown_host
 
 log = get_logger()
 
@@ -46,7 +47,9 @@ class Page:
     handler: PageHandler
 
     def route(self, hub: Hub) -> BaseRoute:
-        return Route(self.path, with_cookie_renewal(hub, with_error_pages(self._guarded_handler(hub))), methods=["GET"])
+        return Route(
+            self.path, with_cookie_renewal(hub, with_error_pages(hub, self._guarded_handler(hub))), methods=["GET"]
+        )
 
     def _guarded_handler(self, hub: Hub) -> RequestHandler:
         async def handle(request: Request) -> Response:
@@ -68,7 +71,7 @@ class Action:
 
     def route(self, hub: Hub) -> BaseRoute:
         return Route(
-            self.path, with_cookie_renewal(hub, with_error_pages(self._guarded_handler(hub))), methods=["POST"]
+            self.path, with_cookie_renewal(hub, with_error_pages(hub, self._guarded_handler(hub))), methods=["POST"]
         )
 
     def _guarded_handler(self, hub: Hub) -> RequestHandler:
@@ -101,7 +104,7 @@ def public_handler(hub: Hub, handler: PublicHandler, render_error: ErrorPageRend
     async def handle(request: Request) -> Response:
         return await handler(hub, request)
 
-    return with_error_pages(handle, render_error)
+    return with_error_pages(hub, handle, render_error)
 
 
 def person_handler(hub: Hub, handler: PersonHandler) -> RequestHandler:
@@ -111,14 +114,16 @@ def person_handler(hub: Hub, handler: PersonHandler) -> RequestHandler:
         visitor = await person_or_error_page(hub, request)
         return await handler(hub, request, visitor) if isinstance(visitor, Person) else visitor
 
-    return with_error_pages(handle, person_error_page)
+    return with_error_pages(hub, handle, person_error_page)
 
 
-def with_error_pages(handler: RequestHandler, render_error: ErrorPageRenderer = error_page) -> RequestHandler:
-    """Turn errors into pages, as the API turns them into JSON."""
+def with_error_pages(hub: Hub, handler: RequestHandler, render_error: ErrorPageRenderer = error_page) -> RequestHandler:
+    """Refuse requests of other sites, and turn errors into pages, as the API turns them into JSON."""
 
     async def handle(request: Request) -> Response:
         try:
+            refuse_unknown_host(request, hub)
+            refuse_foreign_origin(request, hub)
             return await handler(request)
         except RETRYABLE_ERRORS as error:
             response = render_error(request, "database_unavailable", 503)
@@ -126,6 +131,8 @@ def with_error_pages(handler: RequestHandler, render_error: ErrorPageRenderer = 
             return response
         except NotFound:
             return render_error(request, "not_found", 404)
+        except (ForeignOrigin, UnknownHost) as error:
+            return render_error(request, error.code, 403)
         except RequestError as error:
             return render_error(request, "rejected", error_status(type(error)), detail=str(error))
         except ClientDisconnect:

@@ -76,7 +76,7 @@ class DoctorCache:
         async with self._lock:
             now = time.monotonic()
             if self._last is None or now - self._last[0] >= REPORT_MAX_AGE:
-                findings = await run_checks(hub.settings, hub.database_urls)
+                findings = await run_checks(hub.settings, hub.database_urls, hub.untrusted_proxies.peer)
                 self._last = (now, DoctorReport(datetime.now(UTC), findings))
             return self._last[1]
 

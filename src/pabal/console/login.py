@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from contextlib import suppress
 from datetime import timedelta
 
 from starlette.requests import Request
@@ -12,8 +13,16 @@ from pabal.console.csrf import is_trusted_form
 from pabal.console.i18n import translator_for
 from pabal.console.pages import REFRESH_HEADER, read_form, render_page, request_context
 from pabal.core.errors import RateLimited, Unauthenticated
+from pabal.db.tx import Tx
 from pabal.hub import Hub
-from pabal.limits import RateLimit, consume_rate_limit, rate_limit_address
+from pabal.limits import (
+    RateLimit,
+    block_rate_limit,
+    blocked_for,
+    consume_rate_limit,
+    rate_limit_address,
+    read_rate_limits,
+)
 from pabal.operators import sessions
 from pabal.operators.operators import Operator, OperatorCredentials, OperatorSession, find_operator_credentials
 from pabal.operators.sessions import (
@@ -34,9 +43,10 @@ LOGIN_FORM_COOKIE = "pabal_form"
 LIVE_PATH = f"{CONSOLE_PATH}/live"
 
 SIGN_INS_PER_ADDRESS = RateLimit("sign-ins", 10, timedelta(minutes=5))
-SIGN_INS_PER_NAME = RateLimit(
-    "sign-ins to this name", 100, timedelta(minutes=15)
-)  # high: a low limit would let strangers lock an operator out
+FAILED_SIGN_INS_PER_NAME = RateLimit("failed sign-ins to this name", 100, timedelta(minutes=15))
+"""Holds only for addresses that failed lately: strangers who guess cannot lock an operator out."""
+FAILED_SIGN_IN_ADDRESS = "address of a failed sign-in"
+FAILED_ADDRESS_MEMORY = timedelta(minutes=15)
 SIGN_IN_FAILURE_RECORDS = RateLimit("records of failed sign-ins", 60, timedelta(minutes=1))
 """Per kind of sign-in, for all addresses together, because audit rows cannot be deleted."""
 UNKNOWN_OPERATOR = "unknown"
@@ -60,10 +70,11 @@ async def sign_in_action(hub: Hub, request: Request) -> Response:
     try:
         async with hub.autocommit() as tx:
             await consume_rate_limit(tx, SIGN_INS_PER_ADDRESS, rate_limit_address(context.client_ip))
-            await consume_rate_limit(tx, SIGN_INS_PER_NAME, hash_login_name(name))
+            await check_failed_sign_ins(tx, context.client_ip, name)
             credentials = await find_operator_credentials(tx, name)
         token = await start_operator_session(hub, context, await authenticate_operator(credentials, password))
     except Unauthenticated:
+        await count_failed_sign_in(hub, context.client_ip, name)
         await record_failed_sign_in(hub, context, credentials)
         return render_login_page(hub, request, t("login.wrong_credentials"), 401)
     except RateLimited as error:
@@ -74,6 +85,20 @@ async def sign_in_action(hub: Hub, request: Request) -> Response:
     set_operator_cookie(hub, response, token)
     response.delete_cookie(LOGIN_FORM_COOKIE, path=CONSOLE_PATH)
     return response
+
+
+async def check_failed_sign_ins(tx: Tx, client_ip: str, name: str) -> None:
+    """Raise RateLimited if this name failed too often and this address failed lately, with any name."""
+    [state] = await read_rate_limits(tx, (FAILED_SIGN_INS_PER_NAME, hash_login_name(name)))
+    if state.retry_after and await blocked_for(tx, FAILED_SIGN_IN_ADDRESS, [rate_limit_address(client_ip)]):
+        raise RateLimited(FAILED_SIGN_INS_PER_NAME.name, state.retry_after)
+
+
+async def count_failed_sign_in(hub: Hub, client_ip: str, name: str) -> None:
+    async with hub.autocommit() as tx:
+        await block_rate_limit(tx, FAILED_SIGN_IN_ADDRESS, rate_limit_address(client_ip), FAILED_ADDRESS_MEMORY)
+        with suppress(RateLimited):  # the limit is reached and stays so
+            await consume_rate_limit(tx, FAILED_SIGN_INS_PER_NAME, hash_login_name(name))
 
 
 def hash_login_name(name: str) -> str:

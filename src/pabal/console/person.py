@@ -27,7 +27,8 @@ from pabal.notifications.toasts.inbox import (
     mark_toast,
     notify_toast_streams,
 )
-from pabal.web.auth import authenticate_person, clear_person_cookie, is_same_origin, set_person_cookie
+from pabal.web.auth import authenticate_person, clear_person_cookie, set_person_cookie
+from pabal.web.origin import is_same_origin
 from pabal.web.pagination import decode_cursor, next_cursor
 from pabal.web.request import mark_authenticated
 

@@ -8,7 +8,9 @@ PabalError
 │   │   └── InvalidToken        an access token that is malformed, expired or revoked
 │   ├── Forbidden               valid credentials without the permission
 │   │   ├── InsufficientScope   the token lacks the required permission
-│   │   └── AccountDisabled     the bot owner's account is disabled
+│   │   ├── AccountDisabled     the bot owner's account is disabled
+│   │   ├── ForeignOrigin       a page of another site sent the request
+│   │   └── UnknownHost         the Host header names no host of this hub
 │   ├── InvalidGrant            a refresh token that is malformed, expired, revoked or used
 │   ├── InvalidScope            none of the requested permissions may be granted
 │   ├── UnsupportedGrantType    an unknown OAuth grant type
@@ -23,6 +25,7 @@ PabalError
 │   ├── CallbackFailed          Kakao rejected the reply
 │   ├── CallbackUnconfirmed     the reply was sent, but Kakao did not respond
 │   ├── BodyTooLarge            the request body exceeds the endpoint's limit
+│   ├── UnsupportedMediaType    the body is not of the type that the endpoint reads
 │   └── RateLimited             try again after `retry_after`
 ├── DecryptionError             no key decrypts the value, or it belongs to another row
 ├── Unavailable                 the database is unavailable or did not respond in time
@@ -106,6 +109,22 @@ class AccountDisabled(Forbidden):
         super().__init__("the account is disabled")
 
 
+class ForeignOrigin(Forbidden):
+    code = "foreign_origin"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a page of another site sent this request; if it is the hub's page, set PABAL_PUBLIC_URL to its address"
+        )
+
+
+class UnknownHost(Forbidden):
+    code = "unknown_host"
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f"{host!r} is not a known host of this hub; add it to PABAL_ALLOWED_HOSTS")
+
+
 class InvalidGrant(RequestError):
     code = "invalid_grant"
 
@@ -170,6 +189,13 @@ class CallbackFailed(RequestError):
 
 class CallbackUnconfirmed(RequestError):
     code = "callback_unknown"
+
+
+class UnsupportedMediaType(RequestError):
+    code = "unsupported_media_type"
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(f"the content-type must be {expected}")
 
 
 class BodyTooLarge(RequestError):

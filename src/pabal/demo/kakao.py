@@ -96,10 +96,15 @@ class FakeCallbackResponse:
 
 
 class FakeKakao:
-    """The platform. `hub` is the URL of its skill server, `callback_base` the base of its callback URLs."""
+    """The platform. `hub` is the URL of its skill server, `callback_base` the base of its callback URLs.
 
-    def __init__(self, hub: str, callback_base: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._web = httpx2.AsyncClient(base_url=hub, timeout=SKILL_TIMEOUT, trust_env=False)
+    `skill_headers` are the headers of the skill settings, with the webhook secret.
+    """
+
+    def __init__(
+        self, hub: str, callback_base: str, skill_headers: dict[str, str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._web = httpx2.AsyncClient(base_url=hub, headers=skill_headers, timeout=SKILL_TIMEOUT, trust_env=False)
         self._callback_base = callback_base
         self._clock = clock
         self._chats: dict[str, DemoChat] = {}

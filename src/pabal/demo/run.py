@@ -24,10 +24,15 @@ DISCORD_PATH, RECEIVERS_PATH = "/discord", "/receivers"
 
 @asynccontextmanager
 async def serve_fake_kakao(
-    listener: socket.socket, hub: str, *, has_bot: bool, clock: Callable[[], float] = time.monotonic
+    listener: socket.socket,
+    hub: str,
+    skill_headers: dict[str, str],
+    *,
+    has_bot: bool,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncGenerator[FakeKakao]:
     """Serve the fake Kakao with its chat page. `hub` is the URL of its skill server."""
-    kakao = FakeKakao(hub, listener_url(listener) + CALLBACK_PATH, clock)
+    kakao = FakeKakao(hub, listener_url(listener) + CALLBACK_PATH, skill_headers, clock)
     async with serve_demo_app(demo_chat_app(kakao, hub, has_bot=has_bot), listener):
         try:
             yield kakao

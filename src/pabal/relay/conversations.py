@@ -21,7 +21,7 @@ Q = load_queries(__file__)
 
 APPROVAL_TIMEOUT = timedelta(minutes=30)
 """How long a pairing waits for the owner's approval."""
-INACTIVE_CONVERSATION_RETENTION = timedelta(days=30)
+UNPAIRED_RETENTION = timedelta(hours=1)
 """How long an unpaired conversation is kept after its last message."""
 
 ConversationState = Literal["UNPAIRED", "PENDING", "PAIRED", "BLOCKED"]
@@ -143,9 +143,9 @@ async def expire_pending_pairings(tx: Tx, batch: int) -> int:
     return expired
 
 
-async def purge_inactive_conversations(tx: Tx, batch: int) -> int:
-    """Delete unpaired conversations without messages that were inactive for a month. Blocked ones stay."""
-    return await tx.run(Q.purge_inactive_conversations, keep=INACTIVE_CONVERSATION_RETENTION, batch=batch)
+async def purge_unpaired_conversations(tx: Tx, batch: int) -> int:
+    """Delete unpaired conversations without messages after an hour. Blocked, pending and locked-out ones stay."""
+    return await tx.run(Q.purge_unpaired_conversations, keep=UNPAIRED_RETENTION, batch=batch)
 
 
 async def cancel_messages(tx: Tx, account: UUID, reason: CancelReason, *, conversation: str | None = None) -> int:

@@ -1,7 +1,7 @@
 """Authentication: bearer tokens, basic credentials, and the cookie of a person."""
 
 import base64
-from urllib.parse import unquote_plus, urlsplit
+from urllib.parse import unquote_plus
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +19,7 @@ from pabal.relay.auth import (
     verify_owner_token,
 )
 from pabal.web.cookies import read_cookie
+from pabal.web.origin import SAFE_METHODS, is_same_origin, refuse_unknown_host
 from pabal.web.request import RequestContext
 
 
@@ -50,14 +51,17 @@ def set_secure_cookie(hub: Hub, response: Response, name: str, value: str, *, ma
     response.set_cookie(name, value, max_age=max_age, path=path, httponly=True, secure=secure, samesite="lax")
 
 
-PERSON_COOKIE = "pabal_person"
-SAFE_METHODS = frozenset({"GET", "HEAD"})
+PERSON_COOKIE, PERSON_COOKIE_PATH = "pabal_me", "/me"
+"""Browsers send the cookie to the person's page only, which finds everything it needs under this path."""
+FORMER_PERSON_COOKIE = "pabal_person"
+"""Was sent with every request. It is not read any more, and deleted with the next sign-in or sign-out."""
 
 
 async def authenticate_person(request: Request, hub: Hub) -> Person:
     """The person whose token is in the Authorization header, or whose cookie the browser sends."""
     header, cookie = request.headers.get("authorization"), read_cookie(request, PERSON_COOKIE)
     if header is None and cookie:
+        refuse_unknown_host(request, hub)
         if request.method not in SAFE_METHODS and not is_same_origin(request, hub):
             raise Forbidden("Requests with a cookie must come from a page of this hub.")
         async with hub.autocommit() as tx:
@@ -78,25 +82,15 @@ def has_person_credentials(request: Request) -> bool:
     )
 
 
-def is_same_origin(request: Request, hub: Hub) -> bool:
-    """Whether the browser states that one of our pages sent the request; without a statement, it did not."""
-    origin = request.headers.get("origin", "null")
-    if origin == "null":
-        return request.headers.get("sec-fetch-site") == "same-origin"
-    public = urlsplit(hub.settings.public_url or "")
-    schemes = ("https",) if public.scheme == "https" else ("http", "https")
-    hosts = filter(None, (request.headers.get("host"), public.netloc))
-    return origin in {f"{scheme}://{host}" for host in hosts for scheme in schemes}
-
-
 def set_person_cookie(hub: Hub, response: Response, token: str) -> None:
-    set_secure_cookie(
-        hub, response, PERSON_COOKIE, token, max_age=int(PERSON_COOKIE_LIFETIME.total_seconds()), path="/"
-    )
+    lifetime = int(PERSON_COOKIE_LIFETIME.total_seconds())
+    set_secure_cookie(hub, response, PERSON_COOKIE, token, max_age=lifetime, path=PERSON_COOKIE_PATH)
+    response.delete_cookie(FORMER_PERSON_COOKIE, path="/")
 
 
 def clear_person_cookie(response: Response) -> None:
-    response.delete_cookie(PERSON_COOKIE, path="/")
+    response.delete_cookie(PERSON_COOKIE, path=PERSON_COOKIE_PATH)
+    response.delete_cookie(FORMER_PERSON_COOKIE, path="/")
 
 
 async def authenticate_relay(request: Request, hub: Hub) -> RelayPrincipal:

@@ -19,6 +19,7 @@ from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.auth import authenticate_person, authenticate_relay, bearer_token, has_person_credentials
 from pabal.web.errors import invalid_from_msgspec
+from pabal.web.origin import refuse_foreign_origin
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, mark_authenticated
 from pabal.web.route import ErrorFormat, Route
 
@@ -41,6 +42,7 @@ def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
     headers = PRAGMA_NO_CACHE if route.error_format is ErrorFormat.OAUTH else None
 
     async def endpoint(request: Request) -> Response:
+        refuse_foreign_origin(request, hub)
         if route.person_auth and (route.permission is None or has_person_credentials(request)):
             request.state.caller = await authenticate_person(request, hub)
         elif route.permission:  # before the request is parsed
@@ -131,8 +133,7 @@ def is_numeric(text: str) -> bool:
 
 
 async def parse_form(request: Request, kind: Any, limit: int) -> Any:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != FORM_MEDIA_TYPE:
+    if media_type_of(request) != FORM_MEDIA_TYPE:
         raise Invalid.of_field("content-type", f"is not {FORM_MEDIA_TYPE}")
     body = await read_body(request, limit)
     try:
@@ -144,6 +145,11 @@ async def parse_form(request: Request, kind: Any, limit: int) -> Any:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise invalid_from_msgspec(error, "body", kind) from None
+
+
+def media_type_of(request: Request) -> str:
+    """The media type of the body, without parameters such as the charset."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def unique_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from pabal.core.errors import (
     Unauthenticated,
     Unavailable,
     UnsupportedGrantType,
+    UnsupportedMediaType,
 )
 from pabal.db.errors import RetryableError
 from pabal.web.route import ErrorFormat
@@ -46,6 +47,7 @@ STATUS_BY_ERROR: tuple[tuple[type[PabalError], int], ...] = (
     (MethodNotAllowed, 405),
     (Conflict, 409),
     (BodyTooLarge, 413),
+    (UnsupportedMediaType, 415),
     (RateLimited, 429),
     (CallbackFailed, 502),
     (CallbackUnconfirmed, 502),

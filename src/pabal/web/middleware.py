@@ -15,7 +15,7 @@ from pabal.core.ids import new_id
 from pabal.core.log import get_logger, request_log_context
 from pabal.hub import Hub
 from pabal.web.errors import error_response
-from pabal.web.request import RequestContext, client_address, parse_networks
+from pabal.web.request import RequestContext, client_address, is_trusted_proxy, parse_networks
 from pabal.web.route import ErrorFormat, Route
 
 log = get_logger()
@@ -34,6 +34,8 @@ SECURITY_HEADERS = {
 RAW_SECURITY_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 RAW_API_HEADERS = [*RAW_SECURITY_HEADERS, (b"cache-control", b"no-store")]
 """API responses are for one caller and must not be cached."""
+STRICT_TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
+"""With an https public URL, browsers must not use http for a year. Other hosts of the domain are not ours to decide."""
 QUIET_PATHS = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console/live", "/portal/live", "/chat/live"})
 """Polled by machines, so logged at debug level only."""
 LIVE_PREFIXES = ("/console", "/portal", "/chat")
@@ -48,6 +50,10 @@ class RequestMiddleware:
         self._app = app
         self._hub = hub
         self._trusted = parse_networks(hub.settings.trusted_proxies)
+        is_https = (hub.settings.public_url or "").startswith("https://")
+        extra_headers = [STRICT_TRANSPORT_SECURITY] if is_https else []
+        self._page_headers = [*RAW_SECURITY_HEADERS, *extra_headers]
+        self._api_headers = [*RAW_API_HEADERS, *extra_headers]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,6 +62,7 @@ class RequestMiddleware:
         started = time.perf_counter()
         scope["path"] = collapse_leading_slashes(scope["path"])
         request = Request(scope, receive)
+        self._observe_proxy(scope)
         context = RequestContext(
             id=choose_request_id(request.headers.get("x-request-id")),
             client_ip=client_address(scope, self._trusted),
@@ -71,7 +78,7 @@ class RequestMiddleware:
                 status, seconds_to_start = message["status"], time.perf_counter() - started
                 headers = message["headers"]
                 names = {name for name, _ in headers}
-                defaults = RAW_API_HEADERS if api_route_of(scope) else RAW_SECURITY_HEADERS
+                defaults = self._api_headers if api_route_of(scope) else self._page_headers
                 headers += [
                     (b"x-request-id", context.id.encode()),
                     *(pair for pair in defaults if pair[0] not in names),
@@ -91,6 +98,12 @@ class RequestMiddleware:
             if status:
                 self._record_metrics(scope, status, seconds_to_start)
             self._log_request(scope, context, status, time.perf_counter() - started)
+
+    def _observe_proxy(self, scope: Scope) -> None:
+        """Notice a proxy that no setting trusts, once per process."""
+        proxies = self._hub.untrusted_proxies
+        if proxies.peer is None and (client := scope.get("client")) and not is_trusted_proxy(client[0], self._trusted):
+            proxies.observe(client[0], scope["headers"])
 
     def _record_metrics(self, scope: Scope, status: int, seconds: float) -> None:
         """Measure the time until the response starts: a stream may stay open for hours."""

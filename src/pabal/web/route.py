@@ -144,6 +144,8 @@ class Route:
             errors.append(BodyTooLarge)
         if self.permission or self.relay_auth or self.person_auth:
             errors += [Unauthenticated, Forbidden, Unavailable]
+        elif self.method != "GET":  # a page of another site
+            errors.append(Forbidden)
         if AccountOwner in self.type_hints.values():
             errors.append(SessionNotPaired)
         return (*dict.fromkeys(errors),)

@@ -1,6 +1,7 @@
 """`pabal demo`: a hub on loopback with a simulated Kakao, Discord, bot and shop."""
 
 import asyncio
+import secrets
 import signal
 import socket
 import tempfile
@@ -84,6 +85,7 @@ class DemoConfig:
         """The settings that point the hub at the simulated servers."""
         fakes_url = listener_url(self.fakes)
         update: dict[str, Any] = {"host": LOOPBACK, "port": self.hub.getsockname()[1]}
+        update |= {"webhook_secret": SecretStr(secrets.token_urlsafe(32)), "webhook_open": False}
         update |= {"callback_allow": [listener_url(self.chat), fakes_url]}
         if self.has_samples:
             update |= {"discord_token": SecretStr(DEMO_DISCORD_TOKEN), "discord_api_url": fakes_url + DISCORD_PATH}
@@ -125,7 +127,7 @@ async def run_demo(settings: Settings, target: DatabaseTarget, config: DemoConfi
     hub_url, chat_url, fakes_url = listener_url(config.hub), listener_url(config.chat), listener_url(config.fakes)
     async with (
         open_hub(settings, target.urls) as hub,
-        serve_fake_kakao(config.chat, hub_url, has_bot=config.has_bot) as kakao,
+        serve_fake_kakao(config.chat, hub_url, skill_headers(settings), has_bot=config.has_bot) as kakao,
         serve_fakes(config.fakes),
     ):
         password = await first_admin_password(hub)
@@ -148,6 +150,11 @@ async def run_demo(settings: Settings, target: DatabaseTarget, config: DemoConfi
         print_text(f"Stop     Ctrl-C   ({'the data is kept' if config.keeps_data else 'the data is deleted'})")
         async with run_alongside(*background):
             await run_until_stopped(hub, config.hub, run_workers=True, handlers=handlers)
+
+
+def skill_headers(settings: Settings) -> dict[str, str]:
+    """What the operator would enter in Kakao's skill settings."""
+    return {settings.webhook_header: secret.get_secret_value()} if (secret := settings.webhook_secret) else {}
 
 
 @asynccontextmanager

@@ -25,8 +25,10 @@ from pabal.core.errors import PortInUse, SetupError
 from pabal.core.log import configure_logging, get_logger
 from pabal.core.loop_watchdog import watched_event_loop
 from pabal.db import embedded
+from pabal.doctor import FindingLevel, check_trusted_proxies, check_webhook_secret
 from pabal.events.handlers import EventHandlers
 from pabal.hub import Hub, build_workers, open_hub, register_hub_process
+from pabal.keys.webhook_secret import ensure_webhook_secret, with_webhook_secret
 from pabal.notifications.templates.catalogue import register_templates
 from pabal.operators.operators import ensure_first_operator
 from pabal.settings import Settings, load_settings
@@ -56,7 +58,8 @@ def up_command(*, host: Host = None, port: Port = None, connection: Connection =
     settings = load_server_settings(connection, host, port)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # during the start, SIGTERM stops it as Ctrl-C does
     with bind_listener(settings) as listener, start_target(database_settings(settings)) as target:
-        run_event_loop(run_whole_hub(settings, target, listener))
+        complete = ensure_webhook_secret(settings) if target.server else settings
+        run_event_loop(run_whole_hub(complete, target, listener))
 
 
 def serve_command(*, host: Host = None, port: Port = None, connection: Connection = DEFAULT_CONNECTION) -> None:
@@ -78,7 +81,7 @@ def work_command(
 def load_server_settings(connection: Connection, host: str | None = None, port: int | None = None) -> Settings:
     settings = load_settings(host=host, port=port, data_dir=connection.data_dir, database_url=connection.database_url)
     configure_logging(settings.log_level, settings.log_format)
-    return settings
+    return with_webhook_secret(settings)
 
 
 def run_event_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -101,6 +104,7 @@ async def run_whole_hub(settings: Settings, target: DatabaseTarget, listener: so
     await migrate_target(settings, target)
     async with open_hub(settings, target.urls) as hub:
         print_welcome(settings, listener, await first_admin_password(hub))
+        log_exposure_warnings(settings)
         watcher = asyncio.create_task(watch_embedded_server(settings, target)) if target.server else None
         try:
             await run_until_stopped(hub, listener, run_workers=True)
@@ -116,6 +120,7 @@ async def run_partial_hub(
     async with open_hub(settings, target.urls) as hub:
         if listener:
             print_welcome(settings, listener, await first_admin_password(hub))
+            log_exposure_warnings(settings)
         if handlers:
             async with hub.transaction() as tx:
                 await handlers.subscribe_services(tx)
@@ -164,6 +169,13 @@ async def run_until_stopped(
             server.stop()
             await serve_task
         await asyncio.gather(*worker_tasks)
+
+
+def log_exposure_warnings(settings: Settings) -> None:
+    """Log at start what the doctor would say about the webhook and the proxies."""
+    for finding in (check_webhook_secret(settings), check_trusted_proxies(settings)):
+        if finding.level is not FindingLevel.GOOD:
+            logger.warning(finding.what, seen=str(finding.seen), advice=str(finding.advice))
 
 
 def web_server(hub: Hub) -> WebServer:
@@ -244,3 +256,7 @@ def print_welcome(settings: Settings, listener: socket.socket, password: str | N
         print_text("  sign in as admin with PABAL_ADMIN_PASSWORD, if it was set at the first start")
     else:
         print_text("  sign in as admin with the password shown at the first start")
+    if settings.webhook_secret:
+        print_text(
+            f"  Kakao's skill needs the header {settings.webhook_header}; `pabal settings --show` prints its value"
+        )

@@ -1,15 +1,33 @@
 """`pabal settings`."""
 
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
 from pabal.cli.options import Json
 from pabal.cli.output import print_json, print_table
+from pabal.keys.webhook_secret import with_webhook_secret
 from pabal.settings import Settings, display_setting, load_settings, setting_source, variable_name
 
+ShowWebhookSecret = Annotated[
+    bool,
+    Parameter(
+        name="--show", negative="", show_default=False, help="Show the webhook secret, for Kakao's skill settings."
+    ),
+]
+WEBHOOK_SECRETS = frozenset({"webhook_secret", "webhook_secret_previous"})
 
-def settings_command(*, json: Json = False) -> None:
+
+def settings_command(*, show: ShowWebhookSecret = False, json: Json = False) -> None:
     """Show the effective settings and where they come from. Secrets stay hidden."""
     settings = load_settings()
+    complete = with_webhook_secret(settings)
     rows = [
-        (variable_name(name), display_setting(getattr(settings, name)), setting_source(settings, name))
+        (
+            variable_name(name),
+            displayed_value(complete, name, reveal=show and name in WEBHOOK_SECRETS),
+            "file" if getattr(complete, name) is not getattr(settings, name) else setting_source(settings, name),
+        )
         for name in Settings.model_fields
     ]
     if json:
@@ -19,3 +37,8 @@ def settings_command(*, json: Json = False) -> None:
             ("setting", "value", "from"),
             [(name, "" if value is None else value, source) for name, value, source in rows],
         )
+
+
+def displayed_value(settings: Settings, name: str, *, reveal: bool) -> Any:
+    value = getattr(settings, name)
+    return value.get_secret_value() if reveal and value else display_setting(value)

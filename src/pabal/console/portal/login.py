@@ -26,9 +26,9 @@ from pabal.relay.web_sessions import (
     lock_portal_owner,
     relay_principal_name,
 )
-from pabal.web.auth import is_same_origin
 from pabal.web.cookies import read_cookie
 from pabal.web.errors import error_headers
+from pabal.web.origin import is_same_origin
 
 PORTAL_PATH = "/portal"
 PORTAL_LOGIN_PATH = f"{PORTAL_PATH}/login"

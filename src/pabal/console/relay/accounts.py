@@ -1,5 +1,6 @@
 """Relay accounts: create, disable, enable and delete them, rotate their tokens, create pairing codes."""
 
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from starlette.requests import Request
@@ -17,7 +18,7 @@ from pabal.console.pages import (
 )
 from pabal.core.errors import Invalid
 from pabal.hub import Hub
-from pabal.operators.operators import OperatorSession
+from pabal.operators.operators import OperatorSession, Role
 from pabal.relay import accounts
 from pabal.relay.accounts import (
     create_account,
@@ -34,9 +35,11 @@ from pabal.relay.accounts import (
 from pabal.relay.conversations import list_conversations
 from pabal.relay.messages import MessageFilter, list_messages
 from pabal.relay.pairing.codes import create_pairing_code
+from pabal.settings import Settings
 from pabal.web.pagination import decode_cursor, next_cursor
 
 RELAY_PATH = "/console/relay"
+WEBHOOK_PATH = "/kakao-talkchannel/webhook"
 PAGE_SIZE = 50
 PREVIEW_SIZE = 10
 """Users and messages on the page of an account; their own lists have the rest."""
@@ -58,6 +61,34 @@ async def accounts_page(hub: Hub, request: Request, session: OperatorSession) ->
         rate_limit=accounts.DEFAULT_RATE_LIMIT,
         next_cursor=next_cursor(rows, PAGE_SIZE),
         current_cursor=before,
+        skill=skill_setup(hub.settings, reveal=session.role == Role.ADMIN),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SkillSetup:
+    """What to enter in Kakao's skill settings. `secret` is empty for operators who may not see it."""
+
+    url: str
+    header: str
+    secret: str = field(repr=False)
+    has_secret: bool
+    is_open: bool
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the webhook refuses every request."""
+        return not (self.has_secret or self.is_open)
+
+
+def skill_setup(settings: Settings, *, reveal: bool) -> SkillSetup:
+    secret = settings.webhook_secret
+    return SkillSetup(
+        url=f"{settings.issuer}{WEBHOOK_PATH}",
+        header=settings.webhook_header,
+        secret=secret.get_secret_value() if secret and reveal else "",
+        has_secret=bool(secret),
+        is_open=settings.webhook_open,
     )
 
 

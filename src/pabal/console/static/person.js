@@ -49,7 +49,7 @@ const seenObserver = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting || document.hidden) continue;
     seenObserver.unobserve(target);
-    fetch(`/v1/toasts/${target.id.slice("toast-".length)}/seen`, { method: "POST" }).catch(() => undefined);
+    fetch(`/me/toasts/${target.id.slice("toast-".length)}/seen`, { method: "POST", redirect: "manual" }).catch(() => undefined);
   }
 }, { threshold: 0.5 });
 
@@ -100,7 +100,7 @@ document.addEventListener("keydown", (event) => {
 
 function openStream() {
   source?.close();
-  source = new EventSource(`/v1/toasts/stream?after=${lastEventId}`);
+  source = new EventSource(`/me/stream?after=${lastEventId}`);
   source.addEventListener("connected", () => {
     disconnected.hidden = true;
   });

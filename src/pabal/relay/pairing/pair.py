@@ -31,6 +31,8 @@ CHAT_ACTOR = Actor("chat")
 """A chat user; the audit entry's subject says which conversation."""
 MAX_WRONG_CODES, WRONG_CODE_WINDOW, WRONG_CODE_LOCKOUT = 5, timedelta(minutes=10), timedelta(minutes=30)
 CHANNEL_WRONG_CODE_LIMIT = RateLimit("wrong pairing codes on this channel", 100, timedelta(minutes=10))
+UNKNOWN_CHANNEL = ":"
+"""Key of the count for users who are not stored. No channel id contains a colon."""
 GUESSING_LOG_LIMIT = RateLimit("log lines about wrong pairing codes", 1, timedelta(minutes=1))
 
 
@@ -124,13 +126,27 @@ async def _record_wrong_code(tx: Tx, conversation: Conversation, metrics: RelayM
         window=WRONG_CODE_WINDOW,
         lock=WRONG_CODE_LOCKOUT,
     )
-    channel = key.partition(":")[0]
+    await _count_channel_wrong_code(tx, key.partition(":")[0], metrics)
+    return CodeRejected()
+
+
+async def is_pairing_code_live(tx: Tx, text: str) -> bool:
+    """Whether the input is a code that can be redeemed now. Redeeming checks again."""
+    code = parse_pairing_code(text)
+    return code is not None and await tx.value(Q.is_pairing_code_live, code=code)
+
+
+async def count_unknown_wrong_code(tx: Tx, metrics: RelayMetrics) -> None:
+    """Count a wrong code of a user who is not stored. All channels share one count, since channels can be made up."""
+    await _count_channel_wrong_code(tx, UNKNOWN_CHANNEL, metrics)
+
+
+async def _count_channel_wrong_code(tx: Tx, channel: str, metrics: RelayMetrics) -> None:
     try:
         await consume_rate_limit(tx, CHANNEL_WRONG_CODE_LIMIT, channel)
     except RateLimited:
         metrics.code_guessing_alarms.add(1)
         await _log_code_guessing(tx, channel)
-    return CodeRejected()
 
 
 async def _log_code_guessing(tx: Tx, channel: str) -> None:

@@ -41,6 +41,13 @@ select account_id from generated
 union all
 select account_id from used;
 
+-- name: is_pairing_code_live
+select exists (select from public.pairing_codes where code = :code and used_at is null and expires_at > pabal.now())
+    or exists (
+        select from public.relay_sessions
+        where code = :code and used_at is null and revoked_at is null and expires_at > pabal.now()
+    );
+
 -- name: is_redeemed_by_conversation
 -- The same user sent the same code again and is still connected: the first answer was lost, or the user is impatient.
 select true

@@ -13,7 +13,14 @@ from pabal.db.tx import Tx
 from pabal.relay.auth import hash_relay_secret
 from pabal.relay.conversations import Conversation, unpair_locked_conversation
 from pabal.relay.metrics import RelayMetrics
-from pabal.relay.pairing.pair import CodeAccepted, CodeEntryLocked, CodeRejected, redeem_pairing_code
+from pabal.relay.pairing.pair import (
+    CodeAccepted,
+    CodeEntryLocked,
+    CodeRejected,
+    count_unknown_wrong_code,
+    is_pairing_code_live,
+    redeem_pairing_code,
+)
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.skill_response import SkillResponseDict, chat_texts, text_response
 from pabal.settings import Settings
@@ -53,6 +60,8 @@ Q = load_queries(__file__)
 CHAT_PAGE_CODE_LIFETIME = timedelta(minutes=30)
 COMMAND_RESPONSE_RETENTION = timedelta(minutes=10)
 """How long a repeated webhook gets the first response again. Short, because the response to `code` holds a secret."""
+COMMANDS_WITH_SECRET = frozenset({ChatCommandName.CODE, ChatCommandName.UNPAIR})
+"""Refused while the webhook is open: any program could send them in the name of any user."""
 KOREA = timezone(timedelta(hours=9))  # KakaoTalk's users; no daylight saving time
 MAX_QUICK_REPLY_LENGTH = 14
 """Characters that Kakao allows on a quick reply."""
@@ -83,6 +92,30 @@ async def run_chat_command(
     return response
 
 
+async def run_unknown_user_command(
+    tx: Tx, payload: InboundPayload, command: ChatCommand, settings: Settings, metrics: RelayMetrics
+) -> SkillResponseDict:
+    """Answer a command of a user whose conversation is not stored. Only a valid pairing code stores it."""
+    texts, prefix = chat_texts(settings.chat_language), settings.command_prefix
+    match command.name:
+        case ChatCommandName.PAIR if not command.argument:
+            text = texts.code_missing
+        case ChatCommandName.PAIR:
+            if await is_pairing_code_live(tx, command.argument):
+                return await run_chat_command(tx, payload, command, settings, metrics)
+            await count_unknown_wrong_code(tx, metrics)
+            text = texts.wrong_code
+        case ChatCommandName.UNPAIR:
+            text = texts.not_paired
+        case ChatCommandName.HELP:
+            text = texts.help
+        case ChatCommandName.STATUS | ChatCommandName.CODE:
+            text = texts.hint
+        case _:
+            assert_never(command.name)
+    return text_response(text.format(prefix=prefix))
+
+
 class ChatCommandHandler:
     """Runs one command in a conversation whose row is locked."""
 
@@ -94,6 +127,8 @@ class ChatCommandHandler:
         self._texts = chat_texts(settings.chat_language)
 
     async def handle(self, command: ChatCommand) -> SkillResponseDict:
+        if self._settings.webhook_open and command.name in COMMANDS_WITH_SECRET:
+            return self._respond(self._texts.command_unavailable)
         match command.name:
             case ChatCommandName.PAIR:
                 return await self._pair(command.argument)

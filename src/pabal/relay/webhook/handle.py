@@ -18,7 +18,7 @@ from pabal.queue.batcher import Batcher
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.reply import claim_late_outputs
 from pabal.relay.reply.validate import MAX_OUTPUTS
-from pabal.relay.webhook.commands import ChatCommand, parse_chat_command, run_chat_command
+from pabal.relay.webhook.commands import ChatCommand, parse_chat_command, run_chat_command, run_unknown_user_command
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.recall import CallbackRecaller
 from pabal.relay.webhook.receive import (
@@ -96,8 +96,9 @@ class WebhookHandler:
 
     async def _respond(self, webhook: StoredWebhook) -> SkillResponseDict:
         if webhook.command and webhook.result.state != "BLOCKED":
+            run_command = run_chat_command if webhook.result.is_stored else run_unknown_user_command
             async with self.db.transaction() as tx:
-                return await run_chat_command(tx, webhook.payload, webhook.command, self.settings, self.metrics)
+                return await run_command(tx, webhook.payload, webhook.command, self.settings, self.metrics)
         response = immediate_response(webhook.result, self._texts, self.settings.command_prefix)
         response = response or queued_response(webhook.result, self.settings.waiting_text)
         return response or await self._respond_without_callback(webhook)

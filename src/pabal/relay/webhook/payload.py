@@ -11,6 +11,10 @@ from pabal.core.errors import Invalid
 DEFAULT_CHANNEL = "default"
 MAX_KEY_LENGTH = 512
 """Characters of a channel id or user key. Kakao's have about 60."""
+MAX_EVENT_ID_LENGTH = 256
+MAX_CALLBACK_URL_LENGTH = 2048
+MAX_UTTERANCE_LENGTH = 20_000
+"""Characters of a message. KakaoTalk allows 10,000."""
 
 
 class KakaoStruct(msgspec.Struct, frozen=True):
@@ -78,9 +82,15 @@ def parse_inbound_payload(payload: KakaoPayload, raw: str, time_bucket: int) -> 
     channel = (bot and bot.id) or DEFAULT_CHANNEL
     if ":" in channel:
         raise Invalid.of_field("bot.id", "must not contain a colon")
-    for name, value in (("bot.id", channel), ("userRequest.user", key)):
-        if len(value) > MAX_KEY_LENGTH:
-            raise Invalid.of_field(name, f"is longer than {MAX_KEY_LENGTH} characters")
+    for name, value, limit in (
+        ("bot.id", channel, MAX_KEY_LENGTH),
+        ("userRequest.user", key, MAX_KEY_LENGTH),
+        ("userRequest.utterance", request.utterance, MAX_UTTERANCE_LENGTH),
+        ("userRequest.callbackUrl", request.callback_url, MAX_CALLBACK_URL_LENGTH),
+        ("userRequest.eventId", request.event_id, MAX_EVENT_ID_LENGTH),
+    ):
+        if value and len(value) > limit:
+            raise Invalid.of_field(name, f"is longer than {limit} characters")
     return InboundPayload(
         channel=channel,
         user_key=key,

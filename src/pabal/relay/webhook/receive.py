@@ -23,6 +23,8 @@ Q = load_queries(__file__)
 
 CALLBACK_LIFETIME = timedelta(seconds=55)  # Kakao allows 60; keep five for the network
 MINUTE = timedelta(minutes=1)
+MAX_NEW_CONVERSATIONS_PER_HUB, MAX_NEW_CONVERSATIONS_PER_CHANNEL = 10_000, 1_000
+"""Per hour. Conversations that are not paired are deleted after an hour, so at most twice as many rows exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,10 @@ class InboundDraft:
 
 @dataclass(frozen=True, slots=True)
 class ReceiveResult:
-    """The state of the webhook's conversation, and the message that it became or repeats, if any."""
+    """The state of the webhook's conversation, and the message that it became or repeats, if any.
+
+    `is_stored` is False for a new user beyond the limits: neither the conversation nor anything else is stored.
+    """
 
     state: ConversationState
     account_id: UUID | None
@@ -44,11 +49,16 @@ class ReceiveResult:
     duplicate_of: UUID | None
     first_response: dict[str, Any] | None
     has_callback: bool
+    is_stored: bool = True
+
+
+UNKNOWN_USER = ReceiveResult("UNPAIRED", None, False, None, None, None, False, is_stored=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiveRow:
     position: int
+    within_new_limits: bool
     within_conversation_limit: bool
     within_channel_limit: bool
     state: ConversationState | None
@@ -112,6 +122,8 @@ class WebhookReceiver:
             normalized=[msgspec.json.encode(payload.normalized).decode() for payload in payloads],
             callbacks=[payload.callback_url for payload in payloads],
             ids=[None if draft.is_command else new_id() for draft in drafts.values()],
+            new_per_hub=MAX_NEW_CONVERSATIONS_PER_HUB,
+            new_per_channel=MAX_NEW_CONVERSATIONS_PER_CHANNEL,
             per_conversation=self.conversation_rate_limit,
             per_channel=self.channel_rate_limit,
             callback_life=CALLBACK_LIFETIME,
@@ -125,6 +137,8 @@ class WebhookReceiver:
         return rows
 
     async def _to_result(self, tx: Tx, row: ReceiveRow, draft: InboundDraft) -> ReceiveResult | Exception:
+        if not row.within_new_limits:
+            return UNKNOWN_USER
         if not row.within_conversation_limit:
             return RateLimited("messages in this conversation", MINUTE / self.conversation_rate_limit)
         if not row.within_channel_limit:

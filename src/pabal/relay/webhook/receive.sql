@@ -1,7 +1,8 @@
 -- name: receive_messages
 -- One statement for a batch of webhooks, each of another conversation. It applies the rate limits, creates or touches the
 -- conversations, and queues the messages of paired ones. The conversation's row is locked before its message gets its seq,
--- so within a conversation seq is in commit order. A conversation that another transaction has locked is left out before
+-- so within a conversation seq is in commit order. The first message of a user takes from two limits, of the hub and of the
+-- channel; beyond them nothing is stored, not even a row of the other limits, so made-up users and channels cost no disk. A conversation that another transaction has locked is left out before
 -- anything else is locked, so that only its own webhook waits and not the whole channel.
 with unlocked as materialized (
     select c.conversation_key
@@ -11,21 +12,49 @@ with unlocked as materialized (
     for no key update skip locked
 ),
 arrived as materialized (
-    select a.*, a.id is not null as is_message
+    select a.*, a.id is not null as is_message, u.conversation_key is null as is_new
     from unnest(
         :positions::integer[], :keys::text[], :channels::text[], :users::text[], :source_events::text[], :payloads::text[],
         :normalized::text[], :callbacks::text[], :ids::uuid[]
     ) as a (position, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id)
-    where a.conversation_key in (select u.conversation_key from unlocked u)
+    left join unlocked u on u.conversation_key = a.conversation_key
+    where u.conversation_key is not null
        or not exists (select from public.conversation_mappings c where c.conversation_key = a.conversation_key)
     order by a.conversation_key
+),
+hub_limit as materialized (
+    select pabal.take_limit('new conversations:hub', interval '1 hour' / :new_per_hub, interval '1 hour', count(*)::integer) as allowed
+    from arrived a
+    where a.is_new
+    having count(*) > 0
+),
+new_in_hub as materialized (
+    select a.position, a.channel_id
+    from (select a.position, a.channel_id, row_number() over (order by a.position) as nth from arrived a where a.is_new) a
+    join hub_limit h on a.nth <= h.allowed
+),
+new_channel_limits as materialized (
+    select n.channel_id, pabal.take_limit(
+        'new conversations of channel:' || n.channel_id, interval '1 hour' / :new_per_channel, interval '1 hour', count(*)::integer
+    ) as allowed
+    from (select * from new_in_hub order by channel_id) n
+    group by n.channel_id
+),
+storable as materialized (
+    select a.position, a.conversation_key, a.channel_id
+    from arrived a
+    where not a.is_new or a.position in (
+        select n.position
+        from (select n.*, row_number() over (partition by n.channel_id order by n.position) as nth from new_in_hub n) n
+        join new_channel_limits c on c.channel_id = n.channel_id and n.nth <= c.allowed
+    )
 ),
 conversation_limits as materialized (
     select a.position, a.channel_id,
            :per_conversation = 0 or pabal.take_limit(
                'webhook conversation:' || a.conversation_key, interval '1 minute' / nullif(:per_conversation, 0), interval '1 minute', 1
            ) = 1 as within_conversation_limit
-    from arrived a
+    from storable a
 ),
 channel_limits as materialized (
     select c.channel_id,
@@ -85,11 +114,12 @@ emitted as materialized (
     )) as count
     from put p
 )
-select a.position, c.within_conversation_limit, l.position is not null as within_channel_limit, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
+select a.position, c.position is not null as within_new_limits, coalesce(c.within_conversation_limit, true) as within_conversation_limit,
+       l.position is not null as within_channel_limit, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
        p.id as message_id, e.id as duplicate_of, e.answer, e.callback_url is not null as had_callback,
        (select count from emitted) > 0 as event_published
 from arrived a
-join conversation_limits c on c.position = a.position
+left join conversation_limits c on c.position = a.position
 left join admitted l on l.position = a.position
 left join seen s on s.conversation_key = a.conversation_key
 left join owners o on o.conversation_key = a.conversation_key

@@ -51,6 +51,7 @@ class ChatTexts:
     status_paired: str
     status_waiting: str
     page_link: str
+    command_unavailable: str
     help: str
 
 
@@ -75,6 +76,7 @@ KOREAN_TEXTS = ChatTexts(
     status_paired="봇과 연결되어 있어요. (연결: {since})",
     status_waiting="봇과 연결되어 있어요. (연결: {since}, 답변 대기 중인 메시지 {waiting}개)",
     page_link="이 대화를 확인·삭제할 수 있는 페이지예요. 30분 동안 열려요. 링크를 공유하지 마세요.\n{link}",
+    command_unavailable="이 명령은 지금 사용할 수 없어요. 허브에 웹훅 시크릿이 있어야 해요.",
     help=(
         "{prefix}pair 코드: 봇과 연결\n{prefix}unpair: 연결 끊기\n{prefix}status: 연결 상태 확인\n"
         "{prefix}code: 내 대화 확인·삭제\n\n※ 이 서비스는 카카오에서 제공하는 공식 서비스가 아닙니다."
@@ -102,6 +104,7 @@ ENGLISH_TEXTS = ChatTexts(
     status_paired="You are connected to a bot. (since {since})",
     status_waiting="You are connected to a bot. (since {since}, {waiting} messages waiting for a reply)",
     page_link="View or delete this conversation here. The link works for 30 minutes; do not share it.\n{link}",
+    command_unavailable="This command is not available: the hub has no webhook secret.",
     help=(
         "{prefix}pair CODE: connect to a bot\n{prefix}unpair: disconnect\n{prefix}status: show the connection\n"
         "{prefix}code: view or delete your conversation\n\nThis is not an official Kakao service."
