@@ -22,6 +22,8 @@ class ControlEventKind(StrEnum):
     UNPAIRED = "unpaired"
     DISABLED = "disabled"
     REVOKED = "revoked"
+    PARKED = "parked"
+    ACTIVATED = "activated"
 
 
 @dataclass(frozen=True, slots=True)
