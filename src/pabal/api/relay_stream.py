@@ -43,7 +43,9 @@ async def get_relay_stream(hub: Hub, context: RequestContext, query: RelayStream
     token = (
         query.token if query.token and "authorization" not in headers else bearer_token(headers.get("authorization"))
     )
-    stream, principal = await hub.relay.stream_registry.open(token, parse_last_event_id(headers.get("last-event-id")))
+    stream, principal = await hub.relay.stream_registry.open(
+        token, parse_last_event_id(headers.get("last-event-id")), context.client_ip
+    )
     if transport := find_transport(context.request):
         detect_dead_peer(transport)
         stream.reset_connection = partial(reset_connection, transport)

@@ -50,17 +50,5 @@ async def list_recent_control_events(tx: Tx, elapsed: timedelta) -> list[Control
     return await tx.all(ControlEvent, Q.list_recent_control_events, window=CONTROL_EVENT_LOOKBACK + elapsed)
 
 
-async def find_seen_control_event_ids(tx: Tx, account: UUID | None, session: UUID | None) -> set[int]:
-    """Control events that happened before a stream opened."""
-    return {
-        *await tx.column(
-            Q.find_seen_control_event_ids,
-            window=CONTROL_EVENT_RETENTION + CONTROL_EVENT_LOOKBACK,
-            account=account,
-            session=session,
-        )
-    }
-
-
 async def purge_control_events(tx: Tx, batch: int) -> int:
     return await tx.run(Q.purge_control_events, keep=CONTROL_EVENT_RETENTION, batch=batch)

@@ -25,14 +25,15 @@ from pabal.db.tx import Tx
 from pabal.queue.batcher import Batcher
 from pabal.queue.long_poll import LongPoll
 from pabal.queue.open_streams import OpenStreams
-from pabal.relay.auth import RelayPrincipal, authenticate_relay_token
-from pabal.relay.delivery.control_events import find_seen_control_event_ids
+from pabal.relay.auth import RelayPrincipal, hash_relay_secret
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
+from pabal.relay.delivery.open_limits import StreamOpenLimits
 from pabal.relay.delivery.stream import STREAM_LEASE_DURATION, RelayStream
 from pabal.relay.delivery.stream_control import StreamController
 from pabal.relay.delivery.takeover import (
     STREAM_LIFETIME,
     activate_parked_streams,
+    authenticate_stream,
     find_tokens_without_active_stream,
     register_stream,
 )
@@ -75,36 +76,34 @@ class StreamRegistry:
         self._streams = OpenStreams[UUID, RelayStream]()
         """By account. A session's stream has none until its first pairing."""
         self._controller = StreamController(db, self._streams, self.start, self._stop_messages, self._park)
+        self._open_limits = StreamOpenLimits()
         self._closed_streams = Batcher[RelayStream, None](db, self._record_closed)
         self._tasks: list[asyncio.Task[None]] = []
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    async def open(self, token: str, last_event_id: int | None) -> tuple[RelayStream, RelayPrincipal]:
-        """Open a stream for a token. `last_event_id` is the newest id the client has.
+    async def open(
+        self, token: str, last_event_id: int | None, address: str = ""
+    ) -> tuple[RelayStream, RelayPrincipal]:
+        """Open a stream for a token. `last_event_id` is the newest id the client has, `address` where it comes from.
 
-        The token is verified again once the stream receives control events, so that no revocation is missed in between.
+        It gets every control event that is newer than its authentication, also one that was read in between: each read
+        goes back a little.
         """
-        async with self._db.autocommit() as tx:
-            principal = await authenticate_relay_token(tx, token)
-        stream = RelayStream(new_id(), principal.token_id, principal.session_id, principal.account_id, last_event_id)
-        stream.waiter.on_rows = partial(self._deliver, stream)
-        stream.on_drained = partial(self._wake, stream)
+        token_hash = hash_relay_secret(token)
+        async with self._open_limits.opening(token_hash, address), self._db.transaction() as tx:
+            principal, seen_ids = await authenticate_stream(tx, token_hash)
+            stream = RelayStream(
+                new_id(), principal.token_id, principal.session_id, principal.account_id, last_event_id
+            )
+            stream.waiter.on_rows = partial(self._deliver, stream)
+            stream.on_drained = partial(self._wake, stream)
+            stream.awaits_pairing = principal.session_id is not None and not principal.paired
+            changes = await register_stream(tx, stream)
+        stream.seen_ids = seen_ids
         self._add(stream)
-        try:
-            async with self._db.transaction() as tx:
-                seen_ids = await find_seen_control_event_ids(tx, stream.account_id, stream.session_id)
-                principal = await authenticate_relay_token(tx, token)
-                stream.awaits_pairing = principal.session_id is not None and not principal.paired
-                stream.account_id = principal.account_id
-                self._streams.add(stream, stream.account_id)
-                changes = await register_stream(tx, stream)
-            stream.seen_ids = seen_ids  # from here on it gets every control event that is new to it
-            self._park_local_streams({change.id for change in changes})
-        except BaseException:
-            self._remove(stream)
-            raise
+        self._park_local_streams({change.id for change in changes})
         return stream, principal
 
     def start(self, stream: RelayStream) -> None:

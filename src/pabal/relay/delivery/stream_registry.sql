@@ -38,19 +38,19 @@ with deleted as (
     delete from public.relay_streams where id = any(:streams::uuid[])
 ),
 closing as materialized (
-    select c.account_id, c.token_id || ':' || c.stream_id as holder, exists (
+    select a.account_id, a.token_id || ':' || a.stream_id as holder, exists (
         select from public.relay_streams s
-        where s.token_id = c.token_id and s.id <> all(:streams::uuid[]) and s.parked_at is null and s.alive_until > pabal.now()
+        where s.token_id = a.token_id and s.id <> all(:streams::uuid[]) and s.parked_at is null and s.alive_until > pabal.now()
     ) as has_successor
-    from unnest(:accounts::uuid[], :streams::uuid[], :tokens::uuid[]) as c (account_id, stream_id, token_id)
+    from unnest(:accounts::uuid[], :streams::uuid[], :tokens::uuid[]) as a (account_id, stream_id, token_id)
 ),
 held as materialized (
-    select m.id, c.has_successor
-    from closing c
-    join public.inbound_messages m on m.account_id = c.account_id and m.status = 'DELIVERED'
+    select m.id, a.has_successor
+    from closing a
+    join public.inbound_messages m on m.account_id = a.account_id and m.status = 'DELIVERED'
         and (
-            m.held_by = 'stream:' || c.holder or m.held_by = 'parked:' || c.holder
-            or c.has_successor and m.held_by = 'closed:' || c.holder
+            m.held_by = 'stream:' || a.holder or m.held_by = 'parked:' || a.holder
+            or a.has_successor and m.held_by = 'closed:' || a.holder
         )
     order by m.id
     for no key update of m

@@ -17,7 +17,13 @@ from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
+from pabal.relay.auth import RelayPrincipal, RelayTokenRow, principal_of_token
+from pabal.relay.delivery.control_events import (
+    CONTROL_EVENT_LOOKBACK,
+    CONTROL_EVENT_RETENTION,
+    ControlEventKind,
+    send_control_event,
+)
 from pabal.relay.delivery.lane import ClaimedMessage
 from pabal.relay.delivery.stream import MAX_MESSAGES_IN_FLIGHT, STREAM_LEASE_DURATION, RelayStream
 
@@ -33,10 +39,15 @@ TOO_MANY_STREAMS_RETRY_AFTER = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class StreamChange:
-    """What became of one of a token's streams when a new one opened."""
+    """What became of a token's streams when a new one opened. `held`: there are messages for it to resume."""
 
     id: UUID
-    change: Literal["opened", "parked", "reset"]
+    change: Literal["opened", "held", "parked", "reset"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTokenRow(RelayTokenRow):
+    seen_ids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +64,30 @@ class ActivatedStream:
     token_id: UUID
 
 
+async def authenticate_stream(tx: Tx, token_hash: str) -> tuple[RelayPrincipal, set[int]]:
+    """Find the owner of a token, and the control events from before. Locks both until the stream is registered."""
+    row = await tx.maybe(
+        StreamTokenRow,
+        Q.authenticate_stream,
+        token_hash=token_hash,
+        window=CONTROL_EVENT_RETENTION + CONTROL_EVENT_LOOKBACK,
+    )
+    return principal_of_token(row), {*row.seen_ids} if row else set()
+
+
 async def register_stream(tx: Tx, stream: RelayStream) -> list[StreamChange]:
     """Make a stream the active one of its token, with the messages that its client lacks; returns the parked ones.
 
+    Call it after `authenticate_stream`, which holds the locks.
     Raises RateLimited if other tokens of the account have too many active streams.
     """
-    owners = [f"account {stream.account_id}"] if stream.account_id else []
-    await tx.run(Q.lock_stream_owners, owners=[*owners, f"token {stream.token_id}"])
     changes = await tx.all(
         StreamChange,
         Q.open_stream,
         id=stream.id,
         account=stream.account_id,
         token=stream.token_id,
+        session=stream.session_id,
         last=stream.last_event_id,
         life=STREAM_LIFETIME,
         max_streams=MAX_STREAMS,
@@ -73,7 +95,7 @@ async def register_stream(tx: Tx, stream: RelayStream) -> list[StreamChange]:
     )
     if not changes:
         raise RateLimited("streams open for this account", TOO_MANY_STREAMS_RETRY_AFTER)
-    earlier = [change for change in changes if change.change != "opened"]
+    earlier = [change for change in changes if change.change in {"parked", "reset"}]
     if earlier:
         await send_control_event(
             tx,
@@ -83,9 +105,7 @@ async def register_stream(tx: Tx, stream: RelayStream) -> list[StreamChange]:
             streams=[str(change.id) for change in earlier],
             reset=[str(change.id) for change in earlier if change.change == "reset"],
         )
-    if stream.session_id:
-        await tx.run(Q.touch_session, session=stream.session_id)
-    if stream.account_id:
+    if any(change.change == "held" for change in changes):
         await resume_messages(tx, stream)
     return earlier
 
@@ -114,7 +134,7 @@ async def requeue_parked_messages(tx: Tx, stream: RelayStream) -> None:
     """Queue the messages that were claimed for a parked stream before this process knew."""
     if stream.account_id is None:
         return
-    if await tx.column(Q.requeue_parked_messages, accounts=[stream.account_id], holders=[stream.holder]):
+    if await tx.column(Q.requeue_parked_messages, account=stream.account_id, holder=stream.holder):
         tx.notify(Channel.MESSAGES, str(stream.account_id))
 
 
@@ -142,7 +162,7 @@ async def activate_parked_streams(tx: Tx, tokens: Iterable[UUID]) -> None:
     """Make the newest parked stream of each token active, if no other is."""
     ids = sorted(tokens)
     async with tx.atomic():
-        await tx.run(Q.lock_stream_owners, owners=[f"token {token_id}" for token_id in ids])
+        await tx.run(Q.lock_stream_tokens, tokens=ids)
         for stream in await tx.all(ActivatedStream, Q.activate_parked_streams, tokens=ids):
             await send_control_event(
                 tx,

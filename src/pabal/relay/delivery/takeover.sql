@@ -1,11 +1,40 @@
--- name: lock_stream_owners
--- Serialises the opening of streams of an account, so that they can be counted, and the changes to a token's active stream.
--- The account comes first, in every caller.
-select pg_advisory_xact_lock(hashtextextended('relay stream ' || o.name, 0)) from unnest(:owners::text[]) as o (name);
+-- name: authenticate_stream
+-- The owner of a token, and the control events that its new stream must not get because this state includes them: one
+-- snapshot shows both. The locks serialise the opening of streams of an account, so that they can be counted, and the changes
+-- to a token's active stream. The account's comes first.
+with token as materialized (
+    select s.id as token_id, s.id as session_id, s.account_id, coalesce(a.rate_limit_per_minute, 60) as rate_limit,
+           s.paired_at is not null and s.disconnected_at is null as paired,
+           s.revoked_at is not null or (s.account_id is null and s.expires_at <= pabal.now()) as is_invalid,
+           a.disabled_at is not null as is_disabled
+    from public.relay_sessions s
+    left join public.accounts a on a.id = s.account_id
+    where s.token_hash = :token_hash
+    union all
+    select a.id, null, a.id, coalesce(a.rate_limit_per_minute, 60), true, false, a.disabled_at is not null
+    from public.accounts a
+    where a.relay_token_hash = :token_hash
+)
+select t.*,
+       array(
+           select e.id from public.relay_control_events e
+           where e.created_at > pabal.now() - :window::interval
+             and (e.account_id = t.account_id or e.session_id = t.session_id)
+       ) as seen_ids,
+       case
+           when t.account_id is not null
+           then pg_advisory_xact_lock(hashtextextended('relay stream account ' || t.account_id, 0))
+       end as account_lock,
+       pg_advisory_xact_lock(hashtextextended('relay stream token ' || t.token_id, 0)) as token_lock
+from token t;
+
+-- name: lock_stream_tokens
+select pg_advisory_xact_lock(hashtextextended('relay stream token ' || t.id, 0)) from unnest(:tokens::uuid[]) as t (id);
 
 -- name: open_stream
 -- The new stream is the token's active one; the others are parked. Of more than :max_parked of them, the oldest are deleted,
 -- first those whose process is gone. An account with :max_streams active streams of other tokens opens no further one.
+-- Says whether messages of the token are held, by its earlier streams.
 with opened as (
     insert into public.relay_streams (id, account_id, token_id, after_id, alive_until)
     select :id, :account, :token, :last, pabal.now() + :life::interval
@@ -30,15 +59,21 @@ parked as (
     from earlier e
     where s.id = e.id and not e.is_excess and e.parked_at is null
     returning s.id
+),
+touched as (
+    update public.relay_sessions set last_seen_at = pabal.now() where id = :session and exists (select from opened)
 )
 select id, 'opened' as change from opened
 union all
 select id, 'parked' from parked
 union all
-select id, 'reset' from deleted;
-
--- name: touch_session
-update public.relay_sessions set last_seen_at = pabal.now() where id = :session;
+select id, 'reset' from deleted
+union all
+select id, 'held' from opened
+where exists (
+    select from public.inbound_messages m
+    where m.account_id = :account and m.status = 'DELIVERED' and substr(m.held_by, 7, 38) = ':' || :token::uuid || ':'
+);
 
 -- name: resume_messages
 -- What the token's earlier streams delivered. Without a last id, all of it is delivered again, on the new stream. With one,
@@ -132,15 +167,15 @@ given_up as (
 select * from held order by delivery_seq;
 
 -- name: requeue_parked_messages
--- Messages that were claimed for streams of this process after they were parked, before the process knew.
+-- Messages that were claimed for a stream after it was parked, before its process knew.
 update public.inbound_messages m
 set status = 'QUEUED', lease = null, leased_until = null, held_by = null
 from (
     select m.id
-    from unnest(:accounts::uuid[], :holders::text[]) as p (account_id, holder)
-    join public.inbound_messages m on m.account_id = p.account_id and m.status = 'DELIVERED' and m.held_by = p.holder
+    from public.inbound_messages m
+    where m.account_id = :account and m.status = 'DELIVERED' and m.held_by = :holder
     order by m.id
-    for no key update of m
+    for no key update
 ) late
 where m.id = late.id
 returning m.account_id;
