@@ -67,6 +67,10 @@ class RelayStream:
         return f"stream:{self.token_id}:{self.id}"
 
     @property
+    def is_full(self) -> bool:
+        return len(self.in_flight) >= MAX_MESSAGES_IN_FLIGHT
+
+    @property
     def poll_request(self) -> MessagePollRequest:
         assert self.account_id is not None
         return MessagePollRequest(self.account_id, self.holder, STREAM_LEASE_DURATION)
@@ -88,11 +92,11 @@ class RelayStream:
 
     def remove_in_flight(self, message_ids: Iterable[UUID]) -> bool:
         """Drop messages that were answered, acknowledged or lost; True if a full stream has free slots again."""
-        was_full = self.waiter.free_slots <= 0
+        was_full = self.is_full
         for message_id in message_ids:
             self.in_flight.pop(message_id, None)
         self._update_free_slots()
-        return was_full and self.waiter.free_slots > 0
+        return was_full and not self.is_full
 
     def drop_conversation(self, conversation_key: str) -> None:
         """Drop the unsent messages of a conversation that is no longer paired with the account."""

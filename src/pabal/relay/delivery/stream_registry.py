@@ -103,7 +103,8 @@ class StreamRegistry:
             changes = await register_stream(tx, stream)
         stream.seen_ids = seen_ids
         self._add(stream)
-        self._park_local_streams({change.id for change in changes})
+        if changes:
+            self._park_local_streams(stream.account_id, {change.id for change in changes})
         return stream, principal
 
     def start(self, stream: RelayStream) -> None:
@@ -163,9 +164,9 @@ class StreamRegistry:
         if stream.account_id is not None:
             self._long_poll.unsubscribe(stream.poll_request, stream.waiter, unsent)
 
-    def _park_local_streams(self, stream_ids: AbstractSet[UUID]) -> None:
+    def _park_local_streams(self, account: UUID | None, stream_ids: AbstractSet[UUID]) -> None:
         """Park streams of this process at once. Those of others learn it from the control event, as do these again."""
-        for stream in self._streams:
+        for stream in self._streams.of_key(account) if account else self._streams:
             if stream.id in stream_ids:
                 self._park(stream)
 
@@ -208,7 +209,7 @@ class StreamRegistry:
         extended_at = monotonic()
         while True:
             await asyncio.sleep(FULL_STREAM_CHECK_INTERVAL)
-            any_full = any(stream.waiter.free_slots <= 0 for stream in self._streams)
+            any_full = any(stream.is_full for stream in self._streams)
             if any_full or monotonic() - extended_at >= KEEPALIVE_INTERVAL.total_seconds():
                 extended_at = monotonic()
                 await self._attempt("stream keepalive failed", self._extend_leases)
