@@ -13,6 +13,7 @@ from pabal.api import relay_stream
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.delivery import stream_registry
+from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from pabal.relay.delivery.takeover import register_stream
 from pabal.web import connection
@@ -188,6 +189,32 @@ async def test_a_client_that_is_active_again_does_not_get_what_it_has(
         await until(lambda: chat.db.fetchval(held))
         await travel(MINUTE)
         assert await events_before_marker(hub, web, chat, owner, first) == []
+
+
+async def test_a_message_claimed_for_a_stream_that_was_just_parked_goes_to_the_active_one(
+    address: str, chat: Chat, hub: Hub, owner: Owner, token: str
+) -> None:
+    """A claim that began before the takeover commits after it, before the process reads the control event."""
+    async with bot(address, token) as first, bot(address, token) as second:
+        await first.next("connected")
+        await second.next("connected")
+        parked = await chat.db.fetchrow("select id, token_id from relay_streams where parked_at is not null")
+        assert parked
+        await chat.db.execute(
+            """
+            insert into inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id,
+                                          status, held_by, lease, leased_until, delivered_at, delivery_count)
+            values ($1, 'channel:user', '{}', '{"text": "late"}', 'late',
+                    'DELIVERED', $2, gen_random_uuid(), pabal.now() + interval '30 s', pabal.now(), 1)
+            """,
+            owner.id,
+            f"stream:{parked['token_id']}:{parked['id']}",
+        )
+        async with hub.transaction() as tx:
+            await send_control_event(
+                tx, ControlEventKind.PARKED, account=owner.id, streams=[str(parked["id"])], reset=[]
+            )
+        assert await read_texts(second, 1) == ["late"]
 
 
 async def test_a_parked_stream_replaces_an_active_one_whose_process_died(
