@@ -152,8 +152,9 @@ async def test_opening_a_stream_is_two_statements(
 
 
 async def test_a_client_that_opens_streams_in_a_loop_is_refused_before_the_database(
-    address: str, counting_proxy: tuple[StatementProxy, DatabaseUrls], chat: Chat
+    address: str, counting_proxy: tuple[StatementProxy, DatabaseUrls], chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(open_limits, "REFUSAL_DELAY", 0)
     statements, _ = counting_proxy
     token = await chat.session(None, paired=False)
     statuses: list[int] = []
@@ -172,9 +173,29 @@ async def test_a_client_that_opens_streams_in_a_loop_is_refused_before_the_datab
         assert other.status == 200
 
 
+async def test_a_refused_client_waits_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_limits, "REFUSAL_DELAY", 3600)
+    limits = open_limits.StreamOpenLimits()
+
+    async def open_once(token: str) -> None:
+        async with limits.opening(token, "127.0.0.1"):
+            pass
+
+    for _ in range(30):
+        await open_once("one")
+    refused = asyncio.create_task(open_once("one"))
+    await open_once("another")
+    assert not refused.done()
+    refused.cancel()
+
+
 async def test_invalid_tokens_are_refused_before_the_database_and_valid_ones_are_not(
-    address: str, counting_proxy: tuple[StatementProxy, DatabaseUrls], owner: Owner
+    address: str,
+    counting_proxy: tuple[StatementProxy, DatabaseUrls],
+    owner: Owner,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(open_limits, "REFUSAL_DELAY", 0)
     statements, _ = counting_proxy
     async with bot(address, owner.token) as client:
         await client.next("connected")

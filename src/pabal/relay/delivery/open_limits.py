@@ -14,6 +14,8 @@ MAX_REMEMBERED_KEYS = 20_000
 """Keys of each kind in memory; the one that was used least recently is forgotten first."""
 CONCURRENT_OPENS = 4
 """Streams of one process that are being opened at once, each with a database connection."""
+REFUSAL_DELAY = 1.0
+"""Seconds before a refusal is sent: a client that retries at once would otherwise keep the process busy with refusals."""
 
 
 class LocalRateLimit:
@@ -58,11 +60,11 @@ class StreamOpenLimits:
     async def opening(self, token_hash: str, address: str) -> AsyncGenerator[None]:
         """Count an opening and wait for its turn; raises RateLimited. One token opens one stream at a time."""
         network = rate_limit_address(address)
-        for limit, key in ((self._per_token, token_hash), (self._per_address, network)):
-            limit.check(key)
-            limit.count(key)
-        if token_hash not in self._valid_tokens:
-            self._failures.check(network)
+        try:
+            self._admit(token_hash, network)
+        except RateLimited:
+            await asyncio.sleep(REFUSAL_DELAY)
+            raise
         lock = self._token_locks.setdefault(token_hash, asyncio.Lock())
         try:
             async with lock, self._slots:
@@ -72,6 +74,13 @@ class StreamOpenLimits:
             self._failures.count(network)
             raise
         self._remember_valid(token_hash)
+
+    def _admit(self, token_hash: str, network: str) -> None:
+        for limit, key in ((self._per_token, token_hash), (self._per_address, network)):
+            limit.check(key)
+            limit.count(key)
+        if token_hash not in self._valid_tokens:
+            self._failures.check(network)
 
     def _remember_valid(self, token_hash: str) -> None:
         self._valid_tokens.pop(token_hash, None)
