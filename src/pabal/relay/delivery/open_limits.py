@@ -15,7 +15,7 @@ MAX_REMEMBERED_KEYS = 20_000
 CONCURRENT_OPENS = 4
 """Streams of one process that are being opened at once, each with a database connection."""
 REFUSAL_DELAY = 1.0
-"""Seconds before a refusal is sent: a client that retries at once would otherwise keep the process busy with refusals."""
+"""Seconds before a refusal is sent. A client that retries at once would keep the process busy with refusals."""
 
 
 class LocalRateLimit:
