@@ -16,7 +16,7 @@ from pabal.core.forwarding import UntrustedProxyLog
 from pabal.core.metrics import Metrics
 from pabal.db.channels import Channel
 from pabal.db.doorbell import Doorbell
-from pabal.db.pool import ConnectOptions, Database
+from pabal.db.pool import ConnectOptions, Database, ReservedDatabase
 from pabal.db.tx import Tx
 from pabal.db.urls import DatabaseUrls
 from pabal.events.fair_claims import FairClaims
@@ -124,10 +124,15 @@ class Hub:
         await self.relay.long_poll.close()
 
 
+WEBHOOK_SHARE = 4
+"""One in this many database connections is reserved for webhooks; none in a pool that is smaller."""
+
+
 def connect_options(settings: Settings, url: str, *, pooler: bool | None = None) -> ConnectOptions:
     return ConnectOptions(
         url,
         pool_size=settings.database_pool_size,
+        reserved=settings.database_pool_size // WEBHOOK_SHARE,
         connect_timeout=settings.connect_timeout,
         statement_timeout=settings.statement_timeout,
         pooler=pooler,
@@ -217,9 +222,10 @@ def build_relay(
     stream_registry = StreamRegistry(db, doorbell, long_poll)
     relay_metrics = RelayMetrics(metrics.meter)
     callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics)
-    webhook_batcher, recalls = Batcher(db, receiver.receive), CallbackRecaller(db)
+    webhook_db = ReservedDatabase(db)  # Kakao waits five seconds, whatever other callers do
+    webhook_batcher, recalls = Batcher(webhook_db, receiver.receive), CallbackRecaller(webhook_db)
     return RelayServices(
-        webhooks=WebhookHandler(db, webhook_batcher, recalls, relay_metrics, settings),
+        webhooks=WebhookHandler(webhook_db, webhook_batcher, recalls, relay_metrics, settings),
         webhook_batcher=webhook_batcher,
         long_poll=long_poll,
         stream_registry=stream_registry,

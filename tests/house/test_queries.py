@@ -127,7 +127,7 @@ UNFILTERED = {
         "relay/delivery/stream_control.sql",
         "find_ended_waits",
     ): "sessions without an account yet, by the ids of the open streams",
-    ("relay/delivery/stream_registry.sql", "touch_session"): "the session whose token was just authenticated",
+    ("relay/delivery/takeover.sql", "authenticate_stream"): "the token is the key",
 }
 """Queries that use a tenant's table without filtering by the tenant, and why they may."""
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from support.silent_hop import stop_acknowledging
+
 TIMEOUT = 10.0
 
 
@@ -105,6 +107,16 @@ class Bot:
 
     def disconnect(self) -> None:
         self._writer.transport.abort()
+
+    def vanish(self) -> None:
+        """Acknowledge nothing any more, without a word to the hub."""
+        stop_acknowledging(self._writer.get_extra_info("socket"))
+
+    async def is_reset(self) -> bool:
+        """Wait for the end of the stream; True if the connection was reset, False after a clean end."""
+        while await self.read():
+            continue
+        return isinstance(self._reader.exception(), ConnectionResetError)
 
 
 @asynccontextmanager

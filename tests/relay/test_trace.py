@@ -300,6 +300,7 @@ def test_the_status_of_a_message_is_described() -> None:
     [
         ("stream:t:s", "stream s of t"),
         ("closed:t:s", "stream s of t, closed since"),
+        ("parked:t:s", "stream s of t, replaced since"),
         ("poll:t", "a poller of t"),
         ("tester", "tester"),
         (None, "the account"),

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from pabal.hub import Hub
 from pabal.relay.auth import RelayPrincipal
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from pabal.web.auth import bearer_token
+from pabal.web.connection import detect_dead_peer, find_transport, reset_connection
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestQuery, Route
 from pabal.web.sse import PING, EventStreamResponse, format_sse_event
@@ -33,6 +35,7 @@ async def get_relay_stream(hub: Hub, context: RequestContext, query: RelayStream
 
     The first event is `connected`, followed by `message`, `pairing_complete`, `pairing_expired`, `unpaired`, `error`.
     Send `Last-Event-ID` when you reconnect: messages up to that id stay yours, later ones are delivered again.
+    The newest stream of a token gets the messages; older ones stay open without.
     """
     if hub.closing.is_set():
         raise Unavailable("the hub is stopping")
@@ -40,7 +43,12 @@ async def get_relay_stream(hub: Hub, context: RequestContext, query: RelayStream
     token = (
         query.token if query.token and "authorization" not in headers else bearer_token(headers.get("authorization"))
     )
-    stream, principal = await hub.relay.stream_registry.open(token, parse_last_event_id(headers.get("last-event-id")))
+    stream, principal = await hub.relay.stream_registry.open(
+        token, parse_last_event_id(headers.get("last-event-id")), context.client_ip
+    )
+    if transport := find_transport(context.request):
+        detect_dead_peer(transport)
+        stream.reset_connection = partial(reset_connection, transport)
     if hub.closing.is_set():  # began while the stream was opened: close_all() missed it
         stream.close()
     return EventStreamResponse(stream_relay_events(hub, stream, principal), stream.close)

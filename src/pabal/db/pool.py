@@ -1,5 +1,6 @@
 """The connections of one process to its database."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -92,6 +93,8 @@ class ConnectOptions:
 
     url: str = field(repr=False)
     pool_size: int = 16
+    reserved: int = 0
+    """How many of the connections only a `ReservedDatabase` may use."""
     connect_timeout: timedelta = timedelta(seconds=5)
     statement_timeout: timedelta = timedelta(seconds=30)
     pooler: bool | None = None
@@ -115,6 +118,8 @@ class Database:
 
     def __init__(self, options: ConnectOptions, on_commit: Callable[[set[Wakeup]], None] | None = None) -> None:
         self._options = options
+        self._shared_slots = asyncio.Semaphore(options.pool_size - options.reserved)
+        """One for each connection that work without a reserved share may use at once."""
         self._pool: Pool[Record] | None = None
         self._server_info: ServerInfo | None = None
         self._plan_refresher: PlanRefresher | None = None
@@ -182,23 +187,67 @@ class Database:
         if tx.outcome_counts and self.on_outcome_counts is not None:
             self.on_outcome_counts(tx.outcome_counts)
 
-    def _acquire(self) -> "_PooledConnectionContext":
+    def _acquire(self, *, is_reserved: bool = False) -> "_PooledConnectionContext":
         if self._pool is None:
             raise Unavailable("the database is not open")
-        return _PooledConnectionContext(self._pool, self._options.connect_timeout.total_seconds(), self._plan_refresher)
+        return _PooledConnectionContext(
+            self._pool,
+            self._options.connect_timeout.total_seconds(),
+            self._plan_refresher,
+            None if is_reserved else self._shared_slots,
+        )
+
+
+class ReservedDatabase(Database):
+    """The same pool, for work that must not wait behind other work: a share of the connections is kept for it."""
+
+    def __init__(self, shared: Database) -> None:
+        super().__init__(shared._options)  # noqa: SLF001 the same module
+        self._shared = shared
+
+    def _acquire(self, *, is_reserved: bool = True) -> "_PooledConnectionContext":
+        return self._shared._acquire(is_reserved=is_reserved)  # noqa: SLF001 the same module
+
+    def _after_commit(self, tx: Tx) -> None:
+        self._shared._after_commit(tx)  # noqa: SLF001 the same module
 
 
 class _PooledConnectionContext:
     """Acquires and releases a connection, translating the errors of both but not those of the block."""
 
-    __slots__ = ("_connection", "_plan_refresher", "_pool", "_timeout")
+    __slots__ = ("_connection", "_plan_refresher", "_pool", "_slots", "_timeout")
 
-    def __init__(self, pool: "Pool[Record]", timeout: float, plan_refresher: PlanRefresher | None) -> None:
+    def __init__(
+        self,
+        pool: "Pool[Record]",
+        timeout: float,
+        plan_refresher: PlanRefresher | None,
+        slots: asyncio.Semaphore | None,
+    ) -> None:
         self._pool = pool
         self._timeout = timeout
         self._plan_refresher = plan_refresher
+        self._slots = slots
 
     async def __aenter__(self) -> "PooledConnection":
+        if self._slots is None:
+            return await self._connect()
+        await self._take_slot(self._slots)
+        try:
+            return await self._connect()
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def _take_slot(self, slots: asyncio.Semaphore) -> None:
+        if not slots.locked():
+            await slots.acquire()  # does not wait
+            return
+        with translate_errors():
+            async with asyncio.timeout(self._timeout):
+                await slots.acquire()
+
+    async def _connect(self) -> "PooledConnection":
         with translate_errors():
             self._connection = connection = await self._pool.acquire(timeout=self._timeout)
             if self._plan_refresher is not None and self._plan_refresher.needs_refresh(connection.get_server_pid()):
@@ -216,6 +265,9 @@ class _PooledConnectionContext:
         except Unavailable:
             if kind is None:  # otherwise keep the error of the block, which may be a cancellation
                 raise
+        finally:
+            if self._slots is not None:
+                self._slots.release()
 
 
 async def probe_server(options: ConnectOptions) -> ServerInfo:

@@ -143,7 +143,10 @@ cross join lateral (
             ) capped
         ) as open_messages,
         (select count(*) from public.relay_sessions s where s.account_id = a.id and s.revoked_at is null) as sessions,
-        (select count(*) from public.relay_streams s where s.account_id = a.id and s.alive_until > pabal.now()) as streams
+        (
+            select count(*) from public.relay_streams s
+            where s.account_id = a.id and s.parked_at is null and s.alive_until > pabal.now()
+        ) as streams
 ) counted
 order by a.created_at desc, a.id desc;
 

@@ -57,7 +57,11 @@ async def authenticate_relay_token(tx: Tx, token: str) -> RelayPrincipal:
 
 async def authenticate_relay_token_hash(tx: Tx, token_hash: str) -> RelayPrincipal:
     """Find the owner of a token by its hash."""
-    row = await tx.maybe(RelayTokenRow, Q.find_relay_token, token_hash=token_hash)
+    return principal_of_token(await tx.maybe(RelayTokenRow, Q.find_relay_token, token_hash=token_hash))
+
+
+def principal_of_token(row: RelayTokenRow | None) -> RelayPrincipal:
+    """The owner of a token that was looked up. Raises Unauthenticated or AccountDisabled."""
     if row is None or row.is_invalid:
         raise Unauthenticated("the token is unknown or no longer valid")
     if row.is_disabled:

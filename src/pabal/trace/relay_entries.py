@@ -131,7 +131,7 @@ def kakao_response_text(reply: MessageReply) -> str:
 
 
 def holder_text(held_by: str | None) -> str:
-    """Describe a holder: `stream:<token>:<stream>`, `closed:<token>:<stream>` or `poll:<token>`."""
+    """Describe a holder: `stream:`, `parked:` or `closed:<token>:<stream>`, or `poll:<token>`."""
     kind, _, rest = (held_by or "").partition(":")
     token, _, stream = rest.partition(":")
     match kind:
@@ -139,6 +139,8 @@ def holder_text(held_by: str | None) -> str:
             return Message("stream {} of {}", stream, token)
         case "closed":
             return Message("stream {} of {}, closed since", stream, token)
+        case "parked":
+            return Message("stream {} of {}, replaced since", stream, token)
         case "poll":
             return Message("a poller of {}", token)
         case _:

@@ -22,6 +22,8 @@ class ControlEventKind(StrEnum):
     UNPAIRED = "unpaired"
     DISABLED = "disabled"
     REVOKED = "revoked"
+    PARKED = "parked"
+    ACTIVATED = "activated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +48,6 @@ async def send_control_event(
 async def list_recent_control_events(tx: Tx, elapsed: timedelta) -> list[ControlEvent]:
     """Control events since the previous read, `elapsed` ago, and some before it; oldest first."""
     return await tx.all(ControlEvent, Q.list_recent_control_events, window=CONTROL_EVENT_LOOKBACK + elapsed)
-
-
-async def find_seen_control_event_ids(tx: Tx, account: UUID | None, session: UUID | None) -> set[int]:
-    """Control events that happened before a stream opened."""
-    return {
-        *await tx.column(
-            Q.find_seen_control_event_ids,
-            window=CONTROL_EVENT_RETENTION + CONTROL_EVENT_LOOKBACK,
-            account=account,
-            session=session,
-        )
-    }
 
 
 async def purge_control_events(tx: Tx, batch: int) -> int:

@@ -10,12 +10,6 @@ from public.relay_control_events
 where created_at > pabal.now() - :window::interval
 order by id;
 
--- name: find_seen_control_event_ids
--- Events that a new stream must not get: the state it starts from already includes them.
-select id
-from public.relay_control_events
-where created_at > pabal.now() - :window::interval and (account_id = :account or session_id = :session);
-
 -- name: purge_control_events
 -- For all accounts.
 delete from public.relay_control_events

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any, cast
 from uuid import UUID
 
@@ -14,6 +15,9 @@ from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 STREAM_LEASE_DURATION = timedelta(seconds=30)
 MAX_MESSAGES_IN_FLIGHT = 256
 """Messages that a stream may hold unanswered. Above it, the client gets no more until it answers some."""
+
+SLOW_SEND_SECONDS = 0.05
+"""After a send that took longer, the stream claims at once what it had no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,14 @@ class RelayStream:
     in_flight: dict[UUID, UUID] = field(init=False, default_factory=dict[UUID, UUID])
     """The messages it delivered that are not answered yet, with their leases."""
     ended: bool = field(init=False, default=False)
+    is_parked: bool = field(init=False, default=False)
+    """Whether a newer stream of its token gets the messages."""
+    reset_connection: Callable[[], None] | None = None
+    """Resets the client's connection, where there is one."""
+    on_drained: Callable[[], None] | None = None
+    """Called when a connection that did not drain takes more again."""
+    _is_sending: bool = field(init=False, default=False)
+    """Whether a frame is being sent. Other tasks only see it set while the connection does not drain."""
     _frames: deque[StreamFrame] = field(init=False, default_factory=deque[StreamFrame])
     _has_frames: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
@@ -53,6 +65,10 @@ class RelayStream:
     @property
     def holder(self) -> str:
         return f"stream:{self.token_id}:{self.id}"
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.in_flight) >= MAX_MESSAGES_IN_FLIGHT
 
     @property
     def poll_request(self) -> MessagePollRequest:
@@ -76,11 +92,11 @@ class RelayStream:
 
     def remove_in_flight(self, message_ids: Iterable[UUID]) -> bool:
         """Drop messages that were answered, acknowledged or lost; True if a full stream has free slots again."""
-        was_full = self.waiter.free_slots <= 0
+        was_full = self.is_full
         for message_id in message_ids:
             self.in_flight.pop(message_id, None)
         self._update_free_slots()
-        return was_full and self.waiter.free_slots > 0
+        return was_full and not self.is_full
 
     def drop_conversation(self, conversation_key: str) -> None:
         """Drop the unsent messages of a conversation that is no longer paired with the account."""
@@ -100,6 +116,18 @@ class RelayStream:
         self._frames.appendleft(StreamFrame("", {}, is_last=True))
         self._has_frames.set()
 
+    def reset(self) -> None:
+        """End the stream without a clean close, after which some clients reconnect without a delay."""
+        self.close()
+        if self.reset_connection is not None:
+            self.reset_connection()
+
+    def park(self) -> None:
+        """Hold nothing any more: a newer stream of the token has the messages. Unsent ones are dropped before."""
+        self.is_parked = True
+        self.in_flight.clear()
+        self._update_free_slots()
+
     def drop_unsent_messages(self) -> None:
         unsent = [message.id for message in self.unsent_messages()]
         self._frames = deque(frame for frame in self._frames if not frame.message)
@@ -112,7 +140,9 @@ class RelayStream:
                 frame = self._frames.popleft()
                 if frame.message:
                     self.last_event_id = frame.message.delivery_seq
+                started = self._start_sending()
                 yield frame
+                self._finish_sending(started)
                 if frame.is_last:
                     return
             self._has_frames.clear()
@@ -120,10 +150,24 @@ class RelayStream:
                 async with asyncio.timeout(heartbeat_interval.total_seconds()):
                     await self._has_frames.wait()
             except TimeoutError:
+                started = self._start_sending()
                 yield None
+                self._finish_sending(started)
+
+    def _start_sending(self) -> float:
+        self._is_sending = True
+        self._update_free_slots()
+        return monotonic()
+
+    def _finish_sending(self, started: float) -> None:
+        self._is_sending = False
+        self._update_free_slots()
+        if self.on_drained is not None and monotonic() - started > SLOW_SEND_SECONDS:
+            self.on_drained()
 
     def _update_free_slots(self) -> None:
-        self.waiter.free_slots = MAX_MESSAGES_IN_FLIGHT - len(self.in_flight)
+        """A stream that does not drain has none: another client of the account may be able to get the messages."""
+        self.waiter.free_slots = 0 if self._is_sending else max(MAX_MESSAGES_IN_FLIGHT - len(self.in_flight), 0)
 
 
 def serialize_message(message: ClaimedMessage) -> dict[str, Any]:

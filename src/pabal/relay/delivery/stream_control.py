@@ -16,6 +16,7 @@ from pabal.queue.open_streams import OpenStreams
 from pabal.relay.delivery import control_events
 from pabal.relay.delivery.control_events import ControlEvent, ControlEventKind, list_recent_control_events
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
+from pabal.relay.delivery.takeover import hold_parked_messages, requeue_parked_messages
 
 Q = load_queries(__file__)
 log = get_logger()
@@ -41,7 +42,8 @@ class EndedWait:
 class StreamController:
     """Reads control events and applies them to the streams of this process.
 
-    `start` lets a stream's messages come after its first pairing; `stop` ends them before its last frame.
+    `start` lets a stream's messages come after its first pairing; `stop` ends them before its last frame; `park` ends
+    them because a newer stream of the token gets them.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class StreamController:
         streams: OpenStreams[UUID, RelayStream],
         start: Callable[[RelayStream], None],
         stop: Callable[[RelayStream], None],
+        park: Callable[[RelayStream], None],
     ) -> None:
         self._db = db
         self._streams = streams
         self._start = start
         self._stop = stop
+        self._park = park
         self._last_read = monotonic()
 
     def reset(self) -> None:
@@ -98,9 +102,13 @@ class StreamController:
             streams += [
                 stream for stream in self._streams if stream.session_id == event.session_id and stream not in streams
             ]
-        if event.kind == ControlEventKind.REVOKED and not event.data.get("all"):
-            return [stream for stream in streams if stream.session_id is None]
-        return streams
+        match event.kind:
+            case ControlEventKind.REVOKED if not event.data.get("all"):
+                return [stream for stream in streams if stream.session_id is None]
+            case ControlEventKind.PARKED | ControlEventKind.ACTIVATED:
+                return [stream for stream in streams if str(stream.id) in event.data["streams"]]
+            case _:
+                return streams
 
     async def _apply(self, tx: Tx, stream: RelayStream, event: ControlEvent) -> None:
         match event.kind:
@@ -121,6 +129,15 @@ class StreamController:
                 self._end_stream(stream, "error", DISABLED_ERROR)
             case ControlEventKind.REVOKED:
                 self._end_stream(stream, "error", REVOKED_ERROR)
+            case ControlEventKind.PARKED:
+                self._park(stream)
+                await requeue_parked_messages(tx, stream)
+                if str(stream.id) in event.data["reset"]:
+                    stream.reset()
+            case ControlEventKind.ACTIVATED:
+                stream.is_parked = False
+                await hold_parked_messages(tx, stream)
+                self._start(stream)
             case _:
                 log.warning("unknown control event", kind=event.kind)
 

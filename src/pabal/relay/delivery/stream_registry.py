@@ -6,6 +6,7 @@ the control events serves all of them, and the long poll claims their messages t
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -13,7 +14,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from pabal.core.errors import PabalError, RateLimited
+from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
 from pabal.db.channels import Channel
@@ -24,30 +25,45 @@ from pabal.db.tx import Tx
 from pabal.queue.batcher import Batcher
 from pabal.queue.long_poll import LongPoll
 from pabal.queue.open_streams import OpenStreams
-from pabal.relay.auth import RelayPrincipal, authenticate_relay_token
-from pabal.relay.delivery.control_events import find_seen_control_event_ids
+from pabal.relay.auth import RelayPrincipal, hash_relay_secret
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
+from pabal.relay.delivery.open_limits import StreamOpenLimits
 from pabal.relay.delivery.stream import STREAM_LEASE_DURATION, RelayStream
 from pabal.relay.delivery.stream_control import StreamController
+from pabal.relay.delivery.takeover import (
+    STREAM_LIFETIME,
+    activate_parked_streams,
+    authenticate_stream,
+    find_tokens_without_active_stream,
+    register_stream,
+)
 
 Q = load_queries(__file__)
 log = get_logger()
 
-MAX_STREAMS = 5
-"""Streams that one account or session may have open, in all processes."""
 KEEPALIVE_INTERVAL = timedelta(seconds=10)
-STREAM_LIFETIME = timedelta(seconds=35)  # a little longer than the leases it holds
 FULL_STREAM_CHECK_INTERVAL = 1.0
 """Seconds between checks for full streams. An answer in another process frees a slot, which only the database shows."""
-TOO_MANY_STREAMS_RETRY_AFTER = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedStreamRow:
-    """An account whose messages a closed stream held: `is_free` if they are queued again, else kept for the client."""
+    """An account whose messages a closed stream held: `is_free` if they are queued again, else kept for the client.
 
-    account_id: UUID
+    Without an account, `parked_token_id` is a token that is left with parked streams only.
+    """
+
+    account_id: UUID | None
     is_free: bool
+    parked_token_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class LostLeaseRow:
+    """A message whose lease is lost, or a stream whose row is gone."""
+
+    message_id: UUID | None
+    stream_id: UUID | None
 
 
 class StreamRegistry:
@@ -59,40 +75,41 @@ class StreamRegistry:
         self._doorbell = doorbell
         self._streams = OpenStreams[UUID, RelayStream]()
         """By account. A session's stream has none until its first pairing."""
-        self._controller = StreamController(db, self._streams, self.start, self._stop_messages)
+        self._controller = StreamController(db, self._streams, self.start, self._stop_messages, self._park)
+        self._open_limits = StreamOpenLimits()
         self._closed_streams = Batcher[RelayStream, None](db, self._record_closed)
         self._tasks: list[asyncio.Task[None]] = []
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    async def open(self, token: str, last_event_id: int | None) -> tuple[RelayStream, RelayPrincipal]:
-        """Open a stream for a token. `last_event_id` is the newest id the client has.
+    async def open(
+        self, token: str, last_event_id: int | None, address: str = ""
+    ) -> tuple[RelayStream, RelayPrincipal]:
+        """Open a stream for a token. `last_event_id` is the newest id the client has, `address` where it comes from.
 
-        The token is verified again once the stream receives control events, so that no revocation is missed in between.
+        It gets every control event that is newer than its authentication, also one that was read in between: each read
+        goes back a little.
         """
-        async with self._db.autocommit() as tx:
-            principal = await authenticate_relay_token(tx, token)
-        stream = RelayStream(new_id(), principal.token_id, principal.session_id, principal.account_id, last_event_id)
-        stream.waiter.on_rows = partial(self._deliver, stream)
+        token_hash = hash_relay_secret(token)
+        async with self._open_limits.opening(token_hash, address), self._db.transaction() as tx:
+            principal, seen_ids = await authenticate_stream(tx, token_hash)
+            stream = RelayStream(
+                new_id(), principal.token_id, principal.session_id, principal.account_id, last_event_id
+            )
+            stream.waiter.on_rows = partial(self._deliver, stream)
+            stream.on_drained = partial(self._wake, stream)
+            stream.awaits_pairing = principal.session_id is not None and not principal.paired
+            changes = await register_stream(tx, stream)
+        stream.seen_ids = seen_ids
         self._add(stream)
-        try:
-            async with self._db.transaction() as tx:
-                seen_ids = await find_seen_control_event_ids(tx, stream.account_id, stream.session_id)
-                principal = await authenticate_relay_token(tx, token)
-                stream.awaits_pairing = principal.session_id is not None and not principal.paired
-                stream.account_id = principal.account_id
-                self._streams.add(stream, stream.account_id)
-                await self._register(tx, stream)
-            stream.seen_ids = seen_ids  # from here on it gets every control event that is new to it
-        except BaseException:
-            self._remove(stream)
-            raise
+        if changes:
+            self._park_local_streams(stream.account_id, {change.id for change in changes})
         return stream, principal
 
     def start(self, stream: RelayStream) -> None:
         """Let messages come. Frames that were enqueued before are sent first."""
-        if stream.account_id is not None:
+        if stream.account_id is not None and not stream.is_parked:
             self._long_poll.subscribe(stream.poll_request, stream.waiter)
 
     async def close(self, stream: RelayStream) -> None:
@@ -109,7 +126,7 @@ class StreamRegistry:
         ids = [*message_ids]
         for stream in self._streams.of_key(account):
             if stream.remove_in_flight(ids):
-                self._long_poll.wake(stream.poll_request)
+                self._wake(stream)
 
     def close_all(self) -> None:
         """Close every stream. The clients reconnect, to this process or another."""
@@ -135,6 +152,11 @@ class StreamRegistry:
                 task.cancel()
             self._tasks.clear()
 
+    def _wake(self, stream: RelayStream) -> None:
+        """Claim for a stream that has free slots again."""
+        if stream.account_id is not None:
+            self._long_poll.wake(stream.poll_request)
+
     def _stop_messages(self, stream: RelayStream) -> None:
         """Release the unsent messages and claim no more."""
         unsent = stream.unsent_messages()
@@ -142,48 +164,29 @@ class StreamRegistry:
         if stream.account_id is not None:
             self._long_poll.unsubscribe(stream.poll_request, stream.waiter, unsent)
 
-    async def _register(self, tx: Tx, stream: RelayStream) -> None:
-        await tx.run(Q.lock_stream_owner, owner=str(stream.account_id or stream.token_id))
-        stream_id = await tx.value(
-            Q.open_stream,
-            id=stream.id,
-            account=stream.account_id,
-            token=stream.token_id,
-            last=stream.last_event_id,
-            life=STREAM_LIFETIME,
-            max_streams=MAX_STREAMS,
-        )
-        if stream_id is None:
-            raise RateLimited("streams open for this account", TOO_MANY_STREAMS_RETRY_AFTER)
-        if stream.session_id:
-            await tx.run(Q.touch_session, session=stream.session_id)
-        if stream.account_id:
-            lease = new_id()
-            message_ids = await tx.column(
-                Q.resume_messages,
-                account=stream.account_id,
-                token=stream.token_id,
-                stream=stream.id,
-                holder=stream.holder,
-                lease=lease,
-                hold=STREAM_LEASE_DURATION,
-                last=stream.last_event_id,
-            )
-            stream.add_in_flight(message_ids, lease)
+    def _park_local_streams(self, account: UUID | None, stream_ids: AbstractSet[UUID]) -> None:
+        """Park streams of this process at once. Those of others learn it from the control event, as do these again."""
+        for stream in self._streams.of_key(account) if account else self._streams:
+            if stream.id in stream_ids:
+                self._park(stream)
+
+    def _park(self, stream: RelayStream) -> None:
+        self._stop_messages(stream)
+        stream.park()
 
     async def _record_closed(self, tx: Tx, streams: Sequence[RelayStream]) -> Sequence[None]:
-        holding = [stream for stream in streams if stream.account_id is not None]
         arguments: dict[str, list[Any]] = {
             "streams": [stream.id for stream in streams],
-            "accounts": [stream.account_id for stream in holding],
-            "holders": [stream.holder for stream in holding],
-            "tokens": [stream.token_id for stream in holding],
+            "accounts": [stream.account_id for stream in streams],
+            "tokens": [stream.token_id for stream in streams],
         }
         rows = await tx.all(ClosedStreamRow, Q.close_streams, **arguments)
         if not all(row.is_free for row in rows):  # a client that reconnected meanwhile is visible only now
             rows += await tx.all(ClosedStreamRow, Q.close_streams, **arguments)
-        for account in {row.account_id for row in rows if row.is_free}:
+        for account in {row.account_id for row in rows if row.account_id and row.is_free}:
             tx.notify(Channel.MESSAGES, str(account))
+        if parked_tokens := {row.parked_token_id for row in rows if row.parked_token_id}:
+            await activate_parked_streams(tx, parked_tokens)
         return [None] * len(streams)
 
     def _deliver(self, stream: RelayStream, messages: Sequence[ClaimedMessage]) -> None:
@@ -206,7 +209,7 @@ class StreamRegistry:
         extended_at = monotonic()
         while True:
             await asyncio.sleep(FULL_STREAM_CHECK_INTERVAL)
-            any_full = any(stream.waiter.free_slots <= 0 for stream in self._streams)
+            any_full = any(stream.is_full for stream in self._streams)
             if any_full or monotonic() - extended_at >= KEEPALIVE_INTERVAL.total_seconds():
                 extended_at = monotonic()
                 await self._attempt("stream keepalive failed", self._extend_leases)
@@ -228,26 +231,47 @@ class StreamRegistry:
             log.exception(failure)
 
     async def _extend_leases(self) -> None:
-        streams = [*self._streams]
+        streams = [stream for stream in self._streams if stream.seen_ids is not None]
         in_flight = [
             (stream, message_id, lease) for stream in streams for message_id, lease in stream.in_flight.items()
         ]
         async with self._db.autocommit() as tx:
-            lost_ids = {
-                *await tx.column(
-                    Q.extend_stream_leases,
-                    streams=[stream.id for stream in streams],
-                    ids=[message_id for _, message_id, _ in in_flight],
-                    leases=[lease for *_, lease in in_flight],
-                    accounts=[stream.account_id for stream, *_ in in_flight],
-                    life=STREAM_LIFETIME,
-                    hold=STREAM_LEASE_DURATION,
-                )
-            }
+            lost = await tx.all(
+                LostLeaseRow,
+                Q.extend_stream_leases,
+                streams=[stream.id for stream in streams],
+                ids=[message_id for _, message_id, _ in in_flight],
+                leases=[lease for *_, lease in in_flight],
+                accounts=[stream.account_id for stream, *_ in in_flight],
+                life=STREAM_LIFETIME,
+                hold=STREAM_LEASE_DURATION,
+            )
+        self._drop_lost(streams, in_flight, lost)
+        await self._replace_lost_streams()
+
+    def _drop_lost(
+        self,
+        streams: Iterable[RelayStream],
+        in_flight: Iterable[tuple[RelayStream, UUID, UUID]],
+        lost: Iterable[LostLeaseRow],
+    ) -> None:
+        message_ids, stream_ids = {row.message_id for row in lost}, {row.stream_id for row in lost}
         for stream, message_id, lease in in_flight:
-            is_lost = message_id in lost_ids and stream.in_flight.get(message_id) == lease
+            is_lost = message_id in message_ids and stream.in_flight.get(message_id) == lease
             if is_lost and stream.remove_in_flight([message_id]):
-                self._long_poll.wake(stream.poll_request)
+                self._wake(stream)
+        for stream in streams:
+            if stream.id in stream_ids and not stream.ended:
+                stream.reset()
+
+    async def _replace_lost_streams(self) -> None:
+        """Activate parked streams of this process whose token lost its active stream with another process."""
+        tokens = {stream.token_id for stream in self._streams if stream.is_parked}
+        if not tokens:
+            return
+        async with self._db.autocommit() as tx:
+            if inactive := await find_tokens_without_active_stream(tx, tokens):
+                await activate_parked_streams(tx, inactive)
 
 
 def holds_previous_lease(stream: RelayStream, message: ClaimedMessage) -> bool:

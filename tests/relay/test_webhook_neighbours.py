@@ -1,0 +1,220 @@
+"""Webhooks are answered in time whatever other callers do: they have database connections of their own."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any
+
+import httpx2
+import pytest
+
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.delivery import open_limits, takeover
+from pabal.relay.privacy import export_conversation
+from pabal.settings import Settings
+from relay.bot import bot
+from relay.people import TESTER
+from relay.skills import USE_CALLBACK, post, skill, write
+from relay.statement_proxy import StatementProxy, counting_statements
+from support.clusters import connected
+from support.relay_rows import Chat, Owner
+from support.server import serving
+from support.wait import WAITING, until
+
+pytestmark = pytest.mark.anyio
+
+NEIGHBOURS = 40
+"""More than the pool has connections."""
+WEBHOOKS = 5
+
+
+@pytest.fixture
+async def counting_proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementProxy, DatabaseUrls]]:
+    async with counting_statements(database_urls.main) as (counting_proxy, url):
+        yield counting_proxy, DatabaseUrls(url, database_urls.direct)
+
+
+@pytest.fixture
+async def hub(counting_proxy: tuple[StatementProxy, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
+    async with open_hub(settings, counting_proxy[1]) as running_hub:
+        yield running_hub
+
+
+@pytest.fixture
+async def owner(chat: Chat) -> Owner:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    return owner
+
+
+@pytest.fixture
+async def address(hub: Hub) -> AsyncGenerator[str]:
+    async with serving(hub) as url:
+        yield url
+
+
+@pytest.fixture
+async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    limits = httpx2.Limits(max_connections=200)
+    async with httpx2.AsyncClient(base_url=address, limits=limits, timeout=60) as client:
+        yield client
+
+
+async def start_openers(hub: Hub, web: httpx2.AsyncClient, chat: Chat) -> list[Coroutine[Any, Any, object]]:
+    registry = hub.relay.stream_registry
+    return [registry.open(await chat.session(None, paired=False), None) for _ in range(NEIGHBOURS)]
+
+
+async def start_pollers(hub: Hub, web: httpx2.AsyncClient, chat: Chat) -> list[Coroutine[Any, Any, object]]:
+    owner = await chat.owner()
+    assert (await web.get("/v1/messages", headers=owner.header)).status_code == 200  # its limit has a row to lock
+    return [web.get("/v1/messages", headers=owner.header) for _ in range(NEIGHBOURS)]
+
+
+async def start_exports(hub: Hub, web: httpx2.AsyncClient, chat: Chat) -> list[Coroutine[Any, Any, object]]:
+    key = await chat.conversation(await chat.owner(), "exported")
+
+    async def export() -> object:
+        async with hub.transaction() as tx:
+            return await export_conversation(tx, key, TESTER)
+
+    return [export() for _ in range(NEIGHBOURS)]
+
+
+async def start_chores(hub: Hub, web: httpx2.AsyncClient, chat: Chat) -> list[Coroutine[Any, Any, object]]:
+    return [hub.chores.run_due() for _ in range(NEIGHBOURS)]
+
+
+StartNeighbours = Callable[[Hub, httpx2.AsyncClient, Chat], Coroutine[Any, Any, list[Coroutine[Any, Any, object]]]]
+
+
+@pytest.mark.parametrize(
+    ("start", "lock"),
+    [
+        (start_openers, "lock table relay_streams"),
+        (start_pollers, "select from pabal.limits where key like 'relay requests:%' for update"),
+        (start_exports, "lock table pabal.audit_log"),
+        (start_chores, "lock table pabal.chores"),
+    ],
+    ids=["openers", "pollers", "exports", "chores"],
+)
+async def test_webhooks_are_answered_while_all_neighbours_wait_in_the_database(
+    hub: Hub,
+    web: httpx2.AsyncClient,
+    chat: Chat,
+    owner: Owner,
+    database_urls: DatabaseUrls,
+    start: StartNeighbours,
+    lock: str,
+) -> None:
+    """The neighbours keep every connection that they can get."""
+    assert database_urls.direct
+    neighbours = await start(hub, web, chat)
+    async with connected(database_urls.direct) as blocker:
+        async with blocker.transaction():
+            await blocker.execute(lock)
+            tasks = [asyncio.ensure_future(neighbour) for neighbour in neighbours]
+            await until(lambda: chat.db.fetchval(f"select ({WAITING}) > 0"))
+            before = hub.db.connections_in_use()
+            for number in range(WEBHOOKS):
+                assert await write(web, f"text {number}") == USE_CALLBACK
+        assert before > 0
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_webhooks_are_answered_during_a_flood_of_other_channels(web: httpx2.AsyncClient, owner: Owner) -> None:
+    answers = 0
+    is_over = asyncio.Event()
+
+    async def flood(user: str) -> None:
+        nonlocal answers
+        while not is_over.is_set():
+            await post(web, skill("hi", user) | {"bot": {"id": "other"}})
+            answers += 1
+
+    tasks = [asyncio.create_task(flood(f"user {number}")) for number in range(NEIGHBOURS)]
+    await until(lambda: answers > NEIGHBOURS)
+    for number in range(WEBHOOKS):
+        assert await write(web, f"text {number}") == USE_CALLBACK
+    is_over.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_opening_a_stream_is_two_statements(
+    address: str, counting_proxy: tuple[StatementProxy, DatabaseUrls], chat: Chat, owner: Owner
+) -> None:
+    statements, _ = counting_proxy
+    token = await chat.session(owner.id)
+    async with bot(address, token) as client:
+        await client.next("connected")
+    assert statements.count(takeover.Q.authenticate_stream) == 1
+    assert statements.count(takeover.Q.open_stream) == 1
+    assert statements.count(takeover.Q.resume_messages) == 0
+
+
+async def test_a_client_that_opens_streams_in_a_loop_is_refused_before_the_database(
+    address: str, counting_proxy: tuple[StatementProxy, DatabaseUrls], chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_limits, "REFUSAL_DELAY", 0)
+    statements, _ = counting_proxy
+    token = await chat.session(None, paired=False)
+    statuses: list[int] = []
+
+    async def open_and_drop() -> None:
+        for _ in range(20):
+            async with bot(address, token) as client:
+                statuses.append(client.status)
+                if client.status == 429:
+                    assert int(client.headers["retry-after"]) >= 1
+
+    await asyncio.gather(*(open_and_drop() for _ in range(12)))
+    assert {*statuses} == {200, 429}
+    assert statements.count(takeover.Q.authenticate_stream) == statuses.count(200)
+    async with bot(address, await chat.session(None, paired=False)) as other:
+        assert other.status == 200
+
+
+async def test_a_refused_client_waits_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_limits, "REFUSAL_DELAY", 3600)
+    limits = open_limits.StreamOpenLimits()
+
+    async def open_once(token: str) -> None:
+        async with limits.opening(token, "127.0.0.1"):
+            pass
+
+    for _ in range(30):
+        await open_once("one")
+    refused = asyncio.create_task(open_once("one"))
+    await open_once("another")
+    assert not refused.done()
+    refused.cancel()
+
+
+async def test_invalid_tokens_are_refused_before_the_database_and_valid_ones_are_not(
+    address: str,
+    counting_proxy: tuple[StatementProxy, DatabaseUrls],
+    owner: Owner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_limits, "REFUSAL_DELAY", 0)
+    statements, _ = counting_proxy
+    async with bot(address, owner.token) as client:
+        await client.next("connected")
+    statuses: list[int] = []
+    for number in range(60):
+        async with bot(address, f"{number:064x}") as client:
+            statuses.append(client.status)
+    assert {*statuses} == {401, 429}
+    assert statements.count(takeover.Q.authenticate_stream) == statuses.count(401) + 1
+    async with bot(address, owner.token) as client:
+        assert client.status == 200
+
+
+def test_a_limit_remembers_a_bounded_number_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_limits, "MAX_REMEMBERED_KEYS", 3)
+    limit = open_limits.LocalRateLimit("calls", burst=1, interval=3600)
+    for key in "abcd":
+        limit.check(key)
+        limit.count(key)
+    limit.check("a")  # forgotten
+    with pytest.raises(open_limits.RateLimited):
+        limit.check("b")
