@@ -17,7 +17,7 @@ from pabal.api import routes
 from pabal.console.routes import console_routes
 from pabal.hub import DatabaseUrls, Hub
 from pabal.web.route import RequestQuery, Route
-from security.visitors import Visitors
+from security.visitors import WEBHOOK_SECRET, Visitors
 from support.clusters import Connection
 from support.hostile_input import hostile_documents, hostile_text, hostile_texts
 from support.loop_thread import MAX_BLOCK, LoopThread, RawRequest
@@ -33,8 +33,10 @@ from support.route_examples import (
 pytestmark = pytest.mark.slow
 
 Case = tuple[str, RawRequest]
-BODY_BYTES = 1_048_000
-"""Just below the default body limit."""
+BODY_BYTES = 1_048_576
+"""The default body limit."""
+BODY_RESERVE = 1_000
+"""Bytes for the other fields."""
 HEAD_CHARS = 5_000
 """Characters of a value in the request head: with each one escaped as three bytes, just below the limit of the head."""
 FORM_CHARS = 20_000
@@ -42,6 +44,7 @@ LARGE_VALUES = ("a", "\\", "e\u0301\u0323", ".", "9", "[")
 """What fills a field up to the limit of the body. The other values are only as long as the field allows."""
 LOOSE_FIELDS = ("payload", "metadata", "response", "events", "variables", "receipts", "message_ids")
 JSON = ("Content-Type", "application/json")
+WEBHOOK = (JSON, ("X-Pabal-Secret", WEBHOOK_SECRET))
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
 READ_HEADERS = (
     "Accept",
@@ -336,22 +339,23 @@ def test_no_body_is_slow(served: LoopThread, visitors: Visitors, database_urls: 
 
 def body_cases(visitors: Visitors) -> Iterator[Case]:
     """Large documents as the whole body, and as the field with the loosest type."""
-    documents = hostile_documents(BODY_BYTES)
     for route in unique_routes():
         if route.body_type is None:
             continue
         example = example_struct(route.body_type)
         loose = [name for name in LOOSE_FIELDS if name in route.body_type.__struct_fields__]
+        documents = hostile_documents(min(route.max_body_bytes or BODY_BYTES, BODY_BYTES) - BODY_RESERVE)
         for name, document in documents.items():
             yield f"{route.name}, {name}", json_request(route, visitors, document)
             for field in loose:
                 body = json.dumps({key: value for key, value in example.items() if key != field}).encode()
                 separator = b"," if len(body) > len(b"{}") else b""
-                body = body[:-1] + separator + b'"%s":' % field.encode() + document + b"}"
-                yield f"{route.name}, {field}, {name}", json_request(route, visitors, body)
-    for name, document in documents.items():
-        yield f"webhook, {name}", RawRequest("POST", "/kakao/webhook", (JSON,), document)
-        yield f"webhook, more, {name}", RawRequest("POST", "/kakao/webhook", (JSON,), webhook_body(b'"hi"', document))
+                for value in (document, b'{"a":' + document + b"}"):
+                    encoded = body[:-1] + separator + b'"%s":' % field.encode() + value + b"}"
+                    yield f"{route.name}, {field}, {name}", json_request(route, visitors, encoded)
+    for name, document in hostile_documents(BODY_BYTES - BODY_RESERVE).items():
+        yield f"webhook, {name}", RawRequest("POST", "/kakao/webhook", WEBHOOK, document)
+        yield f"webhook, more, {name}", RawRequest("POST", "/kakao/webhook", WEBHOOK, webhook_body(b'"hi"', document))
 
 
 def webhook_body(utterance: bytes, more: bytes = b"1") -> bytes:
@@ -367,7 +371,7 @@ def webhook_cases() -> Iterator[Case]:
     for prefix in ("", "/pair ", "/", " "):
         for name, text in hostile_texts(BODY_BYTES // 8).items():
             utterance = json.dumps(prefix + text, ensure_ascii=False).encode()
-            yield f"webhook, {prefix}{name}", RawRequest("POST", "/kakao/webhook", (JSON,), webhook_body(utterance))
+            yield f"webhook, {prefix}{name}", RawRequest("POST", "/kakao/webhook", WEBHOOK, webhook_body(utterance))
 
 
 def test_no_form_is_slow(served: LoopThread, visitors: Visitors, database_urls: DatabaseUrls) -> None:

@@ -22,6 +22,7 @@ from support.notifications import register_builtin_templates
 from support.oauth_client import bearer, enrol
 from support.operator import sign_in
 
+WEBHOOK_SECRET = "the secret of the webhook"
 PERSON = "80351110224678912"
 USER = "mina-plusfriend-1"
 TESTER = Actor("tester")

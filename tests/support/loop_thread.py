@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 import threading
 import time
@@ -150,6 +151,8 @@ def loop_thread(settings: Settings, urls: DatabaseUrls) -> Generator[LoopThread]
         finally:
             ready.set()
 
+    gc.collect()
+    gc.freeze()  # as `pabal` does after its imports: the collector need not walk the modules of the tests
     thread = threading.Thread(target=run, name="hub", daemon=True)
     thread.start()
     assert ready.wait(TIMEOUT)
@@ -160,3 +163,4 @@ def loop_thread(settings: Settings, urls: DatabaseUrls) -> Generator[LoopThread]
     finally:
         state["loop"].call_soon_threadsafe(state["stop"].set)
         thread.join(TIMEOUT)
+        gc.unfreeze()

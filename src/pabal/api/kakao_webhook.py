@@ -14,12 +14,12 @@ from pabal.web.endpoint import read_body
 from pabal.web.errors import invalid_from_msgspec
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
 from pabal.web.route import ErrorFormat, ResponseBody, Route
+from pabal.web.untyped_json import decode_untyped_json
 
 MAX_WEBHOOK_BYTES = 1_048_576
 DUPLICATE_WINDOW = 10
 """Seconds within which equal bodies without an id are duplicates."""
 
-webhook_decoder = msgspec.json.Decoder()
 encode_webhook_response = msgspec.json.Encoder().encode
 
 
@@ -53,16 +53,12 @@ async def post_kakao_webhook(hub: Hub, context: RequestContext) -> Response:
 def parse_webhook(body: bytes) -> InboundPayload:
     if field := find_nul_field(body, "body"):
         raise Invalid.of_field(field, NUL_MESSAGE)
+    fields = decode_untyped_json(body, "body")
     try:
-        raw = body.decode()
-        payload = msgspec.convert(webhook_decoder.decode(raw), KakaoPayload)
+        payload = msgspec.convert(fields, KakaoPayload)
     except msgspec.ValidationError as error:
         raise invalid_from_msgspec(error, "body") from None
-    except RecursionError:
-        raise Invalid.of_field("body", "is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid.of_field("body", f"is not JSON: {error}") from None
-    return parse_inbound_payload(payload, raw, int(time() // DUPLICATE_WINDOW))
+    return parse_inbound_payload(payload, body.decode(), int(time() // DUPLICATE_WINDOW))
 
 
 ROUTES = tuple(
