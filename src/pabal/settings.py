@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     )
     webhook_header: str = Field(
         "X-Pabal-Secret",
-        pattern=r"^[A-Za-z0-9-]{1,64}$",
+        pattern=r"^[A-Za-z0-9-]{1,64}\z",
         description="Header that Kakao sends with PABAL_WEBHOOK_SECRET as its value; set it in Kakao's console.",
     )
     webhook_per_conversation: int = Field(
@@ -116,7 +116,7 @@ class Settings(BaseSettings):
         1000, ge=0, description="Maximum number of webhooks per minute and channel; 0 disables the limit."
     )
     command_prefix: str = Field(
-        "/", min_length=1, max_length=16, pattern=r"^\S+$", description="Prefix of chat commands: /pair, /help."
+        "/", min_length=1, max_length=16, pattern=r"^\S+\z", description="Prefix of chat commands: /pair, /help."
     )
     chat_language: Literal["ko", "en"] = Field("ko", description="Language of the hub's own chat messages.")
     waiting_text: str | None = Field(
@@ -145,7 +145,7 @@ class Settings(BaseSettings):
     )
     operator_channel: str | None = Field(
         None,
-        pattern=r"^[0-9]{1,20}$",
+        pattern=r"^[0-9]{1,20}\z",
         description="Id of the Discord channel for the hub's alerts. Unset: alerts are only logged.",
     )
     alarm_dead_letters: int = Field(10, ge=1, description="Alert when a service has this many unresolved dead letters.")
