@@ -97,13 +97,13 @@ class LoopThread:
             if seconds < MAX_BLOCK:
                 break
             prepare()
-            with self._ticking() as turns:
+            with self.ticking() as turns:
                 self.send(request)
             seconds = min(seconds, max(turns))
         return seconds, status
 
     @contextmanager
-    def _ticking(self) -> Generator[list[float]]:
+    def ticking(self) -> Generator[list[float]]:
         """Collect the CPU time between two turns of a callback that runs once per iteration of the loop."""
         turns: list[float] = [0.0]
         stop = threading.Event()

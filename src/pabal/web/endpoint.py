@@ -22,6 +22,7 @@ from pabal.web.auth import authenticate_person, authenticate_relay, bearer_token
 from pabal.web.errors import invalid_from_msgspec
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, parse_query_pairs
 from pabal.web.route import ErrorFormat, Route
+from pabal.web.sliced_encoding import encode_in_slices, encode_response, find_list_field
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 PRAGMA_NO_CACHE = {"pragma": "no-cache"}
@@ -44,7 +45,7 @@ def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
         name: parameter_reader(route, name, hint, hub) for name, hint in route.type_hints.items() if name != "return"
     }
     needs_principal = route.relay_auth and not {RelayPrincipal, AccountOwner}.isdisjoint(route.type_hints.values())
-    encode = msgspec.json.Encoder().encode
+    list_field = find_list_field(route.response_type)
     headers = PRAGMA_NO_CACHE if route.error_format is ErrorFormat.OAUTH else None
 
     async def endpoint(request: Request) -> Response:
@@ -60,7 +61,8 @@ def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
             return result
         if result is None:
             return Response(status_code=route.status)
-        return Response(encode(result), route.status, headers, media_type="application/json")
+        content = await encode_in_slices(result, list_field) if list_field else encode_response(result)
+        return Response(content, route.status, headers, media_type="application/json")
 
     return endpoint
 
