@@ -22,7 +22,7 @@ from security.request_surface import FORM_NAMES, QUERY_NAMES, READ_HEADERS
 from security.visitors import WEBHOOK_SECRET, Visitors
 from support.clusters import Connection
 from support.hostile_input import hostile_documents, hostile_text, hostile_texts
-from support.loop_thread import MAX_BLOCK, LoopThread, RawRequest
+from support.loop_thread import MAX_BLOCK, UNIQUE, LoopThread, RawRequest
 from support.route_examples import (
     EXAMPLE_ID,
     example_path,
@@ -42,7 +42,9 @@ BODY_RESERVE = 1_000
 HEAD_CHARS = 5_000
 """Characters of a value in the request head: with each one escaped as three bytes, just below the limit of the head."""
 FORM_CHARS = 20_000
-LARGE_VALUES = ("a", "\\", "e\u0301\u0323", ".", "9", "[")
+MESSAGE_CHARS = 19_000
+"""Characters of a chat message. KakaoTalk allows 10,000."""
+LARGE_VALUES = ("a", "\\", "\u0301\u0323", ".", "9", "[")
 """What fills a field up to the limit of the body. The other values are only as long as the field allows."""
 LOOSE_FIELDS = ("payload", "metadata", "response", "events", "variables", "receipts", "message_ids")
 JSON = ("Content-Type", "application/json")
@@ -72,7 +74,7 @@ def assert_quick(served: LoopThread, urls: DatabaseUrls, cases: Iterable[Case]) 
     """Send every request. None may occupy the loop for long, and none may fail with a server error."""
     slow: list[str] = []
     failed: list[str] = []
-    count = 0
+    sent = 0
     owner: Connection = served.run(asyncpg.connect(urls.direct or urls.main))
 
     def reset_limits() -> None:
@@ -83,7 +85,7 @@ def assert_quick(served: LoopThread, urls: DatabaseUrls, cases: Iterable[Case]) 
         for name, request in cases:
             reset_limits()
             seconds, status = served.longest_block(request, reset_limits)
-            count += 1
+            sent += 1
             if seconds >= MAX_BLOCK:
                 slow.append(f"{seconds * 1000:.0f} ms, status {status}: {name}")
             if status >= SERVER_ERROR:
@@ -91,8 +93,8 @@ def assert_quick(served: LoopThread, urls: DatabaseUrls, cases: Iterable[Case]) 
     finally:
         served.run(owner.close())
     problems = [*slow, *failed]
-    assert not problems, f"{len(problems)} of {count} requests\n" + "\n".join(problems)
-    assert count
+    assert not problems, f"{len(problems)} of {sent} requests\n" + "\n".join(problems)
+    assert sent
 
 
 def header_lines(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -172,9 +174,9 @@ def header_cases(visitors: Visitors) -> Iterator[Case]:
             if header not in {"authorization", "cookie"}:
                 signed = ((header, value), ("Cookie", visitors.cookie_header))
                 yield f"{header}, {name}, signed in", RawRequest("GET", "/console", signed)
-    for count in (100, 1_400):
-        many = tuple((f"X-{number}", "a") for number in range(count))
-        yield f"{count} headers", RawRequest("GET", "/health", many)
+    for number in (100, 1_400):
+        many = tuple((f"X-{index}", "a") for index in range(number))
+        yield f"{number} headers", RawRequest("GET", "/health", many)
 
 
 def header_targets(header: str) -> tuple[str, ...]:
@@ -280,7 +282,8 @@ def body_cases(visitors: Visitors) -> Iterator[Case]:
 
 
 def webhook_body(utterance: bytes, more: bytes = b"1") -> bytes:
-    user = b'{"id":"mina-plusfriend-1"}'
+    """A message of a new user: a repeated one gets its first response, and wrong codes soon lock their user."""
+    user = b'{"id":"user-%s"}' % UNIQUE
     return b'{"bot":{"id":"bot"},"userRequest":{"user":%s,"utterance":%s},"more":%s}' % (user, utterance, more)
 
 
@@ -290,7 +293,7 @@ def test_no_webhook_text_is_slow(served: LoopThread, visitors: Visitors, databas
 
 def webhook_cases() -> Iterator[Case]:
     for prefix in ("", "/pair ", "/", " "):
-        for name, text in hostile_texts(BODY_BYTES // 8).items():
+        for name, text in (hostile_texts(MESSAGE_CHARS) | {"large": "a" * (BODY_BYTES // 2)}).items():
             utterance = json.dumps(prefix + text, ensure_ascii=False).encode()
             yield f"webhook, {prefix}{name}", RawRequest("POST", "/kakao/webhook", WEBHOOK, webhook_body(utterance))
 

@@ -22,6 +22,7 @@ HOSTILE_UNITS = {
     "line breaks": "\n",
     "control characters": "\x01",
     "combining marks": "e\u0301\u0323",
+    "a run of combining marks": "\u0301\u0323",
     "dashes of phones": "\u2010",
     "jamo": "\u1112\u1161\u11ab",
     "compatibility forms": "\ufdfa",

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 
 import uvloop
@@ -24,6 +25,9 @@ MAX_BLOCK = 0.050
 MEASUREMENTS = 3
 """A slow request is repeated: a garbage collection or another process may have cost the time."""
 READ_SIZE = 65_536
+UNIQUE = b"UNIQUE-NUMBER"
+"""Stands in a body for a number that no other request has, so that no measurement gets a cached response."""
+NUMBERS = count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,14 @@ class RawRequest:
     body: bytes = field(default=b"", repr=False)
 
     def encode(self) -> bytes:
+        body = self.body.replace(UNIQUE, b"%012d" % next(NUMBERS))
         lines = [f"{self.method} {self.target} HTTP/1.1", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         if not any(name.lower() == "host" for name, _ in self.headers):
             lines.append("Host: hub.test")
-        if self.body or self.method not in {"GET", "HEAD", "DELETE"}:
-            lines.append(f"Content-Length: {len(self.body)}")
-        return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + self.body
+        if body or self.method not in {"GET", "HEAD", "DELETE"}:
+            lines.append(f"Content-Length: {len(body)}")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
 
 
 @dataclass(frozen=True, slots=True)
