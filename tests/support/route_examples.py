@@ -21,11 +21,11 @@ EXAMPLES: dict[str, Any] = {
     "service_name": "shop",
     "target_service": "shop",
     "service": "shop",
-    "template_key": "system.custom",
-    "recipient_type": "discord_dm",
+    "template_key": "payment.succeeded",
+    "recipient_type": "user_dm",
     "recipient_id": "80351110224678912",
     "recipients": ["user.id"],
-    "channels": ["discord_dm"],
+    "channels": ["user_dm"],
     "variables": {"title": "order.title"},
     "guild_path": "guild.id",
     "incident_path": "incident.id",
@@ -91,11 +91,14 @@ def walk_types(kind: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def replace_text(example: Any, text: str) -> Any:
-    """Put the text where the example has its first text: in a list, as the value of an object, or alone."""
+    """Put the text where the example has its first text: in a list, as the value of an object, or alone.
+
+    The values of an empty object have any type, so the text becomes a key.
+    """
     match example:
         case [*_]:
             return [text]
         case {**entries}:
-            return {next(iter(entries), "key"): text}
+            return {next(iter(entries)): text} if entries else {text: 1}
         case _:
             return text
