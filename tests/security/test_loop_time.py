@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
-import asyncpg
 import pytest
 from starlette.routing import Mount
 from starlette.routing import Route as PageRoute
@@ -18,9 +17,9 @@ from pabal.console.csrf import CSRF_FIELD
 from pabal.console.routes import console_routes
 from pabal.hub import DatabaseUrls, Hub
 from pabal.web.route import RequestQuery, Route
+from security.owner_connection import OwnerConnection
 from security.request_surface import FORM_NAMES, QUERY_NAMES, READ_HEADERS
 from security.visitors import WEBHOOK_SECRET, Visitors
-from support.clusters import Connection
 from support.hostile_input import hostile_documents, hostile_text, hostile_texts
 from support.loop_thread import MAX_BLOCK, UNIQUE, LoopThread, RawRequest
 from support.route_examples import (
@@ -75,23 +74,15 @@ def assert_quick(served: LoopThread, urls: DatabaseUrls, cases: Iterable[Case]) 
     slow: list[str] = []
     failed: list[str] = []
     sent = 0
-    owner: Connection = served.run(asyncpg.connect(urls.direct or urls.main))
-
-    def reset_limits() -> None:
-        """A request that exceeds a rate limit would not reach the code behind it."""
-        served.run(owner.execute("delete from pabal.limits"))
-
-    try:
+    with OwnerConnection(served, urls) as owner:
         for name, request in cases:
-            reset_limits()
-            seconds, status = served.longest_block(request, reset_limits)
+            owner.reset_limits()
+            seconds, status = served.longest_block(request, owner.reset_limits)
             sent += 1
             if seconds >= MAX_BLOCK:
                 slow.append(f"{seconds * 1000:.0f} ms, status {status}: {name}")
             if status >= SERVER_ERROR:
                 failed.append(f"status {status}: {name}")
-    finally:
-        served.run(owner.close())
     problems = [*slow, *failed]
     assert not problems, f"{len(problems)} of {sent} requests\n" + "\n".join(problems)
     assert sent
