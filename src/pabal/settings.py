@@ -152,7 +152,11 @@ class Settings(BaseSettings):
     alarm_callbacks: int = Field(
         10, ge=1, description="Alert when this many callbacks of a channel fail within ten minutes."
     )
-    body_limit: int = Field(1_048_576, ge=1024, description="Maximum size of a request body in bytes.")
+    body_limit: int = Field(
+        1_048_576,
+        ge=1024,
+        description="Maximum size of a request body in bytes. Most endpoints accept 256 KB at most, forms 64 KB.",
+    )
     stop_within: Duration = Field(
         timedelta(seconds=1), description="How long open requests and running handlers may continue when the hub stops."
     )
