@@ -118,7 +118,7 @@ def hub_on(endpoint: embedded.ServerAddress, folder: Path) -> Generator[tuple[in
     assert running.stdout
     try:
         first_line = running.stdout.readline()
-        port = re.search(r":(\d+)$", first_line.strip())
+        port = re.search(r":(\d+)\Z", first_line.strip())
         if not port:
             raise SystemExit("the hub did not start")
         yield running.pid, int(port[1])

@@ -129,7 +129,7 @@ class Settings(BaseSettings):
     )
     webhook_header: str = Field(
         "X-Pabal-Secret",
-        pattern=r"^[A-Za-z0-9-]{1,64}$",
+        pattern=r"^[A-Za-z0-9-]{1,64}\z",
         description="Header that Kakao sends with PABAL_WEBHOOK_SECRET as its value; set it in Kakao's console.",
     )
     webhook_open: bool = Field(
@@ -146,7 +146,7 @@ class Settings(BaseSettings):
         1000, ge=0, description="Maximum number of webhooks per minute and channel; 0 disables the limit."
     )
     command_prefix: str = Field(
-        "/", min_length=1, max_length=16, pattern=r"^\S+$", description="Prefix of chat commands: /pair, /help."
+        "/", min_length=1, max_length=16, pattern=r"^\S+\z", description="Prefix of chat commands: /pair, /help."
     )
     chat_language: Literal["ko", "en"] = Field("ko", description="Language of the hub's own chat messages.")
     waiting_text: str | None = Field(
@@ -181,14 +181,18 @@ class Settings(BaseSettings):
     )
     operator_channel: str | None = Field(
         None,
-        pattern=r"^[0-9]{1,20}$",
+        pattern=r"^[0-9]{1,20}\z",
         description="Id of the Discord channel for the hub's alerts. Unset: alerts are only logged.",
     )
     alarm_dead_letters: int = Field(10, ge=1, description="Alert when a service has this many unresolved dead letters.")
     alarm_callbacks: int = Field(
         10, ge=1, description="Alert when this many callbacks of a channel fail within ten minutes."
     )
-    body_limit: int = Field(1_048_576, ge=1024, description="Maximum size of a request body in bytes.")
+    body_limit: int = Field(
+        1_048_576,
+        ge=1024,
+        description="Maximum size of a request body in bytes. Most endpoints accept 256 KB at most, forms 64 KB.",
+    )
     stop_within: Duration = Field(
         timedelta(seconds=1), description="How long open requests and running handlers may continue when the hub stops."
     )

@@ -137,7 +137,7 @@ async def test_an_item_with_nul_fails_alone_and_names_its_field(shop: Service, o
 
 async def test_unusual_valid_json_is_stored_unchanged(shop: Service) -> None:
     """The last of duplicate keys counts, as in PostgreSQL; depth and digits are kept."""
-    deep = b'{"n":' * 400 + b"1" + b"}" * 400
+    deep = b'{"n":' * 64 + b"1" + b"}" * 64
     digits = b'{"n": 12345678901234567890123, "n": 12345678901234567890124, "\xed\x95\x9c": "\\ud83d\\udc0e"}'
     content = b'{"events": [{"event_type": "no", "event_type": "a.deep", "target_service": "shop", "payload": %s}, '
     content += b'{"event_type": "a.digits", "target_service": "shop", "payload": %s}]}'
@@ -147,7 +147,7 @@ async def test_unusual_valid_json_is_stored_unchanged(shop: Service) -> None:
 
     assert first["event_type"] == "a.deep"
     assert second["payload"] == {"n": 12345678901234567890124, "한": "🐎"}
-    assert str(first["payload"]).count("n") == 400
+    assert str(first["payload"]).count("n") == 64
     assert len((await shop.ask("GET", "events"))["items"]) == 2
 
 

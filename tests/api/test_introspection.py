@@ -36,7 +36,7 @@ async def test_revocation_returns_an_empty_body_for_any_token(minu: Enrolled) ->
     revoked = (await minu.tokens())["refresh_token"]
     await minu.ask("revoke", token=revoked)
 
-    for token in (revoked, "pbr_" + "A" * 43, "x.y.z", "파발", "x" * 100_000):
+    for token in (revoked, "pbr_" + "A" * 43, "x.y.z", "파발", "x" * 4096):
         for hint in ("", "access_token", "refresh_token", "nonsense"):
             response = await minu.ask("revoke", token=token, token_type_hint=hint)
             assert (response.status_code, response.content) == (200, b"")

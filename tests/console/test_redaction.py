@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pabal.console.format import (
+    OMITTED_TEXT,
     REDACTED_TEXT,
     SECRET_KEY_PATTERN,
-    TOO_DEEP_TEXT,
     is_secret_key,
     redact_payload,
     redacted_json,
@@ -85,13 +85,13 @@ def test_a_deeply_nested_payload_can_be_shown() -> None:
     shown = redacted_json({"top": 1, "deep": nested(900, "bottom")})
 
     assert '"top": 1' in shown
-    assert TOO_DEEP_TEXT in json.dumps(json.loads(shown), ensure_ascii=False)
+    assert OMITTED_TEXT in json.dumps(json.loads(shown), ensure_ascii=False)
     assert "bottom" not in shown
     assert "bottom" in redacted_json(nested(60, "bottom"))
 
 
 def test_a_payload_too_deep_to_redact_is_not_shown() -> None:
-    assert redacted_json('{"password": "open sesame"}') == redacted_json("[1]") == f'"{TOO_DEEP_TEXT}"'
+    assert redacted_json('{"password": "open sesame"}') == redacted_json("[1]") == f'"{OMITTED_TEXT}"'
     assert redacted_json("a text") == '"a text"'
 
 

@@ -22,6 +22,7 @@ from pabal.events.replay import replay_dead_letter, replay_matching_dead_letters
 from pabal.hub import Hub
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
+from pabal.web.field_types import CursorText, FilterText
 from pabal.web.pagination import PageLimit, decode_cursor, next_cursor
 from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, RequestQuery, ResponseBody, Route
@@ -45,11 +46,11 @@ class DeadLetterGroupPage(ResponseBody, frozen=True):
 class DeadLetterCriteria(msgspec.Struct, frozen=True, kw_only=True):
     """The filters that all queries for dead letters share."""
 
-    type: str | None = None
-    source: str | None = None
-    target: str | None = None
-    signature: str | None = None
-    error_code: str | None = None
+    type: FilterText | None = None
+    source: FilterText | None = None
+    target: FilterText | None = None
+    signature: FilterText | None = None
+    error_code: FilterText | None = None
     since: AwareDatetime | None = None
     until: AwareDatetime | None = None
 
@@ -76,7 +77,7 @@ class DeadLetterGroupQuery(RequestQuery, DeadLetterCriteria, frozen=True, kw_onl
 class DeadLetterQuery(DeadLetterGroupQuery, frozen=True, kw_only=True):
     """Filters. `type` may contain `*`; `since` and `until` compare with `failed_at`."""
 
-    cursor: str | None = None
+    cursor: CursorText | None = None
     limit: PageLimit = 50
 
 

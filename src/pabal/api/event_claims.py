@@ -50,9 +50,9 @@ class EventNackBody(RequestBody, frozen=True, kw_only=True):
     """
 
     receipts: ReceiptList
-    error: Annotated[str, msgspec.Meta(min_length=1)]
+    error: Annotated[str, msgspec.Meta(min_length=1, max_length=100_000)]
     error_code: Annotated[str, msgspec.Meta(max_length=100)] | None = None
-    error_stack: str | None = None
+    error_stack: Annotated[str, msgspec.Meta(max_length=100_000)] | None = None
     retry_after: Annotated[float, msgspec.Meta(ge=0, le=86_400)] | None = None
     outcome: Literal["retry", "dead", "snooze"] = "retry"
 

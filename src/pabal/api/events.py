@@ -28,9 +28,11 @@ from pabal.tokens.verify import AuthenticatedService
 from pabal.trace.entry import TraceEntry
 from pabal.trace.events import trace_single_event
 from pabal.web.errors import error_status, invalid_from_msgspec
+from pabal.web.field_types import FilterText
 from pabal.web.pagination import PageQuery, decode_cursor, encode_cursor
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
 from pabal.web.route import RequestBody, ResponseBody, Route
+from pabal.web.untyped_json import decode_untyped_json
 
 
 class TraceEntryView(ResponseBody, frozen=True):
@@ -45,9 +47,12 @@ def trace_entry_views(entries: Iterable[TraceEntry]) -> list[TraceEntryView]:
     return [TraceEntryView(entry.at, entry.kind, str(entry.says)) for entry in entries]
 
 
-ServiceName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{1,62}$")]
+ServiceName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{1,62}$(?!\n)")]
+Traceparent = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$(?!\n)")]
 EventPriority = Annotated[int, msgspec.Meta(ge=1, le=10)] | Literal["critical", "high", "normal", "low"]
 EventText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+MAX_EVENT_BODY_BYTES = MAX_EVENT_PAYLOAD_BYTES + 16_384
+"""The payload and the other fields."""
 RawPayload = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
 AwareDatetime = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -66,9 +71,7 @@ class EventBody(RequestBody, frozen=True, kw_only=True):
     idempotency_key: EventText | None = None
     ordering_key: EventText | None = None
     correlation_id: EventText | None = None
-    traceparent: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")] | None = (
-        None
-    )
+    traceparent: Traceparent | None = None
 
 
 class EventBatchBody(RequestBody, frozen=True):
@@ -153,9 +156,9 @@ class EventQuery(PageQuery, frozen=True, kw_only=True):
     """Filters. `type` may contain `*`."""
 
     status: EventStatus | None = None
-    type: str | None = None
-    source: str | None = None
-    target: str | None = None
+    type: FilterText | None = None
+    source: FilterText | None = None
+    target: FilterText | None = None
 
 
 async def post_event(hub: Hub, caller: AuthenticatedService, body: EventBody) -> Response:
@@ -234,7 +237,7 @@ def to_event_draft(caller: AuthenticatedService, body: EventBody) -> EventDraft:
         raise Invalid.of_field("payload", "is not an object")
     if len(payload) > MAX_EVENT_PAYLOAD_BYTES:
         raise BodyTooLarge(MAX_EVENT_PAYLOAD_BYTES)
-    check_payload_decodes(payload)
+    decode_untyped_json(payload, "payload")  # PostgreSQL can store what a reader cannot decode
     for name in ("deliver_at", "expires_at"):
         check_time_in_range(name, getattr(body, name))
     return EventDraft(
@@ -251,14 +254,6 @@ def to_event_draft(caller: AuthenticatedService, body: EventBody) -> EventDraft:
         correlation_id=body.correlation_id,
         traceparent=body.traceparent,
     )
-
-
-def check_payload_decodes(payload: bytes) -> None:
-    """Refuse what PostgreSQL can store but a reader cannot decode: the payload is not parsed before this."""
-    try:
-        msgspec.json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Invalid.of_field("payload", "is not valid JSON") from None
 
 
 def check_time_in_range(name: str, value: datetime | None) -> None:
@@ -310,9 +305,17 @@ ROUTES = (
         response=PublishedEventView,
         other_statuses={200: "The same event was already published with this key"},
         may_raise=(Conflict,),
+        max_body_bytes=MAX_EVENT_BODY_BYTES,
         tag="events",
     ),
-    Route("POST", "/v1/queue/events/batch", post_event_batch, permission=Permission.PUBLISH, tag="events"),
+    Route(
+        "POST",
+        "/v1/queue/events/batch",
+        post_event_batch,
+        permission=Permission.PUBLISH,
+        max_body_bytes=None,
+        tag="events",
+    ),
     Route("GET", "/v1/queue/events", get_events, permission=Permission.READ_EVENTS, tag="events"),
     Route(
         "GET",

@@ -25,6 +25,7 @@ from pabal.web.errors import invalid_from_msgspec
 from pabal.web.origin import refuse_unknown_host
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, mark_authenticated
 from pabal.web.route import ErrorFormat, ResponseBody, Route
+from pabal.web.untyped_json import decode_untyped_json
 
 MAX_WEBHOOK_BYTES = 1_048_576
 JSON_MEDIA_TYPE = "application/json"
@@ -32,7 +33,6 @@ UNAUTHENTIC = "the request carries neither a valid signature nor the webhook sec
 DUPLICATE_WINDOW = 10
 """Seconds within which equal bodies without an id are duplicates."""
 
-webhook_decoder = msgspec.json.Decoder()
 encode_webhook_response = msgspec.json.Encoder().encode
 
 
@@ -86,16 +86,12 @@ def refuse_remote_request(request: Request, hub: Hub) -> None:
 def parse_webhook(body: bytes) -> InboundPayload:
     if field := find_nul_field(body, "body"):
         raise Invalid.of_field(field, NUL_MESSAGE)
+    fields = decode_untyped_json(body, "body")
     try:
-        raw = body.decode()
-        payload = msgspec.convert(webhook_decoder.decode(raw), KakaoPayload)
+        payload = msgspec.convert(fields, KakaoPayload)
     except msgspec.ValidationError as error:
         raise invalid_from_msgspec(error, "body") from None
-    except RecursionError:
-        raise Invalid.of_field("body", "is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid.of_field("body", f"is not JSON: {error}") from None
-    return parse_inbound_payload(payload, raw, int(time() // DUPLICATE_WINDOW))
+    return parse_inbound_payload(payload, body.decode(), int(time() // DUPLICATE_WINDOW))
 
 
 ROUTES = tuple(

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from pabal import limits
-from pabal.api.events import TraceEntryView, trace_entry_views
+from pabal.api.events import RawPayload, TraceEntryView, trace_entry_views
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound, PabalError, RateLimited
 from pabal.hub import Hub
@@ -38,11 +38,14 @@ from pabal.tokens.verify import AuthenticatedService
 from pabal.trace.notifications import trace_notification
 from pabal.web.endpoint import decode_json_body, read_body
 from pabal.web.errors import error_status
+from pabal.web.field_types import FilterText
 from pabal.web.pagination import PageQuery, decode_cursor, encode_cursor
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
 from pabal.web.route import RequestBody, ResponseBody, Route
+from pabal.web.untyped_json import decode_untyped_json
 
 MAX_NOTIFICATION_BATCH = 500
+MAX_RAW_PAYLOAD_BYTES = 262_144
 
 NotificationText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 NotificationTime = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -56,11 +59,11 @@ class NotificationBody(RequestBody, frozen=True, kw_only=True):
     """
 
     recipient_type: RecipientType
-    recipient_id: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_.:@-]{1,64}$")]
+    recipient_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:@-]{1,64}$(?!\n)")]
     template_key: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
-    payload: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    payload: RawPayload = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     guild_id: UUID | None = None
-    locale: Annotated[str, msgspec.Meta(pattern="^[a-z]{2}(-[A-Z]{2})?$")] | None = None
+    locale: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2}(-[A-Z]{2})?$(?!\n)")] | None = None
     scheduled_at: NotificationTime | None = None
     expires_at: NotificationTime | None = None
     idempotency_key: NotificationText | None = None
@@ -139,9 +142,9 @@ class NotificationPage(ResponseBody, frozen=True):
 class NotificationQuery(PageQuery, frozen=True, kw_only=True):
     """Which notifications to list."""
 
-    recipient: str | None = None
+    recipient: FilterText | None = None
     state: NotificationState | None = None
-    template: str | None = None
+    template: FilterText | None = None
 
 
 NOTIFICATION_DECODER = msgspec.json.Decoder(NotificationBody)
@@ -257,7 +260,7 @@ def decode_notification_draft(hub: Hub, caller: AuthenticatedService, body: byte
         channel=NotificationChannel(fields.recipient_type),
         recipient=fields.recipient_id,
         template=hub.templates.get(fields.template_key),
-        payload=fields.payload,
+        payload=decode_notification_payload(bytes(fields.payload)),
         guild=fields.guild_id,
         locale=fields.locale,
         scheduled_at=fields.scheduled_at,
@@ -268,6 +271,15 @@ def decode_notification_draft(hub: Hub, caller: AuthenticatedService, body: byte
         source=caller.service,
         correlation_id=fields.correlation_id,
     )
+
+
+def decode_notification_payload(raw: bytes) -> dict[str, Any]:
+    """Decode the payload, which may hold more than the template uses."""
+    if not raw.startswith(b"{"):
+        raise Invalid.of_field("payload", "is not an object")
+    if len(raw) > MAX_RAW_PAYLOAD_BYTES:
+        raise Invalid.of_field("payload", f"is longer than {MAX_RAW_PAYLOAD_BYTES} bytes")
+    return decode_untyped_json(raw, "payload")
 
 
 def notification_batch_item(result: RequestedNotification | PabalError) -> NotificationBatchItemView:
@@ -289,6 +301,7 @@ ROUTES = (
         status=202,
         body=NotificationBody,
         max_items=MAX_NOTIFICATION_BATCH,
+        max_body_bytes=None,
         response=RequestedNotificationView | list[NotificationBatchItemView],
         other_statuses={200: "The key was used before for the same content."},
         may_raise=(Conflict, RateLimited),

@@ -26,10 +26,12 @@ from pabal.tokens.refresh import refresh_tokens
 from pabal.tokens.revoke import revoke_access_token, revoke_family
 from pabal.tokens.verify import AuthenticatedService, TokenState, find_token_state, is_refresh_token
 from pabal.web.auth import basic_credentials, bearer_token
+from pabal.web.field_types import CredentialText, FilterText, WordText
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestForm, ResponseBody, Route
 
 CLIENT_CREDENTIALS, REFRESH_TOKEN = "client_credentials", "refresh_token"
+ScopeText = Annotated[str, Meta(max_length=4096)]
 CACHE_ONE_HOUR = "public, max-age=3600"
 
 
@@ -41,24 +43,24 @@ def schema_enum(*values: str) -> Meta:
 class ClientAuthForm(RequestForm, frozen=True):
     """A service's credentials, in the body instead of the Authorization header."""
 
-    client_id: str = ""
-    client_secret: str = ""
+    client_id: FilterText = ""
+    client_secret: CredentialText = ""
 
 
 class TokenGrantForm(ClientAuthForm, frozen=True, kw_only=True):
     """`scope` lists the requested permissions, separated by spaces; `refresh=false` omits the refresh token."""
 
-    grant_type: Annotated[str, schema_enum(CLIENT_CREDENTIALS, REFRESH_TOKEN)]
-    scope: str = ""
-    refresh: Annotated[str, schema_enum("true", "false")] = "true"
-    refresh_token: str = ""
+    grant_type: Annotated[WordText, schema_enum(CLIENT_CREDENTIALS, REFRESH_TOKEN)]
+    scope: ScopeText = ""
+    refresh: Annotated[WordText, schema_enum("true", "false")] = "true"
+    refresh_token: CredentialText = ""
 
 
 class TokenLookupForm(ClientAuthForm, frozen=True, kw_only=True):
     """A token, with an optional hint of its type."""
 
-    token: Annotated[str, Meta(min_length=1)]
-    token_type_hint: str = ""
+    token: Annotated[CredentialText, Meta(min_length=1)]
+    token_type_hint: WordText = ""
 
 
 class TokenPairView(ResponseBody, frozen=True, omit_defaults=True):

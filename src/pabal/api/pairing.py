@@ -26,8 +26,10 @@ from pabal.relay.conversations import (
 from pabal.relay.pairing import codes
 from pabal.relay.pairing.codes import create_pairing_code
 from pabal.web.auth import verify_owner_in_transaction
+from pabal.web.field_types import KeyCursorText
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
+from pabal.web.untyped_json import check_json_depth
 
 DEFAULT_CODE_SECONDS, MAX_CODE_SECONDS = (
     int(codes.DEFAULT_CODE_LIFETIME.total_seconds()),
@@ -35,11 +37,15 @@ DEFAULT_CODE_SECONDS, MAX_CODE_SECONDS = (
 )
 
 
+PairingMetadata = Annotated[dict[Annotated[str, msgspec.Meta(max_length=255)], Any], msgspec.Meta(max_length=100)]
+"""Data of the owner; its values are bounded by `codes.MAX_METADATA_BYTES`."""
+
+
 class PairingCodeBody(RequestBody, frozen=True, rename="camel"):
     """Lifetime of the code, and data of your own to store with it."""
 
     expires_in_seconds: Annotated[int, msgspec.Meta(ge=1, le=MAX_CODE_SECONDS)] = DEFAULT_CODE_SECONDS
-    metadata: dict[str, Any] | None = None
+    metadata: PairingMetadata | None = None
 
 
 class PairingCodeView(ResponseBody, frozen=True, rename="camel"):
@@ -52,7 +58,7 @@ class PairingCodeView(ResponseBody, frozen=True, rename="camel"):
 class PairingUserQuery(RequestQuery, frozen=True):
     """Page of users."""
 
-    cursor: str | None = None
+    cursor: KeyCursorText | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 50
 
 
@@ -88,6 +94,8 @@ async def post_pairing_code(
     """Create a pairing code that connects one user to this account. An account has at most five unused codes."""
     async with hub.autocommit() as tx:
         await consume_rate_limit(tx, codes.PAIRING_CODE_RATE_LIMIT, str(owner.account_id))
+    if body.metadata is not None:
+        check_json_depth(body.metadata, "metadata")
     lifetime = timedelta(seconds=body.expires_in_seconds)
     async with hub.transaction() as tx:
         code = await create_pairing_code(

@@ -27,7 +27,7 @@ from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, ResponseBody, Route
 
 OptionalFlag = bool | UnsetType
-Locale = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2}(-[A-Z]{2})?$")]
+Locale = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2}(-[A-Z]{2})?$(?!\n)")]
 
 
 class PreferencesView(ResponseBody, frozen=True):

@@ -16,13 +16,14 @@ from pabal.relay.delivery.lane import LANE, ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.poll import ack_messages, extend_message_leases, nack_messages
 from pabal.relay.delivery.stream import format_rfc3339, strip_callback_url, to_epoch_ms
 from pabal.web.auth import authenticate_relay
+from pabal.web.field_types import CursorText, IdText
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
 
 MAX_WAIT_SECONDS, MAX_WAIT_MS, MIN_WAIT_MS = 30, 30_000, 100
 RELAY_LIMIT_PERIOD = timedelta(minutes=1)
 
-MessageIds = Annotated[list[str], Meta(min_length=1, max_length=100)]
+MessageIds = Annotated[list[IdText], Meta(min_length=1, max_length=100)]
 MessageLeaseSeconds = Annotated[int, Meta(ge=5, le=900)]
 
 
@@ -35,7 +36,7 @@ class RelayMessageQuery(RequestQuery, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     wait: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 0
     lease: MessageLeaseSeconds = 60
-    cursor: str | None = None
+    cursor: CursorText | None = None
 
     @property
     def wait_timeout(self) -> timedelta:

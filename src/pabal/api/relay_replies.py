@@ -1,6 +1,5 @@
 """The reply endpoint: a bot's reply is sent to Kakao before the request returns."""
 
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -21,16 +20,18 @@ from pabal.relay.reply.reply import BotReply
 from pabal.relay.reply.validate import validate_skill_response
 from pabal.web.auth import bearer_token
 from pabal.web.endpoint import parse_body
+from pabal.web.field_types import ConversationKey, IdText
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestBody, ResponseBody, Route
+from pabal.web.untyped_json import decode_untyped_json
 
 
 class RelayReplyBody(RequestBody, frozen=True, rename="camel", forbid_unknown_fields=False):
     """A message id and a skill response, version 2.0. `conversationKey`, if given, must be the message's."""
 
-    message_id: str
+    message_id: IdText
     response: msgspec.Raw
-    conversation_key: str | None = None
+    conversation_key: ConversationKey | None = None
 
 
 class RelayReplyView(ResponseBody, frozen=True, rename="camel"):
@@ -42,6 +43,7 @@ class RelayReplyView(ResponseBody, frozen=True, rename="camel"):
     callback_sent: bool
 
 
+MAX_REPLY_BYTES = 262_144
 REPLY_DECODER = msgspec.json.Decoder(RelayReplyBody)
 
 
@@ -53,7 +55,7 @@ async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
     """
     token_hash = hash_relay_secret(bearer_token(context.request.headers.get("authorization")))
     try:
-        body = await parse_body(context.request, REPLY_DECODER, hub.settings.body_limit, b"")
+        body = await parse_body(context.request, REPLY_DECODER, min(hub.settings.body_limit, MAX_REPLY_BYTES), b"")
         reply = decode_reply(token_hash, body)
     except Invalid as error:
         await authorize_reply(hub, token_hash)
@@ -66,17 +68,11 @@ async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
 
 def decode_reply(token_hash: str, body: RelayReplyBody) -> BotReply:
     response_json = bytes(body.response)
-    try:
-        decoded: Any = msgspec.json.decode(response_json)
-    except RecursionError:
-        raise Invalid.of_field("response", "is nested too deeply") from None
-    except msgspec.DecodeError as error:  # a number that overflows is found only here
-        raise Invalid.of_field("response", f"is not JSON: {error}") from None
     return BotReply(
         token_hash,
         parse_message_id(body.message_id),
         body.conversation_key,
-        validate_skill_response(decoded),
+        validate_skill_response(decode_untyped_json(response_json, "response")),
         response_json,
     )
 
@@ -103,6 +99,7 @@ ROUTES = tuple(
         post_relay_reply,
         relay_auth=True,
         body=RelayReplyBody,
+        max_body_bytes=MAX_REPLY_BYTES,
         may_raise=(
             SessionNotPaired,
             MessageNotFound,

@@ -19,7 +19,7 @@ from pabal.relay.pairing.sessions import (
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, ResponseBody, Route
 
-SessionToken = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
+SessionToken = Annotated[str, Meta(max_length=255, extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 """The form of our tokens. Anything else is not found."""
 
 

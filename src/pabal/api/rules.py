@@ -18,10 +18,11 @@ from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, ResponseBody, Route
 
 RuleName = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
-EventPattern = Annotated[str, msgspec.Meta(pattern=r"^(\*|[a-z0-9_]+)(\.(\*|[a-z0-9_]+))*$", max_length=128)]
+EventPattern = Annotated[str, msgspec.Meta(pattern=r"^(\*|[a-z0-9_]+)(\.(\*|[a-z0-9_]+))*$(?!\n)", max_length=128)]
 RuleTemplateKey = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
-PayloadPath = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=255)]
+PayloadPath = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$(?!\n)", max_length=255)]
 PayloadPaths = Annotated[list[PayloadPath], msgspec.Meta(min_length=1, max_length=20)]
+RuleVariables = Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], PayloadPath], msgspec.Meta(max_length=100)]
 RuleChannels = Annotated[list[RecipientType], msgspec.Meta(min_length=1, max_length=3)]
 ExpirySeconds = Annotated[int, msgspec.Meta(ge=1, le=31_536_000)]
 
@@ -38,7 +39,7 @@ class RuleBody(RequestBody, frozen=True, kw_only=True):
     template_key: RuleTemplateKey
     recipients: PayloadPaths
     channels: RuleChannels
-    variables: dict[str, PayloadPath] = msgspec.field(default_factory=dict[str, PayloadPath])
+    variables: RuleVariables = msgspec.field(default_factory=dict[str, PayloadPath])
     guild_path: PayloadPath | None = None
     incident_path: PayloadPath | None = None
     expires_after_seconds: ExpirySeconds | None = None
@@ -53,7 +54,7 @@ class RulePatchBody(RequestBody, frozen=True, kw_only=True):
     template_key: RuleTemplateKey | UnsetType = UNSET
     recipients: PayloadPaths | UnsetType = UNSET
     channels: RuleChannels | UnsetType = UNSET
-    variables: dict[str, PayloadPath] | UnsetType = UNSET
+    variables: RuleVariables | UnsetType = UNSET
     guild_path: PayloadPath | UnsetType | None = UNSET
     incident_path: PayloadPath | UnsetType | None = UNSET
     expires_after_seconds: ExpirySeconds | UnsetType | None = UNSET

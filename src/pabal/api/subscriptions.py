@@ -30,12 +30,13 @@ from pabal.limits import RateLimit
 from pabal.queue.outcome import Dead, Done, Retry, Unsent
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
+from pabal.web.field_types import FilterText
 from pabal.web.pagination import PageQuery, decode_cursor, next_cursor
 from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, ResponseBody, Route
 
 EventTypePatterns = Annotated[
-    list[Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*]+(\.[a-z0-9_*]+)*$", max_length=128)]],
+    list[Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*]+(\.[a-z0-9_*]+)*$(?!\n)", max_length=128)]],
     msgspec.Meta(min_length=1, max_length=50),
 ]
 PushUrl = Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
@@ -92,7 +93,7 @@ class SubscriptionTestView(ResponseBody, frozen=True):
 class SubscriptionQuery(PageQuery, frozen=True, kw_only=True):
     """Filters. `service` requires `hub:admin` for other services."""
 
-    service: str | None = None
+    service: FilterText | None = None
 
 
 async def get_subscriptions(hub: Hub, caller: AuthenticatedService, query: SubscriptionQuery) -> SubscriptionPage:

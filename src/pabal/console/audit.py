@@ -12,7 +12,7 @@ from pabal.audit.log import AuditFilter, scan_audit_log
 from pabal.audit.record import record_action
 from pabal.audit.verify import RecentVerification, verify_recent_seals
 from pabal.console.guards import Action, Form, Page, operator_actor
-from pabal.console.pages import read_filters, render_page
+from pabal.console.pages import read_cursor, read_filters, render_page
 from pabal.core.errors import SetupError
 from pabal.core.messages import Message
 from pabal.db.tx import Tx
@@ -48,7 +48,7 @@ async def render_audit_page(
     filters = read_filters(request, "actor", "action", "subject", "since")
     since = TIME_RANGES.get(filters.get("since", ""))
     audit_filter = AuditFilter(filters.get("actor"), filters.get("action"), filters.get("subject"), since)
-    cursor = request.query_params.get("cursor") or None
+    cursor = read_cursor(request)
     async with hub.autocommit() as tx:
         page = await scan_audit_log(tx, audit_filter, PAGE_SIZE, cursor)
         chain_problem = await find_chain_problem(hub, tx)

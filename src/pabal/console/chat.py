@@ -10,7 +10,15 @@ from starlette.routing import BaseRoute, Route
 from pabal.console.cookie_guard import CookieGuard
 from pabal.console.csrf import csrf_token_for
 from pabal.console.guards import Form
-from pabal.console.pages import is_count_confirmed, json_download, read_form, redirect_with_flash, request_context
+from pabal.console.pages import (
+    is_count_confirmed,
+    json_download,
+    read_cursor,
+    read_form,
+    read_query,
+    redirect_with_flash,
+    request_context,
+)
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
 from pabal.hub import Hub
@@ -64,7 +72,7 @@ CHAT_GUARD = CookieGuard(
 
 async def chat_page(hub: Hub, request: Request) -> Response:
     """Show the page. A code asks for a click first, because link previews fetch it as well."""
-    if (code := request.query_params.get("code")) is not None:
+    if (code := read_query(request, "code")) is not None:
         return CHAT_GUARD.render_page(
             request,
             "open_link.html",
@@ -90,7 +98,7 @@ async def open_chat_action(hub: Hub, request: Request) -> Response:
 
 
 async def render_chat_page(hub: Hub, request: Request, visitor: ChatVisitor) -> Response:
-    cursor = request.query_params.get("cursor")
+    cursor = read_cursor(request)
     try:
         parse_message_cursor(cursor)
     except Invalid:

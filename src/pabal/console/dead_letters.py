@@ -17,7 +17,9 @@ from pabal.console.pages import (
     build_url,
     confirm_page,
     is_count_confirmed,
+    read_cursor,
     read_filters,
+    read_query,
     redirect_with_flash,
     render_page,
 )
@@ -89,7 +91,7 @@ async def dead_letter_groups_page(hub: Hub, request: Request, session: OperatorS
 async def dead_letters_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """List the dead letters that match the filters, newest first."""
     filters, state = read_filters(request, "state", "signature", *FILTER_NAMES), read_state_filter(request)
-    before = decode_cursor(request.query_params.get("cursor") or None)
+    before = decode_cursor(read_cursor(request))
     async with hub.autocommit() as tx:
         letter_filter = parse_dead_letter_filter(filters, await database_now(tx))
         rows = await list_dead_letters(tx, letter_filter, state, before=before, limit=PAGE_SIZE)
@@ -117,7 +119,7 @@ async def dead_letter_page(hub: Hub, request: Request, session: OperatorSession)
 
 def read_state_filter(request: Request) -> DeadLetterState:
     """Return the state to list, by default the unresolved dead letters."""
-    state = request.query_params.get("state", "")
+    state = read_query(request, "state")
     return state if state in STATES else "unresolved"
 
 

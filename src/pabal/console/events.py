@@ -7,7 +7,14 @@ from starlette.responses import Response
 
 from pabal.console.guards import Action, Form, Page, operator_actor
 from pabal.console.i18n import translator_for
-from pabal.console.pages import confirm_page, is_count_confirmed, read_filters, redirect_with_flash, render_page
+from pabal.console.pages import (
+    confirm_page,
+    is_count_confirmed,
+    read_cursor,
+    read_filters,
+    redirect_with_flash,
+    render_page,
+)
 from pabal.console.trace.items import event_item, event_url
 from pabal.console.trace.timeline import event_timeline, failed_attempts
 from pabal.core.actor import Actor
@@ -46,7 +53,7 @@ class CountChanged(Exception):
 async def events_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """List the events that match the filters, newest first."""
     filters = read_filters(request, "status", "type", "source", "target")
-    before = decode_cursor(request.query_params.get("cursor") or None)
+    before = decode_cursor(read_cursor(request))
     event_filter = EventFilter(filters.get("status"), filters.get("type"), filters.get("source"), filters.get("target"))
     async with hub.autocommit() as tx:
         scan = await scan_event_summaries(tx, event_filter, before=before, limit=PAGE_SIZE)

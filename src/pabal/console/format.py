@@ -63,7 +63,6 @@ def display_name(name: str) -> Markup:
 REDACTED_TEXT = "•••"
 MAX_PAYLOAD_DEPTH = 64
 """Levels of a payload that are shown; far deeper ones would exceed Python's recursion limit."""
-TOO_DEEP_TEXT = "…"
 SECRET_KEY_PATTERN = re.compile(
     r"pass(word|wd|phrase|code)|secret|token|(api|access)_?key|authorization|bearer|cookie|credential|private|signature"
     r"|session_?id|(^|_)(pass|pwd|pw|pin|otp|jwt|auth|dsn|cvc|cvv|ssn|rrn)($|_)|connection_?string"
@@ -73,23 +72,53 @@ SECRET_KEY_PATTERN = re.compile(
 """Keys whose values are hidden, rather too many than too few: `pabal event show` prints the full payload."""
 
 
-def redact_payload(value: Any, depth: int = 0) -> Any:
-    """Replace the values of secret keys at any depth, and everything below `MAX_PAYLOAD_DEPTH`."""
-    match value:
-        case str() if not depth and value.startswith(("{", "[")):  # too deep to decode, so it is still JSON text
-            return TOO_DEEP_TEXT
-        case dict() | list() | tuple() if depth >= MAX_PAYLOAD_DEPTH:
-            return TOO_DEEP_TEXT
-        case dict():
-            entries = cast("dict[object, Any]", value)
-            return {
-                key: REDACTED_TEXT if is_secret_key(key) and entry is not None else redact_payload(entry, depth + 1)
-                for key, entry in entries.items()
-            }
-        case list() | tuple():
-            return [redact_payload(item, depth + 1) for item in cast("list[Any]", value)]
-        case _:
-            return value
+MAX_PAYLOAD_VALUES = 5_000
+"""Values of a payload that are shown. A page with more is too long to read, and slow to build."""
+OMITTED_TEXT = "…"
+
+
+def redact_payload(value: Any) -> Any:
+    """Replace the values of secret keys at any depth, and everything beyond the limits of a page."""
+    return PayloadRedactor().redact(value)
+
+
+class PayloadRedactor:
+    """Redacts one payload and counts its values."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def redact(self, value: Any, depth: int = 0) -> Any:
+        match value:
+            case str() if not depth and value.startswith(("{", "[")):  # too deep to decode, so it is still JSON text
+                return OMITTED_TEXT
+            case dict() | list() | tuple() if depth >= MAX_PAYLOAD_DEPTH:
+                return OMITTED_TEXT
+            case dict():
+                return dict(self._entries(cast("dict[object, Any]", value), depth + 1))
+            case list() | tuple():
+                return [*self._items(cast("list[Any]", value), depth + 1)]
+            case _:
+                return value
+
+    def _entries(self, entries: dict[object, Any], depth: int) -> Iterator[tuple[object, Any]]:
+        for key, entry in entries.items():
+            if self._is_full():
+                yield OMITTED_TEXT, OMITTED_TEXT
+                return
+            is_secret = entry is not None and is_secret_key(key)
+            yield key, REDACTED_TEXT if is_secret else self.redact(entry, depth)
+
+    def _items(self, items: list[Any], depth: int) -> Iterator[Any]:
+        for item in items:
+            if self._is_full():
+                yield OMITTED_TEXT
+                return
+            yield self.redact(item, depth)
+
+    def _is_full(self) -> bool:
+        self._count += 1
+        return self._count > MAX_PAYLOAD_VALUES
 
 
 def redacted_json(value: Any) -> str:
@@ -97,7 +126,13 @@ def redacted_json(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(redact_payload(value)), indent=2).decode()
 
 
+MAX_KEY_CHARS = 256
+"""Characters of a key. A longer one is no name of a field; its value is hidden."""
+
+
 def is_secret_key(key: object) -> bool:
+    if len(str(key)) > MAX_KEY_CHARS:
+        return True
     return SECRET_KEY_PATTERN.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]+", "_", str(key))) is not None
 
 

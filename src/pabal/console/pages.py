@@ -24,12 +24,13 @@ from pabal.console.format import (
     time_element,
 )
 from pabal.console.i18n import LANGUAGE_COOKIE, Translator, translator_for
+from pabal.core.errors import Invalid
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
 from pabal.web.auth import set_secure_cookie
 from pabal.web.cookies import read_cookie
-from pabal.web.endpoint import read_body
-from pabal.web.request import RequestContext
+from pabal.web.endpoint import MAX_FORM_BYTES, MAX_NAME_LENGTH, read_body
+from pabal.web.request import RequestContext, parse_query_pairs
 
 JINJA_ENV = jinja2.Environment(
     loader=jinja2.PackageLoader("pabal.console"),
@@ -39,7 +40,12 @@ JINJA_ENV = jinja2.Environment(
     lstrip_blocks=True,
     auto_reload=False,  # an upgrade on disk must not change the pages of a running hub
 )
-MAX_FORM_BYTES = 65_536
+MAX_PAGE_FORM_FIELDS = 500
+"""Fields of a form: a page lists up to 100 dead letters, each with a checkbox."""
+MAX_FILTER_LENGTH = 1100
+"""Characters of a filter; the longest is a conversation key."""
+MAX_FIELD_LENGTH = 8000
+"""Characters of one field of a form or a query string."""
 REFRESH_HEADER = "x-refresh"
 """Marks requests that an open page makes to refresh itself."""
 FLASH_COOKIE = "pabal_flash"
@@ -187,15 +193,39 @@ async def read_form(request: Request) -> ImmutableMultiDict[str, str]:
     """Parse a small urlencoded form. NUL characters are dropped because PostgreSQL rejects them."""
     body = await read_body(request, MAX_FORM_BYTES)
     text = body.decode("utf-8", "replace")
-    return ImmutableMultiDict(
-        [(name, value.replace("\0", "")) for name, value in parse_qsl(text, keep_blank_values=True)]
-    )
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PAGE_FORM_FIELDS)
+    except ValueError:
+        raise Invalid.of_field("form", f"has more than {MAX_PAGE_FORM_FIELDS} fields") from None
+    return ImmutableMultiDict([(name, check_field(name, value)) for name, value in pairs])
+
+
+def check_field(name: str, value: str) -> str:
+    """Return the value without NUL characters. Raise Invalid if it is longer than any field of ours."""
+    if len(value) > MAX_FIELD_LENGTH:
+        raise Invalid.of_field(name[:MAX_NAME_LENGTH], f"is longer than {MAX_FIELD_LENGTH} characters")
+    return value.replace("\0", "")
+
+
+def read_query(request: Request, name: str, max_length: int = MAX_FILTER_LENGTH) -> str | None:
+    """Return a query parameter, the last one if it is given more than once. None without it."""
+    values = [value for parameter, value in parse_query_pairs(request) if parameter == name]
+    if not values:
+        return None
+    if len(values[-1]) > max_length:
+        raise Invalid.of_field(name, f"is longer than {max_length} characters")
+    return values[-1].replace("\0", "")
 
 
 def read_filters(request: Request, *names: str) -> dict[str, str]:
     """Return the query parameters with these names that have a value."""
-    values = {name: request.query_params.get(name, "").replace("\0", "").strip() for name in names}
+    values = {name: (read_query(request, name) or "").strip() for name in names}
     return {name: value for name, value in values.items() if value}
+
+
+def read_cursor(request: Request) -> str | None:
+    """Return the cursor of the page to show, or None for the first page."""
+    return read_query(request, "cursor", MAX_FIELD_LENGTH) or None
 
 
 def secret_page(request: Request, session: OperatorSession, title_id: str, secret: str, return_url: str) -> Response:

@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.console.i18n import Translator
-from pabal.console.pages import language_redirect, read_form, render_page, request_context
+from pabal.console.pages import language_redirect, read_cursor, read_form, read_query, render_page, request_context
 from pabal.core.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from pabal.hub import Hub
 from pabal.notifications.people.preferences import (
@@ -41,7 +41,7 @@ SAME_ORIGIN_REFERRER = {"referrer-policy": "same-origin"}
 
 async def person_page(hub: Hub, request: Request) -> Response:
     """Show the page. A link asks for a click first, because link previews fetch it as well."""
-    if (link := request.query_params.get("token")) is not None:
+    if (link := read_query(request, "token")) is not None:
         return with_referrer_policy(
             render_page(
                 request,
@@ -60,7 +60,7 @@ async def person_page(hub: Hub, request: Request) -> Response:
     inbox = await inbox_context(hub, request, visitor)
     async with hub.autocommit() as tx:
         preferences = await load_preferences(tx, visitor.id)
-    saved = "saved" in request.query_params
+    saved = read_query(request, "saved") is not None
     return with_referrer_policy(
         render_page(request, "person/page.html", person=visitor, preferences=preferences, saved=saved, **inbox)
     )
@@ -141,9 +141,9 @@ async def person_or_error_page(hub: Hub, request: Request) -> Person | Response:
 
 async def inbox_context(hub: Hub, request: Request, visitor: Person) -> dict[str, Any]:
     """Load one page of the inbox or of the archive."""
-    archived = request.query_params.get("view") == "archived"
+    archived = read_query(request, "view") == "archived"
     try:
-        before = decode_cursor(request.query_params.get("cursor"))
+        before = decode_cursor(read_cursor(request))
     except Invalid:
         before = None
     async with hub.autocommit() as tx:

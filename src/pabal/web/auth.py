@@ -6,7 +6,7 @@ from urllib.parse import unquote_plus
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.core.errors import Forbidden, InvalidClient, Unauthenticated
+from pabal.core.errors import Forbidden, InvalidClient, InvalidToken, Unauthenticated
 from pabal.db.tx import Tx
 from pabal.hub import Hub
 from pabal.notifications.people.tokens import PERSON_COOKIE_LIFETIME, PERSON_TOKEN_PREFIX, Person, find_person_by_token
@@ -22,12 +22,17 @@ from pabal.web.cookies import read_cookie
 from pabal.web.origin import SAFE_METHODS, is_same_origin, refuse_unknown_host
 from pabal.web.request import RequestContext
 
+MAX_AUTHORIZATION_LENGTH = 4096
+"""Characters of an Authorization header. Our access tokens have about 1,000."""
+
 
 def bearer_token(header: str | None) -> str:
     """The token of an `Authorization: Bearer` header (RFC 6750)."""
     scheme, _, token = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise Unauthenticated("Missing access token. Send it as `Authorization: Bearer <token>`.")
+    if len(token) > MAX_AUTHORIZATION_LENGTH:
+        raise InvalidToken(f"the Authorization header is longer than {MAX_AUTHORIZATION_LENGTH} characters")
     return token.strip()
 
 
@@ -35,6 +40,8 @@ def basic_credentials(header: str | None) -> tuple[str, str] | None:
     """Name and secret of a `Basic` header (RFC 7617), each form-encoded as in RFC 6749; None without a header."""
     if not header:
         return None
+    if len(header) > MAX_AUTHORIZATION_LENGTH:
+        raise InvalidClient
     scheme, _, credentials = header.partition(" ")
     try:
         text = base64.b64decode(credentials.strip(), validate=True).decode()

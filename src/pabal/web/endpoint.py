@@ -20,13 +20,19 @@ from pabal.tokens.verify import AuthenticatedService
 from pabal.web.auth import authenticate_person, authenticate_relay, bearer_token, has_person_credentials
 from pabal.web.errors import invalid_from_msgspec
 from pabal.web.origin import refuse_foreign_origin
-from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, mark_authenticated
+from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, mark_authenticated, parse_query_pairs
 from pabal.web.route import ErrorFormat, Route
+from pabal.web.sliced_encoding import encode_in_slices, encode_response, find_list_field
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 PRAGMA_NO_CACHE = {"pragma": "no-cache"}
 """RFC 6749 requires it beside `Cache-Control: no-store`, for HTTP/1.0 caches."""
 MAX_FORM_FIELDS = 100
+MAX_FORM_BYTES = 65_536
+"""Longer forms are refused before they are parsed: decoding percent escapes is slow."""
+
+MAX_NAME_LENGTH = 64
+"""Characters of an unknown parameter's name that an error repeats."""
 
 EndpointFunction = Callable[[Request], Awaitable[Response]]
 
@@ -38,7 +44,7 @@ def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
     }
     needs_principal = route.relay_auth and not {RelayPrincipal, AccountOwner}.isdisjoint(route.type_hints.values())
     is_authenticated = bool(route.person_auth or route.permission or needs_principal)
-    encode = msgspec.json.Encoder().encode
+    list_field = find_list_field(route.response_type)
     headers = PRAGMA_NO_CACHE if route.error_format is ErrorFormat.OAUTH else None
 
     async def endpoint(request: Request) -> Response:
@@ -57,7 +63,8 @@ def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
             return result
         if result is None:
             return Response(status_code=route.status)
-        return Response(encode(result), route.status, headers, media_type="application/json")
+        content = await encode_in_slices(result, list_field) if list_field else encode_response(result)
+        return Response(content, route.status, headers, media_type="application/json")
 
     return endpoint
 
@@ -85,11 +92,13 @@ def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[
         }
         by_type[route.query_type] = lambda request: wrap_awaitable(parse_query(request, hint, datetime_fields))
     if route.form_type:
-        by_type[route.form_type] = lambda request: parse_form(request, hint, hub.settings.body_limit)
+        form_limit = min(hub.settings.body_limit, MAX_FORM_BYTES)
+        by_type[route.form_type] = lambda request: parse_form(request, hint, form_limit)
     if route.body_type:
         decoder = msgspec.json.Decoder(route.body_type)
         empty = b"" if any(field.required for field in msgspec.structs.fields(route.body_type)) else b"{}"
-        by_type[route.body_type] = lambda request: parse_body(request, decoder, hub.settings.body_limit, empty)
+        limit = min(hub.settings.body_limit, route.max_body_bytes or hub.settings.body_limit)
+        by_type[route.body_type] = lambda request: parse_body(request, decoder, limit, empty)
     if hint in by_type:
         return by_type[hint]
     if name in route.path_types:
@@ -110,7 +119,7 @@ async def wrap_awaitable(value: Any) -> Any:
 
 
 def parse_query(request: Request, kind: Any, datetime_fields: AbstractSet[str]) -> Any:
-    values = unique_pairs(request.query_params.multi_items())
+    values = unique_pairs(parse_query_pairs(request))
     for name in datetime_fields & values.keys():
         if is_numeric(values[name]):  # msgspec would read it as seconds since 1970
             raise Invalid.of_field(name, "is not an RFC 3339 time")
@@ -156,7 +165,7 @@ def unique_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     values: dict[str, str] = {}
     for name, value in pairs:
         if name in values:
-            raise Invalid.of_field(name, "is given more than once")
+            raise Invalid.of_field(name[:MAX_NAME_LENGTH], "is given more than once")
         values[name] = reject_nul(name, value)
     return values
 

@@ -23,8 +23,10 @@ Every endpoint of the hub, generated from the route table. A running hub serves 
 
 Errors are [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problems (`application/problem+json`) with a stable
 `code`. Validation errors have status 400 and name each invalid field in `mistakes`. Every response carries an
-`X-Request-Id`; use it to find the request in the log. While the database is unavailable, any endpoint may return 503
-with `Retry-After`.
+`X-Request-Id`; use it to find the request in the log. A body has at most 1 MB in a list of events or notifications
+(`PABAL_BODY_LIMIT`), 256 KB elsewhere, 64 KB in a form; a larger one is refused with 413. JSON of your own is nested at
+most 64 levels deep and has at most 50,000 lists and objects. A query string has at most 8,192 bytes. While the database
+is unavailable, any endpoint may return 503 with `Retry-After`.
 """
 
 

@@ -2,15 +2,16 @@
 
 import asyncio
 import ipaddress
-import re
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from pabal.core.actor import Actor
+from pabal.core.errors import Invalid
 
 MAX_USER_AGENT = 200
 AUTHENTICATED_EXTENSION = "pabal.authenticated"
@@ -103,15 +104,35 @@ def is_trusted_proxy(address: str, trusted: Sequence[IpNetwork]) -> bool:
 
 
 NUL_MESSAGE = "contains a NUL character, which PostgreSQL cannot store"
-ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+ESCAPED_NUL, ESCAPED_BACKSLASH = b"\\u0000", b"\\\\"
 
 
 def find_nul_field(body: bytes, default: str) -> str | None:
     """The top-level field that contains a NUL, `default` if none can be named, None if there is no NUL."""
-    if b"\\u0000" not in body or not ESCAPED_NUL.search(body):
+    if not has_escaped_nul(body):
         return None
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return default
-    return next((name for name, value in fields.items() if ESCAPED_NUL.search(bytes(value))), default)
+    return next((name for name, value in fields.items() if has_escaped_nul(bytes(value))), default)
+
+
+def has_escaped_nul(text: bytes) -> bool:
+    """Whether JSON text contains an escaped NUL. After an escaped backslash, `u0000` is plain text."""
+    return ESCAPED_NUL in text and ESCAPED_NUL in text.replace(ESCAPED_BACKSLASH, b"")
+
+
+MAX_QUERY_BYTES = 8192
+MAX_QUERY_FIELDS = 100
+
+
+def parse_query_pairs(request: Request) -> list[tuple[str, str]]:
+    """The query parameters in order. A query string that no page or client of ours sends is refused unparsed."""
+    query: bytes = request.scope["query_string"]
+    if len(query) > MAX_QUERY_BYTES:
+        raise Invalid.of_field("query", f"is longer than {MAX_QUERY_BYTES} bytes")
+    try:
+        return parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
+    except ValueError:
+        raise Invalid.of_field("query", f"has more than {MAX_QUERY_FIELDS} parameters") from None

@@ -94,6 +94,8 @@ class Route:
     error_format: ErrorFormat = ErrorFormat.PROBLEM
     body: type[RequestBody] | None = None
     """The body type, if the handler reads the body itself."""
+    max_body_bytes: int | None = 262_144
+    """The largest body, if it is below the setting `body_limit`; None: as large as the setting allows."""
     max_items: int = 0
     """How many bodies may be sent at once as a list; each one is decoded and answered separately. 0: no lists."""
     response: Any = None

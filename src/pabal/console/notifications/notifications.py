@@ -14,7 +14,7 @@ from starlette.responses import Response
 from pabal.console.format import redact_payload, time_element
 from pabal.console.guards import Action, Form, Page, operator_actor
 from pabal.console.i18n import translator_for
-from pabal.console.pages import read_filters, redirect_with_flash, render_page
+from pabal.console.pages import read_cursor, read_filters, redirect_with_flash, render_page
 from pabal.core.errors import PabalError
 from pabal.core.messages import duration_message
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS
@@ -57,7 +57,7 @@ class ExplanationSentence:
 async def notifications_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """List the notifications that match the filters, newest first."""
     filters = read_filters(request, "state", "recipient", "template")
-    before = decode_cursor(request.query_params.get("cursor") or None)
+    before = decode_cursor(read_cursor(request))
     async with hub.autocommit() as tx:
         scan = await scan_notification_summaries(tx, NotificationFilter(**filters), before=before, limit=PAGE_SIZE)
     return render_page(

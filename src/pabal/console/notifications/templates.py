@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from pabal.console.guards import Page
 from pabal.console.notifications.notifications import NOTIFICATIONS_PATH
-from pabal.console.pages import render_page
+from pabal.console.pages import MAX_FIELD_LENGTH, read_query, render_page
 from pabal.core.errors import NotFound
 from pabal.hub import Hub
 from pabal.notifications.decision.decide import NotificationChannel
@@ -29,7 +29,7 @@ async def template_page(hub: Hub, request: Request, session: OperatorSession) ->
     if key not in hub.templates:
         raise NotFound(f"No such template: {key[:64]}")
     template = hub.templates.get(key)
-    payload_text = request.query_params.get("payload")
+    payload_text = read_query(request, "payload", MAX_FIELD_LENGTH)
     if payload_text is None:
         values, parse_error = sample_payload(template), ""
         payload_text = indented_json(values)

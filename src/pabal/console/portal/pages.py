@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Route
 
 from pabal.console.format import redact_user_key
 from pabal.console.guards import Form
-from pabal.console.pages import is_confirmed, read_filters, redirect_with_flash
+from pabal.console.pages import is_confirmed, read_cursor, read_filters, redirect_with_flash
 from pabal.console.portal.login import (
     PORTAL_COOKIE,
     PORTAL_GUARD,
@@ -52,7 +52,7 @@ async def portal_page(hub: Hub, request: Request, visitor: PortalVisitor) -> Res
     if visitor.principal.account_id is None:
         return await portal_pairing_page(hub, request, visitor)
     account_id = visitor.owner.account_id
-    after = decode_conversation_cursor(request.query_params.get("cursor") or None)
+    after = decode_conversation_cursor(read_cursor(request))
     async with hub.autocommit() as tx:
         summary = await find_account_summary(tx, account_id)
         pairing_codes = await list_live_pairing_codes(tx, account_id)
@@ -94,7 +94,7 @@ async def portal_messages_page(hub: Hub, request: Request, visitor: PortalVisito
     account_id, filters = visitor.owner.account_id, read_filters(request, "status")
     if key := raw_query_param(request, "conversation"):
         filters["conversation"] = key
-    status, cursor = parse_message_status(filters), request.query_params.get("cursor") or None
+    status, cursor = parse_message_status(filters), read_cursor(request)
     async with hub.autocommit() as tx:
         page = await list_messages(tx, MessageFilter(account_id, key or None, status), PAGE_SIZE, cursor)
         replies = await find_reply_summaries(tx, [message.id for message in page.items], account_id)

@@ -11,6 +11,7 @@ from pabal.console.pages import (
     confirm_page,
     is_confirmed,
     is_count_confirmed,
+    read_cursor,
     read_filters,
     redirect_with_flash,
     render_page,
@@ -48,7 +49,7 @@ PREVIEW_SIZE = 10
 async def accounts_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """List the accounts with their current counts, newest first."""
     filters = read_filters(request, "name")
-    before = decode_cursor(request.query_params.get("cursor") or None)
+    before = decode_cursor(read_cursor(request))
     async with hub.autocommit() as tx:
         rows = await list_account_summaries(tx, name=filters.get("name"), before=before, limit=PAGE_SIZE)
     return render_page(

@@ -14,7 +14,9 @@ from pabal.console.pages import (
     is_confirmed,
     is_count_confirmed,
     json_download,
+    read_cursor,
     read_filters,
+    read_query,
     redirect_with_flash,
     render_page,
 )
@@ -52,7 +54,7 @@ async def conversations_page(hub: Hub, request: Request, session: OperatorSessio
     key = raw_query_param(request, "key").strip()
     if key:
         return redirect_with_flash(build_url(CONVERSATION_PATH, key=key))
-    after = decode_conversation_cursor(request.query_params.get("cursor") or None)
+    after = decode_conversation_cursor(read_cursor(request))
     async with hub.autocommit() as tx:
         account_id = await resolve_account_filter(tx, filters.get("account"))
         rows = await list_conversations(tx, account=account_id, after=after, limit=PAGE_SIZE + 1)
@@ -176,7 +178,7 @@ async def resolve_account_filter(tx: Tx, account: str | None) -> UUID | None:
 
 def raw_query_param(request: Request, name: str) -> str:
     """Return a query parameter unstripped, because a key may end with a space."""
-    return request.query_params.get(name, "").replace("\0", "")
+    return read_query(request, name) or ""
 
 
 PAGES = (

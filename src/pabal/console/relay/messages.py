@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from pabal.console.guards import Page
 from pabal.console.i18n import translator_for
-from pabal.console.pages import read_filters, render_page
+from pabal.console.pages import read_cursor, read_filters, render_page
 from pabal.console.relay.accounts import PAGE_SIZE, RELAY_PATH
 from pabal.console.relay.conversations import raw_query_param, resolve_account_filter
 from pabal.console.trace.timeline import build_timeline
@@ -33,7 +33,7 @@ async def messages_page(hub: Hub, request: Request, session: OperatorSession) ->
     filters = read_filters(request, "account", "status")
     if key := raw_query_param(request, "conversation"):
         filters["conversation"] = key
-    status, cursor = parse_message_status(filters), request.query_params.get("cursor") or None
+    status, cursor = parse_message_status(filters), read_cursor(request)
     async with hub.autocommit() as tx:
         account_id = await resolve_account_filter(tx, filters.get("account"))
         page = await list_messages(tx, MessageFilter(account_id, key or None, status), PAGE_SIZE, cursor)
@@ -71,7 +71,7 @@ async def message_page(hub: Hub, request: Request, session: OperatorSession) -> 
 
 async def failed_callbacks_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """List callbacks that Kakao refused or did not answer, newest first."""
-    before = decode_cursor(request.query_params.get("cursor") or None)
+    before = decode_cursor(read_cursor(request))
     async with hub.autocommit() as tx:
         rows = await list_failed_callbacks(tx, before=before, limit=PAGE_SIZE)
         names = await find_account_names(tx, {callback.account_id for callback in rows})

@@ -5,13 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pabal.console.guards import Action, Form, Page, operator_actor
-from pabal.console.pages import (
-    confirm_page,
-    is_confirmed,
-    redirect_with_flash,
-    render_page,
-    secret_page,
-)
+from pabal.console.pages import confirm_page, is_confirmed, read_cursor, redirect_with_flash, render_page, secret_page
 from pabal.console.services.credentials import OVERLAPS, newest_secret_id
 from pabal.console.services.paths import SERVICES_PATH, read_service_name
 from pabal.console.services.subscriptions import subscription_display_state, subscription_target
@@ -49,7 +43,7 @@ async def render_services_page(
     hub: Hub, request: Request, session: OperatorSession, error: RequestError | None = None, fields: Form = EMPTY_FORM
 ) -> Response:
     """List the services by name, with the form to add one. A rejected form is shown again with its error."""
-    after = request.query_params.get("cursor", "").replace("\0", "")
+    after = read_cursor(request) or ""
     async with hub.autocommit() as tx:
         rows = await list_service_summaries(tx, after=after, limit=PAGE_SIZE + 1)
     return render_page(
@@ -69,7 +63,7 @@ async def render_services_page(
 
 async def service_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     name = read_service_name(request)
-    after = decode_cursor(request.query_params.get("cursor") or None)
+    after = decode_cursor(read_cursor(request))
     async with hub.autocommit() as tx:
         service = await find_service(tx, name)
         secrets = await list_live_secrets(tx, name)

@@ -25,8 +25,8 @@ log = get_logger()
 TEMPLATE_SUFFIX = ".toml"
 BUILTIN_TEMPLATES = Path(str(resources.files("pabal.notifications.templates") / "builtin"))
 
-VariableName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
-TemplateKey = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=128)]
+VariableName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$(?!\n)")]
+TemplateKey = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$(?!\n)", max_length=128)]
 NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
 
 

@@ -1,0 +1,32 @@
+"""A hub in its own thread, with every kind of credential."""
+
+from collections.abc import Generator
+
+import pytest
+from pydantic import SecretStr
+
+from pabal.hub import DatabaseUrls
+from pabal.settings import Settings
+from security.visitors import WEBHOOK_SECRET, Visitors, create_visitors
+from support.loop_thread import LoopThread, loop_thread
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    changes = {
+        "trusted_proxies": ["127.0.0.0/8"],
+        "notifications_per_service": 0,
+        "webhook_secret": SecretStr(WEBHOOK_SECRET),
+    }
+    return settings.model_copy(update=changes)
+
+
+@pytest.fixture
+def served(settings: Settings, database_urls: DatabaseUrls) -> Generator[LoopThread]:
+    with loop_thread(settings, database_urls) as thread:
+        yield thread
+
+
+@pytest.fixture
+def visitors(served: LoopThread) -> Visitors:
+    return served.run(create_visitors(served.hub, served.origin))
