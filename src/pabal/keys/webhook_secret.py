@@ -1,6 +1,5 @@
 """The secret of the Kakao webhook: from the settings, or generated in the data directory beside the keys."""
 
-import os
 import secrets
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from pydantic import SecretStr
 
 from pabal.core.errors import SetupError
 from pabal.core.log import get_logger
-from pabal.keys.keyring import chown_to_key_owner, ensure_key_directory, replace_key_file, translate_write_errors
+from pabal.keys.private_file import ensure_private_directory, replace_private_file, write_private_draft
 from pabal.settings import Settings
 
 log = get_logger()
@@ -55,14 +54,6 @@ def read_webhook_secret(path: Path) -> SecretStr | None:
 
 def write_webhook_secret(path: Path, secret: str) -> None:
     """Write the file, readable by the owner of the data directory only."""
-    ensure_key_directory(path)
-    draft = path.with_suffix(".new")
-    with translate_write_errors(path):
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secret + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        chown_to_key_owner(draft, path)
-    replace_key_file(draft, path)
+    ensure_private_directory(path)
+    replace_private_file(write_private_draft(path, f"{secret}\n".encode()), path)
     log.info("webhook secret generated", file=str(path))

@@ -99,7 +99,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.connections.add(self)
         self.transport = transport
-        self.flow = GuardedFlowControl(transport, self._may_read)
+        flow: FlowControl = GuardedFlowControl(transport, self._may_read)
+        self.flow = flow
         self.server, self.client, self.scheme = get_local_addr(transport), get_remote_addr(transport), "http"
         self.address = self._table.address_key(self.client[0] if self.client else "")
         self._table.add(self)
