@@ -88,7 +88,7 @@ def pabal_json(*args: str, folder: Path, code: int = 0, **variables: str) -> Any
 class Running:
     """`pabal up` or `serve`, from the moment it prints its address."""
 
-    def __init__(self, folder: Path, command: str, open_files: int | None, /, **variables: str) -> None:
+    def __init__(self, folder: Path, command: str, open_files: int | None = None, /, **variables: str) -> None:
         self.log = folder / "log"
         with self.log.open("a") as log:
             self.process = start_pabal(

@@ -99,8 +99,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.connections.add(self)
         self.transport = transport
-        flow: FlowControl = GuardedFlowControl(transport, self._may_read)
-        self.flow = flow
+        self.flow = GuardedFlowControl(transport, self._may_read)  # pyright: ignore[reportIncompatibleVariableOverride]
         self.server, self.client, self.scheme = get_local_addr(transport), get_remote_addr(transport), "http"
         self.address = self._table.address_key(self.client[0] if self.client else "")
         self._table.add(self)
