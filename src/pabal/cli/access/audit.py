@@ -123,7 +123,10 @@ def audit_verify(
 
 @app.command(
     name="accept-restore",
-    help_epilogue=examples("audit accept-restore --reason 'Restored the backup of 3 May after a disk failure'"),
+    help_epilogue=examples(
+        "audit accept-restore --reason 'Restored the backup of 3 May after a disk failure'",
+        "audit accept-restore --reason 'Fail-over to the standby' --yes",
+    ),
 )
 def audit_accept_restore(
     *,
