@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import socket
+import threading
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from functools import partial
@@ -14,6 +16,7 @@ from outside.fake_network import FakeNetwork, Resolver
 from pabal.events.circuit_breaker import FAILURE_THRESHOLD, FIRST_OPEN_DURATION
 from pabal.events.push import Pusher
 from pabal.hub import DatabaseUrls, Hub
+from pabal.outside.dns import RESOLVER_THREADS
 from pabal.outside.http import MAX_CONNECTIONS, HttpClient, NotSent, NotSentCause
 from pabal.outside.ssrf import AllowedOrigins
 from pabal.outside.webhook import post_webhook
@@ -209,3 +212,25 @@ async def test_a_secret_that_cannot_sign_is_a_fault_of_the_hub(hub: Hub, endpoin
         )
 
     assert sent == Unsent("the signing secret is not valid", "secret_invalid", UnsentScope.HUB)
+
+
+async def test_silent_names_of_some_receivers_are_not_blamed_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All lookup threads wait for name servers that do not respond."""
+    release, started = threading.Event(), threading.Semaphore(0)
+
+    def silent_getaddrinfo(*_: Any, **__: Any) -> Any:
+        started.release()
+        release.wait()
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent_getaddrinfo)
+    async with HttpClient(AllowedOrigins()) as outside, asyncio.TaskGroup() as group:
+        for number in range(RESOLVER_THREADS):
+            url = f"https://a{number}.silent.example/"
+            group.create_task(outside.post(url, b"{}", {}, time_limit=timedelta(seconds=1)))
+        for _ in range(RESOLVER_THREADS):
+            await asyncio.to_thread(started.acquire)
+        sent = await outside.post("https://hook.example.org/", b"{}", {}, time_limit=timedelta(minutes=1))
+        release.set()
+
+    assert sent == NotSent("the hub has no free lookup thread, socket or memory", NotSentCause.CLIENT)

@@ -5,6 +5,7 @@ shared, the silent names of one receiver would block the lookups for all others,
 """
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ from httpcore2 import SOCKET_OPTION, AsyncNetworkBackend, AsyncNetworkStream, Co
 from pabal.outside.ssrf import HostLookup, resolve_host
 
 RESOLVER_THREADS = 16
+MAX_THREAD_WAIT = 0.5
+"""Seconds to wait for a thread: less than the shortest timeout of a push, so that the receiver is not blamed."""
 MAX_ADDRESSES = 3
 """Try at most this many addresses of a host."""
 
@@ -27,11 +30,24 @@ class SystemResolver:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="lookup")
+        self._free_threads = asyncio.Semaphore(RESOLVER_THREADS)
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        infos = await asyncio.get_running_loop().run_in_executor(self._threads, lookup)
+        """Look a host up. Raises OSError with ENOBUFS if silent names of other hosts keep all threads busy."""
+        try:
+            async with asyncio.timeout(MAX_THREAD_WAIT):
+                await self._free_threads.acquire()
+        except TimeoutError:
+            raise OSError(errno.ENOBUFS, "no lookup thread is free") from None
+        lookup = self._threads.submit(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+        lookup.add_done_callback(partial(self._release_thread, asyncio.get_running_loop()))
+        infos = await asyncio.wrap_future(lookup)
         return [str(address[0]) for *_, address in infos]
+
+    def _release_thread(self, loop: asyncio.AbstractEventLoop, _: object) -> None:
+        """Called in the thread when the lookup ends, which may be long after its caller gave up."""
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._free_threads.release)
 
     def close(self) -> None:
         """Start no more lookups. Running ones end by themselves."""

@@ -143,9 +143,10 @@ class HttpClient:
         except NETWORK_ERRORS as exception:
             if not parser.has_connection_slot:
                 return NotSent(f"no free connection within {time_limit.total_seconds():g} s", NotSentCause.CLIENT)
+            if not parser.request_sent and is_local_shortage(exception):
+                return NotSent("the hub has no free lookup thread, socket or memory", NotSentCause.CLIENT)
             error = describe_network_error(exception, time_limit)
-            cause = NotSentCause.CLIENT if is_local_shortage(exception) else NotSentCause.RECEIVER
-            return build_response(parser) or (NoResponse(error) if parser.request_sent else NotSent(error, cause))
+            return build_response(parser) or (NoResponse(error) if parser.request_sent else NotSent(error))
         return build_response(parser) or NoResponse("the connection closed without a response")
 
 
