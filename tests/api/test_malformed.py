@@ -71,8 +71,8 @@ MALFORMED_CREDENTIALS = {
     "percent garbage": basic(b"%zz%:%%%"),
     "many colons": basic(b"minu_test:::::"),
     "a newline": basic(b"minu_test\n:secret"),
-    "a long name": basic(b"a" * 20_000 + b":secret"),
-    "a long secret": basic(b"minu_test:" + b"a" * 20_000),
+    "a long name": basic(b"a" * 10_000 + b":secret"),
+    "a long secret": basic(b"minu_test:" + b"a" * 10_000),
     "another scheme": b"Digest username=minu_test",
     "another scheme's token": b"Bearer x.y.z",
     "two credentials in one header": b"Basic a, Basic b",
@@ -111,7 +111,7 @@ def malformed_tokens(kid: str) -> dict[str, bytes]:
         "dots": b"...",
         "bytes": b"caf\xe9.\xff.\xfe",
         "a space in it": b"a b",
-        "huge": b"a" * 4_000,
+        "huge": b"a" * 12_000,
         "padding": b"e30=.e30=.e30=",
         "no object": token(b"[]"),
         "not JSON": token(b"{"),
@@ -250,7 +250,7 @@ LENGTHS = {
     b"Content-Length: 0": 400,
     b"Content-Length: 29\r\nX-Odd: a\0b": 400,
     b"Content-Length: 29\r\nX Odd: a": 400,
-    b"Content-Length: 29\r\nX-Long: " + b"a" * 200_000: 400,
+    b"Content-Length: 29\r\nX-Long: " + b"a" * 200_000: 431,
 }
 
 

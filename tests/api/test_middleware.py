@@ -41,10 +41,10 @@ def test_only_leading_slashes_are_collapsed(path: str, collapsed: str) -> None:
 
 async def test_a_long_path_is_cut_in_the_log(web: httpx2.AsyncClient) -> None:
     with capture_logs() as logs:
-        await web.get(f"/no-such-path/{'a' * 60_000}")
+        await web.get(f"/no-such-path/{'a' * 12_000}")
 
     [record] = [record for record in logs if record["event"] == "request answered"]
-    assert record["path"] == f"/no-such-path/{'a' * 60_000}"[:MAX_LOGGED_PATH]
+    assert record["path"] == f"/no-such-path/{'a' * 12_000}"[:MAX_LOGGED_PATH]
 
 
 PROXY, CLIENT = "10.0.0.1", "203.0.113.9"

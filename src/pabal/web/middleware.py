@@ -40,7 +40,7 @@ QUIET_PATHS = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console
 """Polled by machines, so logged at debug level only."""
 LIVE_PREFIXES = ("/console", "/portal", "/chat")
 MAX_LOGGED_PATH = 500
-"""Characters of a path in logs and errors. Our paths are shorter; a client may send sixty thousand."""
+"""Characters of a path in logs and errors. Our paths are shorter; a client may send sixteen thousand."""
 
 
 class RequestMiddleware:

@@ -19,8 +19,8 @@ MAX_HEAD_BYTES = 16_384
 MAX_HEADERS = 100
 MAX_WAITING_REQUESTS = 4
 """Pipelined requests that wait for the response to an earlier one."""
-MAX_DISCARDED_BYTES = 1_048_576
-"""Bytes of a body that are read after its response was sent, so that the client reads the response."""
+MAX_DISCARDED_BYTES = 16 * 1_048_576
+"""Bytes of a body that are read after its response was sent: a client that still sends does not read the response."""
 HEAD_TIMEOUT = 10.0
 BODY_GRACE = 10.0
 """Seconds before the minimum rate of a body applies."""
