@@ -55,11 +55,11 @@ class NotificationBody(RequestBody, frozen=True, kw_only=True):
     """
 
     recipient_type: RecipientType
-    recipient_id: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_.:@-]{1,64}$")]
+    recipient_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:@-]{1,64}$(?!\n)")]
     template_key: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     payload: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     guild_id: UUID | None = None
-    locale: Annotated[str, msgspec.Meta(pattern="^[a-z]{2}(-[A-Z]{2})?$")] | None = None
+    locale: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2}(-[A-Z]{2})?$(?!\n)")] | None = None
     scheduled_at: NotificationTime | None = None
     expires_at: NotificationTime | None = None
     idempotency_key: NotificationText | None = None
@@ -286,12 +286,20 @@ ROUTES = (
         may_raise=(Conflict, RateLimited),
         tag="notifications",
     ),
-    Route("GET", "/v1/notifications", get_notifications, permission=Permission.READ_NOTIFICATIONS, tag="notifications"),
+    Route(
+        "GET",
+        "/v1/notifications",
+        get_notifications,
+        permission=Permission.READ_NOTIFICATIONS,
+        or_admin=True,
+        tag="notifications",
+    ),
     Route(
         "GET",
         "/v1/notifications/{id}",
         get_notification,
         permission=Permission.READ_NOTIFICATIONS,
+        or_admin=True,
         may_raise=(NotFound,),
         tag="notifications",
     ),
@@ -300,6 +308,7 @@ ROUTES = (
         "/v1/notifications/{id}/cancel",
         post_notification_cancel,
         permission=Permission.SEND,
+        or_admin=True,
         may_raise=(NotFound, Conflict),
         tag="notifications",
     ),

@@ -18,9 +18,9 @@ from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, ResponseBody, Route
 
 RuleName = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
-EventPattern = Annotated[str, msgspec.Meta(pattern=r"^(\*|[a-z0-9_]+)(\.(\*|[a-z0-9_]+))*$", max_length=128)]
+EventPattern = Annotated[str, msgspec.Meta(pattern=r"^(\*|[a-z0-9_]+)(\.(\*|[a-z0-9_]+))*$(?!\n)", max_length=128)]
 RuleTemplateKey = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
-PayloadPath = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=255)]
+PayloadPath = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$(?!\n)", max_length=255)]
 PayloadPaths = Annotated[list[PayloadPath], msgspec.Meta(min_length=1, max_length=20)]
 RuleChannels = Annotated[list[RecipientType], msgspec.Meta(min_length=1, max_length=3)]
 ExpirySeconds = Annotated[int, msgspec.Meta(ge=1, le=31_536_000)]
