@@ -32,7 +32,7 @@ select array[
 @pytest.fixture
 async def minu(hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls) -> AsyncGenerator[Enrolled]:
     """A service; after the test, no row may have been written."""
-    service = await enrol(hub, web, "minu_test", "read")
+    service = await enrol(hub, web, "minu_test", "read", "tokens:introspect")
     assert database_urls.direct
     async with connected(database_urls.direct) as conn:
         before = await conn.fetchval(ROW_COUNTS)
@@ -111,7 +111,7 @@ def malformed_tokens(kid: str) -> dict[str, bytes]:
         "dots": b"...",
         "bytes": b"caf\xe9.\xff.\xfe",
         "a space in it": b"a b",
-        "huge": b"a" * 12_000,
+        "huge": b"a" * 4_000,
         "padding": b"e30=.e30=.e30=",
         "no object": token(b"[]"),
         "not JSON": token(b"{"),
@@ -139,7 +139,7 @@ async def test_malformed_tokens_are_rejected(endpoint: str, minu: Enrolled, web:
 
         assert (name, response.status_code, response.json()["error"]) == (name, 401, "invalid_token")
         assert response.headers["www-authenticate"].startswith('Bearer realm="pabal", error="invalid_token"')
-        assert (await minu.introspected(token.decode("latin-1"))) == {"active": False}
+        assert (await minu.ask("introspect", token=token.decode("latin-1"))).json() == {"active": False}
 
 
 HOSTILE_VALUES = {

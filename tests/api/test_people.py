@@ -31,7 +31,7 @@ async def admin(hub: Hub, web: httpx2.AsyncClient) -> dict[str, str]:
 
 @pytest.fixture
 async def shop(hub: Hub, web: httpx2.AsyncClient) -> dict[str, str]:
-    return await service_header(hub, web, "shop", Permission.SEND)
+    return await service_header(hub, web, "shop", Permission.ISSUE_PERSON_TOKENS, Permission.WRITE_PEOPLE)
 
 
 async def test_a_person_is_exported(
@@ -110,7 +110,7 @@ async def test_links_are_limited_per_person(
 
 @pytest.mark.usefixtures("still")
 async def test_links_are_limited_per_service(hub: Hub, shop: dict[str, str], web: httpx2.AsyncClient) -> None:
-    keep = await service_header(hub, web, "keep", Permission.SEND)
+    keep = await service_header(hub, web, "keep", Permission.ISSUE_PERSON_TOKENS)
     async with hub.autocommit() as tx:
         await consume_rate_limit(tx, PERSON_TOKENS_PER_SERVICE, "shop", PERSON_TOKENS_PER_SERVICE.count)
 

@@ -68,10 +68,10 @@ async def test_a_person_reads_and_changes_their_own_preferences(web: httpx2.Asyn
     assert MINA not in str(dict(entry))
 
 
-async def test_a_sending_service_reads_and_changes_preferences_of_all(
+async def test_a_service_with_the_permission_reads_and_changes_preferences_of_all(
     hub: Hub, web: httpx2.AsyncClient, inbox: Inbox
 ) -> None:
-    header, path = await service_header(hub, web, Permission.SEND), f"/v1/preferences/{JUN}"
+    header, path = await service_header(hub, web, Permission.WRITE_PEOPLE), f"/v1/preferences/{JUN}"
 
     assert (await web.put(path, headers=header, json={"dm_enabled": False})).json()["dm_enabled"] is False
     assert (await web.get(path, headers=header)).json()["dm_enabled"] is False
@@ -99,3 +99,31 @@ async def test_invalid_preferences_are_reported(web: httpx2.AsyncClient, inbox: 
 
     assert response.status_code == 400
     assert [field_error["field"] for field_error in response.json()["mistakes"]] == [*body]
+
+
+@pytest.mark.parametrize("permissions", [(Permission.SEND,), (*({*Permission} - {Permission.WRITE_PEOPLE}),)])
+async def test_sending_notifications_does_not_open_preferences(
+    hub: Hub, web: httpx2.AsyncClient, inbox: Inbox, permissions: tuple[Permission, ...]
+) -> None:
+    header, path = await service_header(hub, web, *permissions), f"/v1/preferences/{JUN}"
+
+    assert (await web.get(path, headers=header)).status_code == 403
+    assert (await web.put(path, headers=header, json={"dm_enabled": False})).status_code == 403
+    assert await inbox.db.fetchval("select count(*) from notification.people") == 0
+
+
+async def test_a_service_withdraws_night_consent_and_never_gives_it(
+    hub: Hub, web: httpx2.AsyncClient, inbox: Inbox
+) -> None:
+    person, path = bearer(await inbox.token()), f"/v1/preferences/{MINA}"
+    service = await service_header(hub, web, *Permission)
+
+    refused = await web.put(path, headers=service, json={"night_consent": True, "dm_enabled": False})
+    before = (await web.get(path, headers=person)).json()
+    given = (await web.put(path, headers=person, json={"night_consent": True})).json()
+    withdrawn = (await web.put(path, headers=service, json={"night_consent": False})).json()
+
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert refused.json()["detail"].startswith("night_consent: ")
+    assert (before["night_consent"], before["dm_enabled"]) == (False, True)  # nothing of the request was applied
+    assert (given["night_consent"], withdrawn["night_consent"]) == (True, False)

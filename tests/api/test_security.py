@@ -14,11 +14,12 @@ from pabal.core.ids import new_id
 from pabal.hub import Hub
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing, open_or_create_keyring
+from pabal.notifications.people.tokens import issue_person_link
 from pabal.tokens.access import TokenIssuer
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.route import RequestBody, ResponseBody, Route
-from support.oauth_client import Enrolled, bearer, enrol
+from support.oauth_client import TESTER, Enrolled, bearer, enrol
 from support.server import serving
 
 pytestmark = pytest.mark.anyio
@@ -99,6 +100,7 @@ async def wrong_credentials(
         "the service's secret": WrongCredential(minu.basic, NO_TOKEN),
         "another scheme": WrongCredential({"authorization": f"Token {pair['access_token']}"}, NO_TOKEN),
         "no scheme": WrongCredential({"authorization": pair["access_token"]}, NO_TOKEN),
+        "a person's token": WrongCredential(bearer(await person_token(hub)), UNREADABLE),
         "garbage": WrongCredential(bearer("garbage"), UNREADABLE),
         "a refresh token": WrongCredential(bearer(pair["refresh_token"]), UNREADABLE),
         "two tokens": WrongCredential(bearer(f"{pair['access_token']} {pair['access_token']}"), UNREADABLE),
@@ -118,6 +120,12 @@ async def wrong_credentials(
             bearer(issue_unknown_token(hub, hub.key_ring)), EXPIRED_OR_REVOKED
         ),
     }
+
+
+async def person_token(hub: Hub) -> str:
+    """A valid token of the person that no path of these tests names."""
+    async with hub.transaction() as tx:
+        return (await issue_person_link(tx, "80351110224678912", TESTER)).token
 
 
 def issue_unknown_token(hub: Hub, keys: KeyRing, audience: str = "pabal") -> str:
@@ -146,35 +154,90 @@ def status_and_challenge(response: httpx2.Response) -> Expected:
 async def test_no_route_accepts_a_wrong_credential(
     web: httpx2.AsyncClient, wrong_credentials: dict[str, WrongCredential]
 ) -> None:
-    results = {
-        (route.path, name): status_and_challenge(await call_with(web, route, credential.header))
+    cases = [
+        (route, name, credential)
         for route in PROTECTED
         for name, credential in wrong_credentials.items()
+        if not (route.person_auth and name == "a person's token")  # for them, other people do not exist
+    ]
+    results = {
+        (route.path, name): status_and_challenge(await call_with(web, route, credential.header))
+        for route, name, credential in cases
     }
 
-    assert results == {
-        (route.path, name): credential.expected for route in PROTECTED for name, credential in wrong_credentials.items()
-    }
+    assert results == {(route.path, name): credential.expected for route, name, credential in cases}
+
+
+async def test_a_person_reaches_nothing_of_other_people(hub: Hub, web: httpx2.AsyncClient) -> None:
+    header = bearer(await person_token(hub))
+    for route in PROTECTED:
+        if route.person_auth:
+            path = route.path.format(**{name: example(kind) for name, kind in route.path_types.items()})
+            response = await web.request(route.method, path, content=b"{}" if route.body_type else None, headers=header)
+
+            assert (route.path, response.status_code) == (route.path, 404)
+
+
+async def test_a_secret_introspects_only_with_the_permission(hub: Hub, web: httpx2.AsyncClient, minu: Enrolled) -> None:
+    """The secret opens what a token of the service opens, and nothing more."""
+    token = (await minu.tokens())["access_token"]
+    others = [permission for permission in Permission if permission is not Permission.INTROSPECT]
+    without = await enrol(hub, web, "minu_without", *others)
+    body = {"token": token, "client_id": without.name, "client_secret": without.secret}
+
+    for response in (
+        await without.ask("introspect", token=token),
+        await without.ask("introspect", token=(await without.tokens())["access_token"]),
+        await web.post("/oauth/introspect", data=body),
+        await web.post(
+            "/oauth/introspect", data={"token": token}, headers=bearer((await without.tokens())["access_token"])
+        ),
+    ):
+        assert (response.status_code, response.json()["error"]) == (403, "insufficient_scope")
+        assert "active" not in response.json()
+    for service in (await enrol(hub, web, "minu_with", Permission.INTROSPECT), minu):
+        assert (await service.ask("introspect", token=token)).json()["active"] is True
 
 
 async def test_a_route_accepts_only_its_permission(web: httpx2.AsyncClient, minu: Enrolled) -> None:
     for route in PROTECTED:
         permission = route.permission
         assert permission
-        others = " ".join(other for other in Permission if other is not permission)
+        sufficient = {permission, Permission.ADMIN} if route.or_admin else {permission}
+        others = " ".join(other for other in Permission if other not in sufficient)
         with_other_permissions = (await minu.tokens(scope=others))["access_token"]
-        with_permission = (await minu.tokens(scope=permission))["access_token"]
 
         refused = await call_with(web, route, bearer(with_other_permissions))
-        accepted = await call_with(web, route, bearer(with_permission))
 
         assert status_and_challenge(refused) == (
             403,
             f'Bearer realm="pabal", error="insufficient_scope", scope="{permission}"',
         )
-        assert accepted.status_code not in {401, 403}
-        if route.body_type:
-            assert accepted.status_code == 400  # the body is parsed now
+        for scope in sufficient:
+            accepted = await call_with(web, route, bearer((await minu.tokens(scope=scope))["access_token"]))
+
+            assert accepted.status_code not in {401, 403}
+            if route.body_type:
+                assert accepted.status_code == 400  # the body is parsed now
+
+
+def test_hub_admin_opens_what_its_description_names() -> None:
+    """A route that shows rows of all services with hub:admin does so without another permission."""
+    opened = {(route.method, route.path) for route in routes.ROUTES if route.or_admin}
+
+    assert opened == {
+        ("GET", "/v1/queue/events"),
+        ("GET", "/v1/queue/events/{id}"),
+        ("POST", "/v1/queue/events/{id}/cancel"),
+        ("GET", "/v1/notifications"),
+        ("GET", "/v1/notifications/{id}"),
+        ("POST", "/v1/notifications/{id}/cancel"),
+        ("GET", "/v1/subscriptions"),
+        ("GET", "/v1/subscriptions/{id}"),
+    }
+    for route in routes.ROUTES:
+        if "hub:admin" in route.description:
+            assert route.or_admin, f"{route.method} {route.path} promises rows of all services to hub:admin"
 
 
 async def test_the_token_identifies_the_caller(web: httpx2.AsyncClient, minu: Enrolled) -> None:
@@ -184,7 +247,14 @@ async def test_the_token_identifies_the_caller(web: httpx2.AsyncClient, minu: En
     }
 
     permitted = {scope for scope, response in responses.items() if response.status_code == 200}
-    assert permitted == {*Permission} - {Permission.INTROSPECT, Permission.MANAGE_TOKENS, Permission.ADMIN}
+    assert permitted == {*Permission} - {
+        Permission.ISSUE_PERSON_TOKENS,
+        Permission.WRITE_PEOPLE,
+        Permission.INTROSPECT,
+        Permission.MANAGE_TOKENS,
+        Permission.RECEIVE_HUB_EVENTS,
+        Permission.ADMIN,
+    }
     assert responses[Permission.PUBLISH].json() == {"sender": minu.name, "weight": 3}
 
 

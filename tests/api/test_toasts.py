@@ -67,7 +67,8 @@ async def send_request(web: httpx2.AsyncClient, route: Route, header: dict[str, 
 
 
 async def test_a_service_gets_a_token_and_a_url_for_a_person(hub: Hub, web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    response = await web.post(f"/v1/people/{MINA}/token", headers=await service_header(hub, web, Permission.SEND))
+    header = await service_header(hub, web, Permission.ISSUE_PERSON_TOKENS)
+    response = await web.post(f"/v1/people/{MINA}/token", headers=header)
 
     assert response.status_code == 201
     link = response.json()
@@ -77,8 +78,10 @@ async def test_a_service_gets_a_token_and_a_url_for_a_person(hub: Hub, web: http
     assert await inbox.db.fetchval("select issued_by from notification.person_tokens") == "shop"
 
 
-async def test_only_a_sending_service_gets_a_person_token(hub: Hub, web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    header = await service_header(hub, web, Permission.READ_NOTIFICATIONS)
+async def test_only_a_service_with_the_permission_gets_a_person_token(
+    hub: Hub, web: httpx2.AsyncClient, inbox: Inbox
+) -> None:
+    header = await service_header(hub, web, Permission.SEND, Permission.WRITE_PEOPLE, Permission.ADMIN)
 
     assert (await web.post(f"/v1/people/{MINA}/token", headers=header)).status_code == 403
     assert (await web.post(f"/v1/people/{MINA}/token", headers=bearer(await inbox.token()))).status_code == 401
@@ -104,7 +107,7 @@ def test_person_endpoints_are_documented() -> None:
     assert document["components"]["securitySchemes"]["cookie"]["name"] == PERSON_COOKIE
     for route in PERSON_ROUTES:
         operation = document["paths"][route.path][route.method.lower()]
-        service_security = [{"token": ["notifications:send"]}] if route.permission else []
+        service_security = [{"token": ["people:write"]}] if route.permission else []
         assert operation["security"] == [*service_security, {"person": []}, {"cookie": []}]
         assert {"401", "403", "503"} <= operation["responses"].keys()
 

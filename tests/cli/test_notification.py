@@ -163,7 +163,17 @@ async def test_a_blocked_address_is_listed_and_enabled(terminal: Terminal) -> No
 async def test_preferences_are_shown_and_changed(terminal: Terminal) -> None:
     untouched = await terminal.read("person", "preferences", "100")
     changed = await terminal.read(
-        "person", "preferences", "100", "--set", "dm_enabled=false", "--set", "night_consent=true", "--set", "locale=en"
+        "person",
+        "preferences",
+        "100",
+        "--set",
+        "dm_enabled=false",
+        "--set",
+        "night_consent=true",
+        "--set",
+        "locale=en",
+        "--reason",
+        "consent form",
     )
     shown = (await terminal.run("person", "preferences", "100")).stdout
 

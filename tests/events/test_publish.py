@@ -40,6 +40,9 @@ create trigger waits before insert on public.event_queue for each row
 """
 
 
+ACT_AS = "insert into pabal.service_sql_roles (service_name, role_name) values ($1, 'shop_app')"
+
+
 @pytest.fixture
 async def second_hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
     """A second hub on the same database."""
@@ -56,8 +59,9 @@ async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
 async def publisher(
     postgres: embedded.ServerAddress, database_urls: DatabaseUrls, owner: Connection
 ) -> AsyncGenerator[Connection]:
-    """A login that may publish and nothing else."""
+    """A login that may publish as minu_find and nothing else."""
     await owner.execute("create role shop_app login password 'horse' in role pabal_publisher")
+    await owner.execute(ACT_AS, "minu_find")
     _, _, address = postgres.hub_url.partition("@")
     _, _, database = database_urls.main.rpartition("/")
     try:
@@ -286,7 +290,8 @@ class TestIdempotency:
         assert (problem["code"], problem["detail"].partition(":")[0]) == ("conflict", "idempotency_key")
         assert await published_types(owner) == ["order.paid"]
 
-    async def test_a_key_covers_sql_and_http(self, shop: Service, publisher: Connection) -> None:
+    async def test_a_key_covers_sql_and_http(self, shop: Service, publisher: Connection, owner: Connection) -> None:
+        await owner.execute(ACT_AS, "shop")
         by_sql = client.App("shop")
         content: dict[str, Any] = {"payload": {"b": 1, "a": [1.50, None, "파발"]}, "priority": 3, "ordering_key": "o"}
         key_fields: dict[str, Any] = {"deliver_at": "2030-01-01T09:00:00+09:00", "idempotency_key": "from http"}

@@ -51,6 +51,7 @@ OWNERS = {
     "tokens": (
         "public.services",
         "public.service_secrets",
+        "pabal.service_sql_roles",
         "public.token_families",
         "public.service_tokens",
         "public.refresh_tokens",

@@ -65,7 +65,10 @@ async def create_personal_data(person: Bot, web: httpx2.AsyncClient) -> None:
     """Leave rows in every table that stores something about a user."""
     db, hub = person.chat.db, person.hub
     await db.execute(
-        "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'pull', '{relay.*}')"
+        """
+        update public.services set permissions = '["write", "hub:events"]' where name = 'minu_build';
+        insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'pull', '{relay.*}');
+        """
     )
     await send(web, TEXT, callback=person.there.url("sent"))
     await person.answers(await newest_message(person), REPLY)

@@ -262,7 +262,10 @@ async def test_an_event_is_published_for_a_message_if_a_service_subscribes(
     key = await chat.conversation(owner)
     await write(web, "before the subscription")
     await chat.db.execute(
-        "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{relay.*}')"
+        """
+        update public.services set permissions = '["write", "hub:events"]' where name = 'minu_find';
+        insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{relay.*}');
+        """
     )
     await write(web, "a secret")
 

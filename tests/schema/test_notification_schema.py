@@ -118,6 +118,7 @@ async def test_a_retired_template_is_unknown(db: Connection) -> None:
 
 async def test_a_publisher_may_only_request(db: Connection) -> None:
     await insert_template(db)
+    await db.execute("insert into pabal.service_sql_roles values ('minu_find', 'pabal_publisher')")
     async with db.transaction():
         await db.execute("set local role pabal_publisher")
         request_id = await request_notification(db)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg.errors import InvalidSchemaName, UndefinedFunction
 from psycopg.rows import namedtuple_row
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Composed, Identifier
 
 from pabal.db.embedded import ServerAddress
 from pabal.hub import DatabaseUrls
@@ -55,7 +55,12 @@ select md5(string_agg(entry, '' order by entry)) from (
   union all select concat('statistics', starelid) from pg_statistic where starelid in (select oid from ours)
 ) entries
 """
-RESTORE = f"insert into {SEEDED_TABLE} select (r).* from (select unnest(%s::{SEEDED_TABLE}[]) as r) s"
+RESTORE = f"insert into {SEEDED_TABLE} ({{0}}) select {{0}} from unnest(%s::{SEEDED_TABLE}[])"
+SEEDED_COLUMNS = f"""
+select attname from pg_attribute
+where attrelid = '{SEEDED_TABLE}'::regclass and attnum > 0 and not attisdropped and attgenerated = ''
+order by attnum
+"""
 OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
 
 
@@ -69,6 +74,8 @@ class TemplateState:
     sequences: dict[str, int | None]
     contents: dict[str, str]
     seeded_rows: list[str]
+    restore: Composed
+    """The statement that inserts the seeded rows again, without generated columns."""
     now_function: str
 
 
@@ -123,6 +130,9 @@ def read_template_state(connection: "psycopg.Connection[Any]") -> TemplateState:
         sequences=dict(connection.execute(SEQUENCES, {"schemas": SCHEMAS}).fetchall()),
         contents={name: read_content(connection, name) for name in (table.name for table in tables if table.bytes)},
         seeded_rows=[row[0] for row in connection.execute(f"select t::text from {SEEDED_TABLE} t")],  # pyright: ignore[reportArgumentType, reportCallIssue]
+        restore=SQL(RESTORE).format(
+            SQL(", ").join(Identifier(row[0]) for row in connection.execute(SEEDED_COLUMNS))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        ),
         now_function=one_value(connection, "select pg_get_functiondef('pabal.now'::regproc)"),
     )
 
@@ -147,7 +157,7 @@ def reset_database(connection: "psycopg.Connection[Any]", template: TemplateStat
             connection.execute(f"truncate {', '.join(written)} cascade")  # pyright: ignore[reportArgumentType, reportCallIssue]
         if read_content(connection, SEEDED_TABLE) != template.contents[SEEDED_TABLE]:
             connection.execute(f"delete from {SEEDED_TABLE}")  # pyright: ignore[reportArgumentType, reportCallIssue]
-            connection.execute(RESTORE, [template.seeded_rows])  # pyright: ignore[reportArgumentType, reportCallIssue]
+            connection.execute(template.restore, [template.seeded_rows])
         for name, value in connection.execute(SEQUENCES, {"schemas": SCHEMAS}).fetchall():
             if value != template.sequences[name]:
                 first = template.sequences[name]

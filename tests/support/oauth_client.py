@@ -2,15 +2,17 @@
 
 import base64
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import httpx2
 
 from pabal.core.actor import Actor
 from pabal.hub import Hub
-from pabal.tokens.services import add_service, set_service_active
+from pabal.tokens.services import add_service, list_services, rotate_service_secret, set_service_active
 
 TESTER = Actor("tester")
+INSPECTOR = "inspector"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,9 @@ class Enrolled:
         return good(await self.ask("token", grant_type="refresh_token", refresh_token=refresh_token, **form))
 
     async def introspected(self, token: str) -> dict[str, Any]:
-        return good(await self.ask("introspect", token=token))
+        """Introspect a token as a service that may: this one need not."""
+        inspector = await inspecting_service(self.hub, self.web)
+        return good(await inspector.ask("introspect", token=token))
 
     async def is_active(self, token: str) -> bool:
         return (await self.introspected(token))["active"]
@@ -52,6 +56,16 @@ async def enrol(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str)
     async with hub.transaction() as tx:
         _, secret = await add_service(tx, name, permissions, TESTER)
     return Enrolled(name, secret, hub, web)
+
+
+async def inspecting_service(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
+    """A service with the permission tokens:introspect, added at the first call."""
+    async with hub.transaction() as tx:
+        if INSPECTOR not in {service.name for service in await list_services(tx)}:
+            _, secret = await add_service(tx, INSPECTOR, ["tokens:introspect"], TESTER)
+        else:
+            secret = await rotate_service_secret(tx, INSPECTOR, TESTER, overlap=timedelta())
+    return Enrolled(INSPECTOR, secret, hub, web)
 
 
 def good(response: httpx2.Response) -> dict[str, Any]:

@@ -107,8 +107,11 @@ def test_the_names_are_those_of_the_contract() -> None:
         "events:read",
         "notifications:send",
         "notifications:read",
+        "people:token",
+        "people:write",
         "tokens:introspect",
         "tokens:admin",
+        "hub:events",
         "hub:admin",
     }
     assert expand_permissions(["read"]) == {"events:read", "notifications:read"}

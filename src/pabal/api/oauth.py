@@ -155,10 +155,10 @@ async def post_oauth_revoke(hub: Hub, context: RequestContext, form: TokenLookup
 async def post_oauth_introspect(hub: Hub, context: RequestContext, form: TokenLookupForm) -> IntrospectionView:
     """Get the state of a token. Always read from the database, never from a cache.
 
-    Requires a service's secret, or an access token with the permission `tokens:introspect`.
+    Requires the permission `tokens:introspect`, with an access token or with the service's secret.
     """
     caller = await caller_from_request(hub, context, form)
-    if isinstance(caller, AuthenticatedService) and Permission.INTROSPECT not in caller.permissions:
+    if Permission.INTROSPECT not in caller.permissions:
         raise InsufficientScope(Permission.INTROSPECT)
     async with hub.autocommit() as tx:
         token = await find_token_state(tx, form.token)
@@ -238,7 +238,7 @@ def active_introspection(hub: Hub, token: str, state: TokenState) -> Introspecti
     issued_at = epoch_seconds(state.created_at)
     return IntrospectionView(
         active=True,
-        scope=format_scope(state.permissions),
+        scope=format_scope(state.effective_permissions),
         client_id=state.service,
         sub=state.service,
         token_type=REFRESH_TOKEN if is_refresh_token(token) else "Bearer",

@@ -90,7 +90,7 @@ ROUTES = (
         "POST",
         "/v1/people/{id}/token",
         post_person_token,
-        permission=Permission.SEND,
+        permission=Permission.ISSUE_PERSON_TOKENS,
         status=201,
         may_raise=(RateLimited,),
         hide_path=True,

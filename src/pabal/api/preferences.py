@@ -1,4 +1,4 @@
-"""Preferences: which notifications a person wants. For the person, or for a service that sends notifications."""
+"""Preferences: which notifications a person wants. For the person, or for a service with `people:write`."""
 
 from datetime import datetime
 from typing import Annotated
@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from pabal.api.people import PersonId
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import Actor
-from pabal.core.errors import NotFound
+from pabal.core.errors import Forbidden, NotFound
 from pabal.db.tx import Tx
 from pabal.hub import Hub
 from pabal.notifications.people.preferences import (
@@ -80,7 +80,12 @@ async def put_preferences(
     user_id: PersonId,
     body: PreferencesBody,
 ) -> PreferencesView:
-    """Change a person's preferences. They also apply to notifications that are requested but not sent yet."""
+    """Change a person's preferences. They also apply to notifications that are requested but not sent yet.
+
+    Only the person's own token or cookie gives `night_consent`. A service may withdraw it.
+    """
+    if isinstance(principal, AuthenticatedService) and body.night_consent is True:
+        raise Forbidden("night_consent: only the person gives it, with their own token or on their page")
     async with hub.transaction() as tx:
         preferences = await update_preferences(
             tx,
@@ -120,7 +125,7 @@ ROUTES = tuple(
         method,
         "/v1/preferences/{user_id}",
         handler,
-        permission=Permission.SEND,
+        permission=Permission.WRITE_PEOPLE,
         person_auth=True,
         may_raise=(NotFound,),
         hide_path=True,

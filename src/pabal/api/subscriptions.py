@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from pabal import limits
 from pabal.api.events import ServiceName, event_access
 from pabal.core.errors import Conflict, DecryptionError, Forbidden, Invalid, NotFound, RateLimited
+from pabal.core.event_types import EVENT_WILDCARD_PATTERN, MAX_EVENT_PATTERNS, MAX_EVENT_TYPE_LENGTH
 from pabal.events.push import PushResult
 from pabal.events.subscriptions import (
     Subscription,
@@ -36,8 +37,8 @@ from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, ResponseBody, Route
 
 EventTypePatterns = Annotated[
-    list[Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*]+(\.[a-z0-9_*]+)*$(?!\n)", max_length=128)]],
-    msgspec.Meta(min_length=1, max_length=50),
+    list[Annotated[str, msgspec.Meta(pattern=EVENT_WILDCARD_PATTERN, max_length=MAX_EVENT_TYPE_LENGTH)]],
+    msgspec.Meta(min_length=1, max_length=MAX_EVENT_PATTERNS),
 ]
 PushUrl = Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
 PushTimeoutSeconds = Annotated[int, msgspec.Meta(ge=1, le=60)]
@@ -212,7 +213,16 @@ def subscription_test_view(result: PushResult) -> SubscriptionTestView:
 
 SUBSCRIPTION_PATH = "/v1/subscriptions/{id}"
 ROUTES = tuple(
-    Route(method, path, handler, permission=Permission.CONSUME, status=status, may_raise=may_raise, tag="subscriptions")
+    Route(
+        method,
+        path,
+        handler,
+        permission=Permission.CONSUME,
+        or_admin=method == "GET",
+        status=status,
+        may_raise=may_raise,
+        tag="subscriptions",
+    )
     for method, path, handler, status, may_raise in (
         ("GET", "/v1/subscriptions", get_subscriptions, 200, ()),
         ("POST", "/v1/subscriptions", post_subscription, 201, (Conflict,)),

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from pabal.core.deadline import Deadline
 from pabal.core.errors import Invalid, NotFound
+from pabal.core.event_types import matches_event_pattern, patterns_overlap
 from pabal.db.errors import CheckViolation, ForeignKeyViolation
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
@@ -46,7 +46,7 @@ class EventHandler:
 
     def matches(self, event: ClaimedEvent) -> bool:
         return event.target_service == self.service and any(
-            fnmatchcase(event.event_type, pattern) for pattern in self.event_types
+            matches_event_pattern(event.event_type, pattern) for pattern in self.event_types
         )
 
 
@@ -172,13 +172,3 @@ class EventHandlers:
 async def disable_unseen_programs(tx: Tx, batch: int) -> int:
     """Disable the subscriptions of programs that did not run for MAX_UNSEEN_DAYS; return how many."""
     return await tx.run(Q.disable_unseen_programs, days=MAX_UNSEEN_DAYS, batch=batch)
-
-
-def patterns_overlap(first: str, second: str) -> bool:
-    """Whether some event type may match both patterns."""
-    if "*" not in first:
-        return fnmatchcase(first, second)
-    if "*" not in second:
-        return fnmatchcase(second, first)
-    first_prefix, second_prefix = first.partition("*")[0], second.partition("*")[0]
-    return first_prefix.startswith(second_prefix) or second_prefix.startswith(first_prefix)

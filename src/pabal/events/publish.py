@@ -5,6 +5,7 @@ with a plain INSERT. All have the same effect, because the triggers do the work.
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +15,8 @@ from uuid import UUID
 import msgspec
 
 from pabal.core.backoff import spread
-from pabal.core.errors import Conflict, Invalid, PabalError, Unavailable
+from pabal.core.errors import Conflict, Forbidden, Invalid, PabalError, Unavailable
+from pabal.core.event_types import HUB_EVENT_TYPES, HUB_SERVICE, is_allowed_event_type
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.errors import CheckViolation, DatabaseError, ForeignKeyViolation, RetryableError
@@ -31,6 +33,11 @@ IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
 MAX_PUBLISH_ATTEMPTS = 5
 PUBLISH_RETRY_DELAY = 0.2
 """Seconds to wait for the other transaction after a deadlock."""
+
+LARGE_EXPONENT = re.compile(rb"[eE][+-]?[0-9]{4}")
+MAX_USUAL_DIGITS = 8_000
+DIGIT_RUN = b"0" * MAX_USUAL_DIGITS
+DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
 
 EVENT_CONSTRAINT_FIELDS = {
     "event_type_form": "event_type",
@@ -89,6 +96,14 @@ class SkippedDraft:
     target_exists: bool
 
 
+def check_publish_right(source: str, event_type: str, may_publish: Sequence[str] | None) -> None:
+    """Raise Forbidden unless the service may publish events of this type. `pabal.publish` checks the same in SQL."""
+    if event_type in HUB_EVENT_TYPES and source != HUB_SERVICE:
+        raise Forbidden(f"event_type: only the hub publishes {event_type}")
+    if not is_allowed_event_type(event_type, may_publish):
+        raise Forbidden(f"event_type: {source} may not publish {event_type}")
+
+
 async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishResult | PabalError]:
     """Record events in this order; return the event or the error for each draft.
 
@@ -114,6 +129,28 @@ async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishRe
     if inserted:
         tx.notify(Channel.EVENTS)
     return results
+
+
+def has_unusual_numbers(payload: bytes) -> bool:
+    """Whether the payload may contain a number that PostgreSQL refuses, such as 1e-99999.
+
+    It stores at most 16,383 digits after the point; a number is within that if it has fewer than 8,000 digits and its
+    exponent has fewer than four. Texts that look like such numbers count too.
+    """
+    if LARGE_EXPONENT.search(payload):
+        return True
+    return len(payload) >= MAX_USUAL_DIGITS and DIGIT_RUN in payload.translate(DIGITS_TO_ZERO)
+
+
+async def publish_single_event(db: Database, draft: EventDraft) -> PublishResult:
+    """Record one event in a statement and a commit of its own: for a draft that the database may refuse.
+
+    In a batch it would delay the events of other callers, because a refused batch is split until the draft is alone.
+    """
+    [result] = await publish_event_batch(db, [draft])
+    if isinstance(result, PabalError):
+        raise result
+    return result
 
 
 async def publish_event_batch(db: Database, drafts: Sequence[EventDraft]) -> list[PublishResult | PabalError]:

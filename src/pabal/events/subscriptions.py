@@ -13,7 +13,8 @@ from uuid import UUID
 
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
-from pabal.core.errors import Conflict, DecryptionError, Invalid, NotFound
+from pabal.core.errors import Conflict, DecryptionError, Forbidden, Invalid, NotFound
+from pabal.core.event_types import HUB_EVENT_TYPES, patterns_overlap
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
 from pabal.db.channels import Channel
@@ -91,6 +92,14 @@ class Subscription:
     updated_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriberRights:
+    """The event types that a service may receive. `may_subscribe` None means all but the hub's."""
+
+    may_subscribe: Sequence[str] | None
+    receives_hub_events: bool
+
+
 async def add_subscription(
     tx: Tx, keys: KeyRing, draft: SubscriptionDraft, actor: Actor, max_subscriptions: int = MAX_SUBSCRIPTIONS
 ) -> tuple[Subscription, str | None]:
@@ -102,6 +111,7 @@ async def add_subscription(
         raise Invalid.of_field(*SUBSCRIPTION_CONSTRAINT_FIELDS["subscription_event_types"])
     if await tx.value(Q.lock_service, service=draft.service) is None:
         raise NotFound(f"No such service: {draft.service}")
+    await _check_subscribe_right(tx, draft.service, draft.event_types)
     if await tx.value(Q.count_subscriptions, service=draft.service) >= max_subscriptions:
         raise Conflict(f"{draft.service} already has {max_subscriptions} subscriptions. Remove one first")
     subscription_id, secret = new_id(), new_webhook_secret() if draft.url is not None else None
@@ -166,6 +176,8 @@ async def update_subscription(
         raise Conflict("The handlers of a worker define this subscription. Change them instead")
     if subscription.mode != "push" and patch.url is not None:
         raise Conflict("url: a pull subscription has no URL. Add a push subscription instead")
+    if patch.event_types is not None:
+        await _check_subscribe_right(tx, subscription.service_name, patch.event_types)
     try:
         updated = await tx.one(
             Subscription,
@@ -246,6 +258,21 @@ async def rotate_subscription_secret(
     )
     await record_action(tx, actor, "subscription.secret_rotated", str(subscription_id), service=service)
     return rotated, secret
+
+
+async def _check_subscribe_right(tx: Tx, service: str, event_types: Sequence[str]) -> None:
+    """Raise Forbidden for a type that the service would never receive.
+
+    A wildcard means all matching types that the service may receive, now or later: the trigger that matches events
+    with subscriptions applies the rights of that time.
+    """
+    rights = await tx.one(SubscriberRights, Q.find_subscriber_rights, service=service)
+    for event_type in event_types:
+        if event_type in HUB_EVENT_TYPES and not rights.receives_hub_events:
+            raise Forbidden(f"event_types: {event_type} requires the permission hub:events")
+        patterns = rights.may_subscribe
+        if patterns is not None and not any(patterns_overlap(event_type, pattern) for pattern in patterns):
+            raise Forbidden(f"event_types: {service} may not subscribe to {event_type}")
 
 
 async def lock_subscription(tx: Tx, subscription_id: UUID, access: EventAccess) -> Subscription:

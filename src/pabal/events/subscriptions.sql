@@ -3,6 +3,9 @@
 -- the service.
 select name from public.services where name = :service for no key update;
 
+-- name: find_subscriber_rights
+select may_subscribe, receives_hub_events from public.services where name = :service;
+
 -- name: count_subscriptions
 select count(*) from pabal.subscriptions where service_name = :service;
 

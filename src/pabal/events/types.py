@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from pabal.core.event_types import EVENT_TYPE_PATTERN, MAX_EVENT_TYPE_LENGTH
+
 EventStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
-EventType = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$(?!\n)", max_length=128)]
+EventType = Annotated[str, msgspec.Meta(pattern=EVENT_TYPE_PATTERN, max_length=MAX_EVENT_TYPE_LENGTH)]
 PRIORITY_BY_NAME = {"critical": 1, "high": 3, "normal": 5, "low": 7}

@@ -14,8 +14,11 @@ class Permission(StrEnum):
     READ_EVENTS = "events:read"
     SEND = "notifications:send"
     READ_NOTIFICATIONS = "notifications:read"
+    ISSUE_PERSON_TOKENS = "people:token"
+    WRITE_PEOPLE = "people:write"
     INTROSPECT = "tokens:introspect"
     MANAGE_TOKENS = "tokens:admin"
+    RECEIVE_HUB_EVENTS = "hub:events"
     ADMIN = "hub:admin"
 
 

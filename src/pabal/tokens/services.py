@@ -5,11 +5,13 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, InvalidScope, NotFound
+from pabal.core.event_types import ANY_EVENT_TYPE, HUB_SERVICE, MAX_EVENT_PATTERNS, is_event_pattern
 from pabal.core.ids import new_id
 from pabal.core.secrets import hash_token
 from pabal.db.channels import Channel
@@ -21,19 +23,26 @@ from pabal.tokens.permission import check_permission_names
 
 Q = load_queries(__file__)
 
-SERVICE_NAME = re.compile(r"[a-z][a-z0-9_]{1,62}", re.ASCII)
+SERVICE_NAME_PATTERN = r"^[a-z][a-z0-9_]{1,62}$(?!\n)"
+"""The same form as `service_name_form` in the database. The lookahead rejects a trailing newline."""
+SERVICE_NAME = re.compile(SERVICE_NAME_PATTERN, re.ASCII)
 SECRET_OVERLAP = timedelta(days=7)
 """How long the previous secret stays valid after a rotation, by default."""
-HUB_SERVICE = "hub"
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A program that publishes, consumes or sends. `now` is the database's time when the row was read."""
+    """A program that publishes, consumes or sends. `now` is the database's time when the row was read.
+
+    `may_publish` and `may_subscribe` are patterns of event types; None means all. The hub's own types are never part
+    of what a service may publish, and it receives them only with the permission hub:events.
+    """
 
     name: str
     description: str | None
     permissions: Sequence[str]
+    may_publish: Sequence[str] | None
+    may_subscribe: Sequence[str] | None
     is_active: bool
     disabled_at: datetime | None
     created_at: datetime
@@ -49,23 +58,74 @@ class ServiceSecret:
     expires_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceRights:
+    """What a service may do. Empty patterns, or `*` among them, mean every event type that a service may use."""
+
+    permissions: Sequence[str]
+    may_publish: Sequence[str] = ()
+    may_subscribe: Sequence[str] = ()
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of the row; raises Invalid for a value that the table would refuse."""
+        try:
+            permissions = check_permission_names(self.permissions)
+        except InvalidScope as error:
+            raise Invalid.of_field("permission", str(error)) from None
+        if not permissions:
+            raise Invalid.of_field("permission", "is required: a service needs at least one permission")
+        return {
+            "permissions": permissions,
+            "may_publish": check_event_patterns("may_publish", self.may_publish),
+            "may_subscribe": check_event_patterns("may_subscribe", self.may_subscribe),
+        }
+
+
+def check_event_patterns(field_name: str, patterns: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the patterns without duplicates; None for all event types."""
+    unique = tuple(dict.fromkeys(patterns))
+    if len(unique) > MAX_EVENT_PATTERNS or not all(map(is_event_pattern, unique)):
+        raise Invalid.of_field(field_name, "must be up to 50 types such as order.paid or order.*, of 128 characters")
+    return None if not unique or ANY_EVENT_TYPE in unique else unique
+
+
 async def add_service(
-    tx: Tx, name: str, permissions: Iterable[str], actor: Actor, *, description: str | None = None
+    tx: Tx,
+    name: str,
+    permissions: Iterable[str],
+    actor: Actor,
+    *,
+    description: str | None = None,
+    may_publish: Sequence[str] = (),
+    may_subscribe: Sequence[str] = (),
 ) -> tuple[Service, str]:
     """Add a service; returns it and its first secret, which cannot be read again."""
     if not SERVICE_NAME.fullmatch(name):
         raise Invalid.of_field("name", "must be 2 to 63 lower-case letters, digits and _, starting with a letter")
-    try:
-        names = check_permission_names(permissions)
-    except InvalidScope as error:
-        raise Invalid.of_field("permission", str(error)) from None
-    if not names:
-        raise Invalid.of_field("permission", "is required: a service needs at least one permission")
-    service = await tx.maybe(Service, Q.insert_service, name=name, description=description, permissions=names)
+    rights = ServiceRights((*permissions,), may_publish, may_subscribe).columns()
+    service = await tx.maybe(Service, Q.insert_service, name=name, description=description, **rights)
     if service is None:
         raise Conflict(f"Service {name} already exists")
-    await record_action(tx, actor, "service.added", name, permissions=names)
+    await record_action(tx, actor, "service.added", name, **given_rights(rights))
     return service, await _insert_service_secret(tx, name, actor, lifetime=None)
+
+
+async def set_service_rights(tx: Tx, name: str, rights: ServiceRights, actor: Actor) -> Service:
+    """Replace the rights of a service. They apply to its tokens and its subscriptions at once, in every process."""
+    if name == HUB_SERVICE:
+        raise Conflict("The rights of the hub's own service cannot be changed")
+    columns = rights.columns()
+    service = await tx.maybe(Service, Q.set_service_rights, name=name, **columns)
+    if service is None:
+        raise NotFound(f"No such service: {name}")
+    await record_action(tx, actor, "service.rights_changed", name, **given_rights(columns))
+    tx.notify(Channel.TOKENS)
+    return service
+
+
+def given_rights(columns: dict[str, Any]) -> dict[str, Any]:
+    """The rights for the audit log, without unlimited patterns."""
+    return {name: value for name, value in columns.items() if value is not None}
 
 
 async def find_service(tx: Tx, name: str) -> Service:

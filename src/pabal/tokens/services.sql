@@ -1,16 +1,16 @@
 -- name: insert_service
-insert into public.services (name, description, permissions)
-values (:name, :description, :permissions)
+insert into public.services (name, description, permissions, may_publish, may_subscribe)
+values (:name, :description, :permissions, :may_publish, :may_subscribe)
 on conflict (name) do nothing
-returning name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now;
+returning name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now;
 
 -- name: find_service
-select name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now
+select name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now
 from public.services
 where name = :name;
 
 -- name: list_services
-select name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now
+select name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now
 from public.services
 order by name;
 
@@ -22,10 +22,15 @@ select name from public.services where name = :name for no key update;
 update public.services
 set is_active = :active, disabled_at = case when :active then null else pabal.now() end
 where name = :name and is_active <> :active
-returning name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now;
+returning name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now;
+
+-- name: set_service_rights
+update public.services
+set permissions = :permissions, may_publish = :may_publish, may_subscribe = :may_subscribe
+where name = :name
+returning name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now;
 
 -- name: list_live_secrets
-
 select id, created_at, expires_at
 from public.service_secrets
 where service_name = :service and revoked_at is null and (expires_at is null or expires_at > pabal.now())
@@ -55,7 +60,8 @@ values (:id, :service, :secret_hash, pabal.now() + :lifetime::interval);
 -- Each number is read from its own index, no further than it is displayed. The last token is taken from the audit log,
 -- which outlives the tokens; entries about anything else are rare. Both columns of the subject's index are compared and
 -- ordered by, or the planner would read the whole log backwards for a service without an entry.
-select s.name, s.description, s.permissions, s.is_active, s.disabled_at, s.created_at, pabal.now() as now,
+select s.name, s.description, s.permissions, s.may_publish, s.may_subscribe, s.is_active, s.disabled_at, s.created_at,
+       pabal.now() as now,
        (
            select count(*)
            from public.service_secrets k

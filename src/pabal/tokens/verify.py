@@ -26,16 +26,26 @@ Q = load_queries(__file__)
 
 @dataclass(frozen=True, slots=True)
 class TokenState:
-    """An issued token, and whether it is valid now. `now` is the database's time."""
+    """An issued token, and whether it is valid now. `now` is the database's time.
+
+    `permissions` are those of the grant, `service_permissions` those that the service has now.
+    """
 
     id: UUID
     family_id: UUID
     service: str
     permissions: Sequence[str]
+    service_permissions: Sequence[str]
+    may_publish: Sequence[str] | None
     created_at: datetime
     expires_at: datetime
     is_valid: bool
     now: datetime = field(repr=False)
+
+    @property
+    def effective_permissions(self) -> frozenset[Permission]:
+        """The permissions of the grant, without those that the service has lost since."""
+        return expand_permissions(self.permissions) & expand_permissions(self.service_permissions)
 
 
 def is_refresh_token(token: str) -> bool:
@@ -82,12 +92,16 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedService:
-    """A service that authenticated with a valid access token."""
+    """A service that authenticated with a valid access token.
+
+    `may_publish` are the patterns of the event types that it may publish; None means all but the hub's.
+    """
 
     service: str
     permissions: frozenset[Permission]
     token_id: UUID
     family_id: UUID
+    may_publish: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,10 @@ class CachedService:
 
 
 class TokenVerifier:
-    """Verifies and caches access tokens. `listener` receives a wakeup when any token is revoked."""
+    """Verifies and caches access tokens with the rights of their services.
+
+    `listener` receives a wakeup when a token is revoked or the rights of a service change.
+    """
 
     def __init__(
         self, db: Database, issuer: TokenIssuer, listener: Listener, cache_lifetime: timedelta = CACHE_LIFETIME
@@ -153,7 +170,13 @@ class TokenVerifier:
         if state is None or not state.is_valid:
             self._verified.pop(digest, None)
             return None
-        service = AuthenticatedService(state.service, expand_permissions(state.permissions), state.id, state.family_id)
+        service = AuthenticatedService(
+            state.service,
+            state.effective_permissions,
+            state.id,
+            state.family_id,
+            None if state.may_publish is None else tuple(state.may_publish),
+        )
         lifetime = min(self._cache_seconds, (state.expires_at - state.now).total_seconds())
         verified = CachedService(service, started + lifetime)
         if generation == self._generation:  # otherwise the state may be older than a revocation: do not cache it

@@ -52,7 +52,7 @@ def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
         if route.person_auth and (route.permission is None or has_person_credentials(request)):
             request.state.caller = await authenticate_person(request, hub)
         elif route.permission:  # before the request is parsed
-            request.state.caller = await require_permission(request, hub, route.permission)
+            request.state.caller = await require_permission(request, hub, route.permission, or_admin=route.or_admin)
         elif needs_principal:
             request.state.principal = await authenticate_relay(request, hub)
         if is_authenticated:
@@ -106,10 +106,12 @@ def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[
     raise TypeError(f"{route.method} {route.path}: no source for the parameter {name}: {hint}")
 
 
-async def require_permission(request: Request, hub: Hub, permission: Permission) -> AuthenticatedService:
-    """The service whose access token carries the permission."""
+async def require_permission(
+    request: Request, hub: Hub, permission: Permission, *, or_admin: bool
+) -> AuthenticatedService:
+    """The service whose access token carries the permission, or with `or_admin` the permission `hub:admin`."""
     caller = await hub.token_verifier.verify(bearer_token(request.headers.get("authorization")))
-    if permission not in caller.permissions:
+    if permission not in caller.permissions and not (or_admin and Permission.ADMIN in caller.permissions):
         raise InsufficientScope(permission)
     return caller
 

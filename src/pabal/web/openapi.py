@@ -22,9 +22,13 @@ PERMISSION_DESCRIPTIONS = {
     Permission.READ_EVENTS: "Read events.",
     Permission.SEND: "Send notifications.",
     Permission.READ_NOTIFICATIONS: "Read notifications.",
+    Permission.ISSUE_PERSON_TOKENS: "Issue tokens for people, which show all their toasts and preferences.",
+    Permission.WRITE_PEOPLE: "Read and change the preferences of any person, but not give consent for them.",
     Permission.INTROSPECT: "Introspect the tokens of any service.",
     Permission.MANAGE_TOKENS: "Revoke the tokens of any service.",
-    Permission.ADMIN: "Operate the hub: dead letters, and the events of all services.",
+    Permission.RECEIVE_HUB_EVENTS: "Receive the hub's own events, such as token.issued and relay.message.received.",
+    Permission.ADMIN: "Operate the hub: dead letters, rules, data of people, and the events, notifications and"
+    " subscriptions of all services.",
 }
 SECURITY_SCHEMES = {
     "token": {
@@ -129,6 +133,8 @@ def security_requirements(route: Route) -> Iterable[dict[str, list[str]]]:
     """The credentials that the route accepts; one of them is enough."""
     if route.permission:
         yield {"token": [route.permission]}
+    if route.or_admin:
+        yield {"token": [Permission.ADMIN]}
     if route.person_auth:
         yield from ({"person": []}, {"cookie": []})
     if route.relay_auth:

@@ -79,6 +79,8 @@ class Route:
     handler: RouteHandler
     permission: Permission | None = None
     """The permission that the access token must carry; None requires no access token."""
+    or_admin: bool = False
+    """Whether the permission `hub:admin` is enough as well: it shows the rows of all services."""
     relay_auth: bool = False
     """Whether a session token or an account's relay token is required; the route serves only that tenant."""
     person_auth: bool = False

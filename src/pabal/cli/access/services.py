@@ -1,5 +1,6 @@
-"""`pabal service add|list|show|disable|enable|rotate-secret`."""
+"""`pabal service add|list|show|set|disable|enable|rotate-secret`, and `pabal service sql-role`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Annotated, Any
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 import cyclopts
 from cyclopts import Parameter
 
+from pabal.cli.access.sql_roles import app as sql_role_app
 from pabal.cli.context import cli_actor, run_query, run_transaction
 from pabal.cli.examples import examples
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, parse_duration_option, repeatable
@@ -18,6 +20,7 @@ from pabal.tokens.permission import PERMISSION_NAMES, format_scope
 from pabal.tokens.services import (
     SECRET_OVERLAP,
     Service,
+    ServiceRights,
     ServiceSecret,
     add_service,
     count_live_families,
@@ -26,7 +29,9 @@ from pabal.tokens.services import (
     list_services,
     rotate_service_secret,
     set_service_active,
+    set_service_rights,
 )
+from pabal.tokens.sql_roles import list_sql_roles
 
 app = cyclopts.App(
     name="service",
@@ -34,32 +39,41 @@ app = cyclopts.App(
     help_epilogue=examples("service add --permission write shop", "service list"),
 )
 
+app.command(sql_role_app)
+
 ServiceArgument = Annotated[str, Parameter(name="NAME", help="Name of the service.")]
+
+PermissionOption = repeatable(f"A permission: {', '.join(PERMISSION_NAMES)}.")
+MayPublishOption = repeatable("An event type it may publish, such as 'order.*'. Default: all but the hub's.")
+MaySubscribeOption = repeatable("An event type it may receive, such as 'billing.*'. Default: all but the hub's.")
 
 SECRET_SHOWN_ONCE = "The secret is shown only once; the hub stores its hash."  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceDetails:
-    """A service with its valid secrets and the number of its valid token families."""
+    """A service with its valid secrets, the number of its valid token families and its database roles."""
 
     service: Service
     secrets: list[ServiceSecret]
     families: int
+    sql_roles: list[str]
 
 
 @app.command(
     name="add",
     help_epilogue=examples(
         "service add --permission write shop",
-        "service add billing --permission read --permission write --description 'Billing service'",
+        "service add billing --permission write --may-publish 'billing.*' --may-subscribe 'order.*'",
     ),
 )
 def service_add(
     name: Annotated[str, Parameter(name="NAME", help="Name of the service. It is also its client_id.")],
     /,
     *,
-    permission: Annotated[list[str], repeatable(f"A permission: {', '.join(PERMISSION_NAMES)}.")],
+    permission: Annotated[list[str], PermissionOption],
+    may_publish: Annotated[list[str] | None, MayPublishOption] = None,
+    may_subscribe: Annotated[list[str] | None, MaySubscribeOption] = None,
     description: Annotated[str | None, Parameter(help="Description, one line.")] = None,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
@@ -69,7 +83,15 @@ def service_add(
         raise Invalid.of_field("description", "must be one line of text")
 
     async def add(tx: Tx) -> tuple[Service, str]:
-        return await add_service(tx, name, permission, cli_actor(), description=description)
+        return await add_service(
+            tx,
+            name,
+            permission,
+            cli_actor(),
+            description=description,
+            may_publish=may_publish or (),
+            may_subscribe=may_subscribe or (),
+        )
 
     service, secret = run_transaction(connection, add)
     if json:
@@ -101,13 +123,19 @@ def service_show(name: ServiceArgument, /, *, connection: Connection = DEFAULT_C
 
     async def read(tx: Tx) -> ServiceDetails:
         service = await require_service(tx, name)
-        return ServiceDetails(service, await list_live_secrets(tx, name), await count_live_families(tx, name))
+        sql_roles = [row.role for row in await list_sql_roles(tx, name)]
+        return ServiceDetails(
+            service, await list_live_secrets(tx, name), await count_live_families(tx, name), sql_roles
+        )
 
     details = run_query(connection, read)
     service, scope = details.service, format_scope(details.service.permissions)
     if json:
         secrets = [*map(asdict, details.secrets)]
-        print_json(service_json(service) | {"scope": scope, "secrets": secrets, "families": details.families})
+        print_json(
+            service_json(service)
+            | {"scope": scope, "secrets": secrets, "families": details.families, "sql_roles": details.sql_roles}
+        )
         return
     print_table(
         ("service", service.name),
@@ -117,12 +145,64 @@ def service_show(name: ServiceArgument, /, *, connection: Connection = DEFAULT_C
             ("added", local_time(service.created_at)),
             ("permissions", " ".join(service.permissions)),
             ("scope", scope),
+            ("may publish", event_patterns_text(service.may_publish)),
+            ("may subscribe", event_patterns_text(service.may_subscribe)),
+            ("database roles", " ".join(details.sql_roles) or "none"),
             *(
                 ("secret", f"{secret.id}, created {local_time(secret.created_at)}, {secret_expiry_text(secret)}")
                 for secret in details.secrets
             ),
             *([] if details.secrets else [("secret", f"none: create one with `pabal service rotate-secret {name}`")]),
             ("token families", details.families),
+        ],
+    )
+
+
+@app.command(
+    name="set",
+    help_epilogue=examples(
+        "service set shop --permission write --permission people:token",
+        "service set shop --may-publish 'order.*' --may-publish 'refund.*'",
+        "service set shop --may-publish '*'",
+    ),
+)
+def service_set(
+    name: ServiceArgument,
+    /,
+    *,
+    permission: Annotated[list[str] | None, PermissionOption] = None,
+    may_publish: Annotated[list[str] | None, MayPublishOption] = None,
+    may_subscribe: Annotated[list[str] | None, MaySubscribeOption] = None,
+    connection: Connection = DEFAULT_CONNECTION,
+    json: Json = False,
+) -> None:
+    """Change what a service may do. An option replaces all its earlier values; the others stay.
+
+    The change applies at once to the tokens and subscriptions that the service already has. A new permission is in its
+    next token.
+    """
+    if permission is None and may_publish is None and may_subscribe is None:
+        raise Invalid.of_field("permission", "give at least one of --permission, --may-publish, --may-subscribe")
+
+    async def change(tx: Tx) -> Service:
+        service = await require_service(tx, name)
+        rights = ServiceRights(
+            service.permissions if permission is None else permission,
+            (service.may_publish or ()) if may_publish is None else may_publish,
+            (service.may_subscribe or ()) if may_subscribe is None else may_subscribe,
+        )
+        return await set_service_rights(tx, name, rights, cli_actor())
+
+    service = run_transaction(connection, change)
+    if json:
+        print_json(service_json(service))
+        return
+    print_table(
+        ("service", service.name),
+        [
+            ("permissions", " ".join(service.permissions)),
+            ("may publish", event_patterns_text(service.may_publish)),
+            ("may subscribe", event_patterns_text(service.may_subscribe)),
         ],
     )
 
@@ -222,10 +302,16 @@ def service_json(service: Service) -> dict[str, Any]:
         "name": service.name,
         "description": service.description,
         "permissions": service.permissions,
+        "may_publish": service.may_publish,
+        "may_subscribe": service.may_subscribe,
         "active": service.is_active,
         "disabled_at": service.disabled_at,
         "created_at": service.created_at,
     }
+
+
+def event_patterns_text(patterns: Sequence[str] | None) -> str:
+    return "all but the hub's" if patterns is None else " ".join(patterns)
 
 
 def service_state(service: Service) -> str:

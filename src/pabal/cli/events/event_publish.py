@@ -10,7 +10,7 @@ from pabal.cli.options import Connection
 from pabal.cli.payload import read_payload
 from pabal.core.errors import Invalid
 from pabal.db.tx import Tx
-from pabal.events.publish import EventDraft, PublishResult, publish_events
+from pabal.events.publish import EventDraft, PublishResult, check_publish_right, publish_events
 from pabal.events.types import PRIORITY_BY_NAME, EventType
 
 PRIORITIES = PRIORITY_BY_NAME | {str(number): number for number in range(1, 11)}
@@ -34,7 +34,8 @@ def publish_from_terminal(
     check_event_type(event_type)
 
     async def publish(tx: Tx) -> PublishResult:
-        now = (await require_service(tx, source)).now
+        service = await require_service(tx, source)
+        check_publish_right(source, event_type, service.may_publish)
         draft = EventDraft(
             source=source,
             event_type=event_type,
@@ -42,7 +43,7 @@ def publish_from_terminal(
             target=target,
             priority=priority_number,
             max_retries=max_retries,
-            deliver_at=now + deliver_in if deliver_in else None,
+            deliver_at=service.now + deliver_in if deliver_in else None,
             idempotency_key=idempotency_key,
             ordering_key=ordering_key,
         )

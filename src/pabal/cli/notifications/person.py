@@ -23,6 +23,7 @@ app = cyclopts.App(
 )
 
 TRUE_WORDS, FALSE_WORDS = frozenset({"true", "on", "yes", "1"}), frozenset({"false", "off", "no", "0"})
+MAX_REASON_LENGTH = 500
 PREFERENCE_NAMES = tuple(field.name for field in fields(PreferencesUpdate))
 PersonArgument = Annotated[str, Parameter(name="PERSON", help="The Discord user id.")]
 
@@ -32,6 +33,7 @@ PersonArgument = Annotated[str, Parameter(name="PERSON", help="The Discord user 
     help_epilogue=examples(
         "person preferences 80351110224678912",
         "person preferences 80351110224678912 --set locale=ko --set dm_enabled=off",
+        "person preferences 80351110224678912 --set night_consent=on --reason 'consent form of 3 May'",
     ),
 )
 def person_preferences(
@@ -41,12 +43,19 @@ def person_preferences(
     set: Annotated[
         list[str] | None, repeatable(f"Change a preference: NAME=VALUE, with one of {', '.join(PREFERENCE_NAMES)}.")
     ] = None,
+    reason: Annotated[
+        str | None,
+        Parameter(help="Why, for the audit log, without personal data. Required to set night_consent for a person."),
+    ] = None,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
     """Show or change a person's notification preferences. Without any, the defaults apply."""
     owner, update = parse_person(person), parse_preferences(set or [])
-    preferences = run_transaction(connection, lambda tx: update_preferences(tx, owner, update, cli_actor()))
+    check_consent_reason(update, reason)
+    preferences = run_transaction(
+        connection, lambda tx: update_preferences(tx, owner, update, cli_actor(), reason=reason)
+    )
     if json:
         print_json(asdict(preferences))
         return
@@ -112,6 +121,14 @@ def parse_preferences(pairs: list[str]) -> PreferencesUpdate:
             raise Invalid.of_field("set", f"{name} is not one of {', '.join(PREFERENCE_NAMES)}")
         values[name] = value if name == "locale" else parse_switch(name, value.lower())
     return PreferencesUpdate(**values)
+
+
+def check_consent_reason(update: PreferencesUpdate, reason: str | None) -> None:
+    """Consent is the person's: an operator who records it must say why."""
+    if reason is not None and not (reason.strip() and reason.isprintable() and len(reason) <= MAX_REASON_LENGTH):
+        raise Invalid.of_field("reason", f"must be one line of at most {MAX_REASON_LENGTH} characters")
+    if update.night_consent and reason is None:
+        raise Invalid.of_field("reason", "is required to set night_consent: say how the person gave their consent")
 
 
 def parse_switch(name: str, value: str) -> bool:

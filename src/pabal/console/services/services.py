@@ -19,13 +19,16 @@ from pabal.tokens import inspect, services
 from pabal.tokens.inspect import count_live_families_capped, list_live_families
 from pabal.tokens.permission import Permission, expand_permissions
 from pabal.tokens.services import (
+    ServiceRights,
     add_service,
     count_live_families,
     find_service,
     list_live_secrets,
     list_service_summaries,
     set_service_active,
+    set_service_rights,
 )
+from pabal.tokens.sql_roles import list_sql_roles
 from pabal.web.errors import error_status
 from pabal.web.pagination import decode_cursor, next_cursor
 
@@ -71,6 +74,7 @@ async def service_page(hub: Hub, request: Request, session: OperatorSession) -> 
         families = await list_live_families(tx, name, after=after, limit=FAMILIES_PAGE_SIZE)
         shown = max(hub.settings.subscriptions_per_service, subscriptions.MAX_SUBSCRIPTIONS)
         rows = await list_subscriptions(tx, EventAccess(name, all_services=False), limit=shown)
+        sql_roles = await list_sql_roles(tx, name)
     permissions = expand_permissions(service.permissions)
     return render_page(
         request,
@@ -88,6 +92,9 @@ async def service_page(hub: Hub, request: Request, session: OperatorSession) -> 
             (row, subscription_display_state(row, service.now), subscription_target(row, session)) for row in rows
         ],
         permissions=[permission for permission in Permission if permission in permissions],
+        all_permissions=tuple(Permission),
+        receives_hub_events=name == services.HUB_SERVICE or Permission.RECEIVE_HUB_EVENTS in permissions,
+        sql_roles=sql_roles,
         overlaps=tuple(OVERLAPS),
         is_hub=name == services.HUB_SERVICE,
     )
@@ -111,6 +118,17 @@ async def add_service_action(hub: Hub, request: Request, session: OperatorSessio
     except (Invalid, Conflict) as error:
         return await render_services_page(hub, request, session, error, fields)
     return secret_page(request, session, "services.secret.new", secret, f"{SERVICES_PATH}/{service.name}")
+
+
+async def set_service_rights_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    """Replace the permissions of a service and the event types that it may publish and receive."""
+    name = read_service_name(request)
+    rights = ServiceRights(
+        fields.getlist("permission"), fields.get("may_publish", "").split(), fields.get("may_subscribe", "").split()
+    )
+    async with hub.transaction() as tx:
+        await set_service_rights(tx, name, rights, operator_actor(request, session))
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.rights.changed")
 
 
 async def disable_service_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
@@ -144,6 +162,7 @@ PAGES = (
     Page(SERVICES_PATH, services_page),
     Page(SERVICES_PATH + "/{name}", service_page),
     Action(SERVICES_PATH, add_service_action),
+    Action(SERVICES_PATH + "/{name}/rights", set_service_rights_action),
     Action(SERVICES_PATH + "/{name}/disable", disable_service_action),
     Action(SERVICES_PATH + "/{name}/enable", enable_service_action),
 )

@@ -112,9 +112,12 @@ async def load_preferences(tx: Tx, owner: PreferencesOwner) -> Preferences:
     return await tx.maybe(Preferences, Q.get_person, discord=owner) or Preferences(None, owner)
 
 
-async def update_preferences(tx: Tx, owner: PreferencesOwner, update: PreferencesUpdate, actor: Actor) -> Preferences:
-    """Change a person's preferences, and record the change in the audit log.
+async def update_preferences(
+    tx: Tx, owner: PreferencesOwner, update: PreferencesUpdate, actor: Actor, *, reason: str | None = None
+) -> Preferences:
+    """Change a person's preferences, and record the change in the audit log, with the reason of an operator.
 
+    Entry points check who gives night consent: the person, or an operator with a reason; never a service.
     For a linked person both tables are written, so that the preferences outlive the user's registration.
     """
     if update == PreferencesUpdate():
@@ -134,7 +137,11 @@ async def update_preferences(tx: Tx, owner: PreferencesOwner, update: Preference
         raise NotFound("No such user") from None
     except CheckViolation:
         raise Invalid.of_field("locale", "must be a language such as ko or en-US") from None
-    changes = {**update.flags} | ({} if update.night_consent is None else {"night_consent": update.night_consent})
+    changes: dict[str, Any] = dict(update.flags)
+    if update.night_consent is not None:
+        changes["night_consent"] = update.night_consent
+    if reason is not None:
+        changes["reason"] = reason
     await record_action(tx, actor, "preferences.changed", person_pseudonym(str(owner)), **changes)
     return await load_preferences(tx, owner)
 
