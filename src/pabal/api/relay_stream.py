@@ -11,7 +11,7 @@ from pabal.hub import Hub
 from pabal.relay.auth import RelayPrincipal
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from pabal.web.auth import bearer_token
-from pabal.web.request import RequestContext
+from pabal.web.request import RequestContext, mark_authenticated
 from pabal.web.route import ErrorFormat, RequestQuery, Route
 from pabal.web.sse import PING, EventStreamResponse, format_sse_event
 
@@ -41,6 +41,7 @@ async def get_relay_stream(hub: Hub, context: RequestContext, query: RelayStream
         query.token if query.token and "authorization" not in headers else bearer_token(headers.get("authorization"))
     )
     stream, principal = await hub.relay.stream_registry.open(token, parse_last_event_id(headers.get("last-event-id")))
+    mark_authenticated(context.request)
     if hub.closing.is_set():  # began while the stream was opened: close_all() missed it
         stream.close()
     return EventStreamResponse(stream_relay_events(hub, stream, principal), stream.close)
