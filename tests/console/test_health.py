@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from pabal import doctor
 from pabal.console import health
 from pabal.doctor import Finding, FindingLevel
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -34,7 +35,8 @@ def row(page: httpx2.Response, name: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", match[0])).strip()
 
 
-async def test_findings_are_shown_with_advice(viewer: Signed) -> None:
+async def test_findings_are_shown_with_advice(viewer: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "FIXED_PATCH_RELEASES", {})  # the tests may run on an old interpreter
     english, korean = await viewer.get("/console/health"), await viewer.get("/console/health", "ko")
 
     assert re.search(r"^OK schema \d+ migrations applied, none pending$", row(english, "schema"))

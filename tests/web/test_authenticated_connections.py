@@ -59,6 +59,15 @@ async def test_a_relay_token_authenticates_a_connection(hub: Hub, mine: Owning) 
         assert server.table.anonymous_count == 0
 
 
+async def test_a_relay_stream_does_not_count_as_anonymous(hub: Hub, mine: Owning) -> None:
+    async with (
+        fresh_connection(hub) as (client, server),
+        client.stream("GET", "/v1/events", headers=mine.bearer) as response,
+    ):
+        assert response.status_code == 200
+        assert server.table.anonymous_count == 0
+
+
 async def test_the_webhook_secret_authenticates_a_connection(database_urls: DatabaseUrls, settings: Settings) -> None:
     guarded = settings.model_copy(update={"webhook_secret": SecretStr("hush")})
     async with open_hub(guarded, database_urls) as hub, fresh_connection(hub) as (client, server):

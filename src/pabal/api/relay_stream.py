@@ -14,7 +14,7 @@ from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from pabal.web.auth import bearer_token
 from pabal.web.connection import detect_dead_peer, find_transport, reset_connection
 from pabal.web.field_types import CredentialText
-from pabal.web.request import RequestContext
+from pabal.web.request import RequestContext, mark_authenticated
 from pabal.web.route import ErrorFormat, RequestQuery, Route
 from pabal.web.sse import PING, EventStreamResponse, format_sse_event
 
@@ -47,6 +47,7 @@ async def get_relay_stream(hub: Hub, context: RequestContext, query: RelayStream
     stream, principal = await hub.relay.stream_registry.open(
         token, parse_last_event_id(headers.get("last-event-id")), context.client_ip
     )
+    mark_authenticated(context.request)
     if transport := find_transport(context.request):
         detect_dead_peer(transport)
         stream.reset_connection = partial(reset_connection, transport)
