@@ -79,13 +79,14 @@ async def test_a_flood_of_rule_events_leaves_slots_for_other_types(hub: Hub) -> 
     await add_test_rule(hub, name="all", event_pattern="*")
     for _ in range(150):
         await say(hub, "order.paid", payload=BUYER)
-    other = asyncio.Event()
+    other, release = asyncio.Event(), asyncio.Event()
 
     class Handler(TransactionalHandler):
         async def handle(self, event: ClaimedEvent) -> Settled:
             if event.event_type == "order.paid":
-                await asyncio.Event().wait()
-            other.set()
+                await release.wait()
+            else:
+                other.set()
             return await super().handle(event)
 
     worker = rules_worker(hub, Handler(hub.db, partial(apply_rules, catalogue=hub.templates)))
@@ -95,6 +96,7 @@ async def test_a_flood_of_rule_events_leaves_slots_for_other_types(hub: Hub) -> 
         async with asyncio.timeout(15):
             await other.wait()
         assert worker.in_flight < 100
+        release.set()
 
 
 async def test_transactions_take_events_of_every_publisher_in_turn(hub: Hub, database_urls: DatabaseUrls) -> None:
