@@ -1,8 +1,8 @@
 """Migrated databases for tests: copied from a template once, then reset in place and used again.
 
 Copying and dropping a database costs more than most tests, and the first statements of a connection have to build the
-catalog caches, so a database keeps the connection that resets it. A reset truncates what the test wrote. A database whose catalog or statistics differ from the template's
-after the test is dropped instead.
+catalog caches, so a database keeps the connection that resets it. A reset truncates what the test wrote. A database
+whose catalog or statistics differ from the template's after the test is dropped instead.
 """
 
 from contextlib import suppress
@@ -112,9 +112,7 @@ class DatabasePool:
                 return reset_database(connection, self._state)
             connection.close()
         try:
-            connection = psycopg.connect(
-                at(self._address.owner_url, name), autocommit=True, row_factory=namedtuple_row
-            )
+            connection = psycopg.connect(at(self._address.owner_url, name), autocommit=True, row_factory=namedtuple_row)
             self._connections[name] = connection
             return reset_database(connection, self._state)
         except psycopg.OperationalError:  # the test left the database unreachable
