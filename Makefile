@@ -4,6 +4,7 @@ SHELL := /bin/sh
 VENV  := .venv
 BIN   := $(VENV)/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+WORKERS ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))  # of the test run; a worker waits for others a third of its time
 
 .DEFAULT_GOAL := help
 
@@ -18,7 +19,7 @@ quick: $(VENV)/.ready-dev ## Run the unit tests and the tests of changed package
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tools.quick
 
 test: $(VENV)/.ready-dev maybe-browser lint ## Run all checks and all tests.
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.ready-dev ## Check lint rules, format, types, layers and dependencies.
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from pabal.outside.http import default_tls_context
 from pabal.settings import Settings
 from relay.people import Owning
 from support.clusters import Connection, connected, roomy
-from support.databases import DatabasePool, at
+from support.databases import DatabasePool, at, weaken_passwords
 from support.failed_events import Deaths, deaths_of
 from support.inbox import Inbox, inbox_of
 from support.relay_log import Talk, talking
@@ -66,6 +67,7 @@ def postgres() -> Generator[embedded.ServerAddress]:
     folder.chmod(0o755)
     try:
         with embedded.start_embedded_server(folder, options=FAST) as server:
+            weaken_passwords(server.address)
             yield server.address
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -94,14 +96,19 @@ def database_urls(database_pool: DatabasePool) -> Generator[DatabaseUrls]:
     database_pool.release(name)
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+@cache
+def base_settings() -> Settings:
+    """Parsing settings costs as much as two queries; each test gets a copy with a directory of its own."""
     return Settings(
         _env_file=None,  # pyright: ignore[reportCallIssue]
-        data_dir=tmp_path,
         admin_password="correct horse",  # pyright: ignore[reportArgumentType]
         webhook_secret=WEBHOOK_SECRET,
     )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return base_settings().model_copy(update={"data_dir": tmp_path})
 
 
 @pytest.fixture

@@ -1,11 +1,15 @@
 """Fixtures of the console tests: signed-in operators, with and without a browser."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
+from datetime import timedelta
 
 import httpx2
 import pytest
 from playwright.async_api import Browser, Page
 
+from pabal.console import live
+from pabal.console.chat import CHAT_GUARD
+from pabal.console.portal.login import PORTAL_GUARD
 from pabal.hub import Hub
 from pabal.operators.operators import Role, ensure_first_operator
 from support.browser import WIDE, launch_browser, open_checked_page
@@ -19,7 +23,20 @@ async def chromium() -> AsyncGenerator[Browser]:
 
 
 @pytest.fixture
-async def address(hub: Hub, web: httpx2.AsyncClient) -> str:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Refresh open pages more often than in production, so that a test does not wait for seconds."""
+    monkeypatch.setattr(live, "MIN_INTERVAL", timedelta(milliseconds=100))
+    monkeypatch.setattr(live, "MAX_INTERVAL", timedelta(milliseconds=500))
+    intervals = {guard: guard.refresh_interval for guard in (CHAT_GUARD, PORTAL_GUARD)}
+    for guard in intervals:
+        object.__setattr__(guard, "refresh_interval", timedelta(milliseconds=500))  # frozen, for everyone but tests
+    yield
+    for guard, interval in intervals.items():
+        object.__setattr__(guard, "refresh_interval", interval)
+
+
+@pytest.fixture
+async def address(hub: Hub, web: httpx2.AsyncClient, short_intervals: None) -> str:
     """The URL of the hub, with an admin who can sign in."""
     with fast_password_hashing():
         async with hub.transaction() as tx:

@@ -65,6 +65,7 @@ async def test_changing_the_password_and_ending_other_sessions(chromium: Browser
     await expect(page.get_by_role("main")).to_contain_text("1 other session will be signed out.")
     await page.get_by_role("button", name="Continue").click()
     await expect(page.get_by_role("row").filter(has_text="Another browser")).to_have_count(0)
+    await other.wait_for_url("**/console/login")  # an open page notices the end of its session
     await other.goto("/console")
     assert other.url.endswith("/console/login")
 

@@ -41,6 +41,7 @@ async def test_events_are_filtered_by_the_query_string(admin: Signed, deaths: De
     assert rows(await admin.get(f"{EVENTS_PATH}?source=minu_keep")) == [filled]
     assert rows(await admin.get(f"{EVENTS_PATH}?target=minu_find&status=pending")) == [filled]
     assert rows(await admin.get(f"{EVENTS_PATH}?status=failed")) == [str(failed)]
+    assert {*rows(await admin.get(f"{EVENTS_PATH}?status=unknown"))} == {paid, refunded, filled, str(failed)}
     nothing = await admin.get(f"{EVENTS_PATH}?type=order.%25&source=minu_keep")
     assert rows(nothing) == []
     assert "No events match these filters." in nothing.text

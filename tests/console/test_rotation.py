@@ -141,7 +141,12 @@ async def test_automatic_refreshes_neither_rotate_the_cookie_nor_extend_the_sess
 
 
 async def test_a_stream_survives_a_rotation_and_ends_with_its_session(
-    hub: Hub, admin: Signed, web: httpx2.AsyncClient, travel: Travel, monkeypatch: pytest.MonkeyPatch
+    hub: Hub,
+    admin: Signed,
+    web: httpx2.AsyncClient,
+    travel: Travel,
+    monkeypatch: pytest.MonkeyPatch,
+    short_intervals: None,
 ) -> None:
     monkeypatch.setattr(live, "REFRESHES_PER_ACCESS_CHECK", 1)
     headers = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"}
@@ -164,7 +169,7 @@ async def test_a_stream_survives_a_rotation_and_ends_with_its_session(
 
 
 async def test_a_stream_survives_a_database_outage(
-    hub: Hub, admin: Signed, web: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, admin: Signed, web: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, short_intervals: None
 ) -> None:
     monkeypatch.setattr(live, "REFRESHES_PER_ACCESS_CHECK", 1)
     headers = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"}

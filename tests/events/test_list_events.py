@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from pabal.events.events import Event, EventAccess, EventFilter, list_events
+from pabal.events.types import EventStatus
 from pabal.hub import Hub
 from support.clusters import Connection
 
@@ -62,11 +63,9 @@ async def test_every_filter_lists_what_a_plain_filter_would(hub: Hub, access: Ev
     all_events = await list_all(hub, EVERYTHING, EventFilter(), 1000)
     assert len(all_events) > 100
     newest_first = sorted(all_events, key=lambda event: (event.created_at, event.id), reverse=True)
+    statuses: list[EventStatus | None] = [None, "pending"]
     services = [None, "minu_keep", "minu_find", "minu_frame"]
-    filters = [
-        EventFilter(*event)
-        for event in product([None, "pending"], [None, "order.*", "cart.filled"], services, services)
-    ]
+    filters = [EventFilter(*event) for event in product(statuses, [None, "order.*", "cart.filled"], services, services)]
 
     for event_filter in filters:
         expected = [event for event in newest_first if matches(access, event_filter, event)]

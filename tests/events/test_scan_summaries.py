@@ -8,6 +8,7 @@ import pytest
 from pabal.db.tx import Tx
 from pabal.events import events
 from pabal.events.events import EventFilter, EventSummary, scan_event_summaries
+from pabal.events.types import EventStatus
 from pabal.hub import DatabaseUrls, Hub
 from support.clusters import connected
 from support.failed_events import Deaths
@@ -41,10 +42,10 @@ async def scan_all(tx: Tx, event_filter: EventFilter, *, limit: int, scan_limit:
 
 async def test_the_pages_of_a_scan_match_a_plain_filter(hub: Hub, deaths: Deaths) -> None:
     await deaths.owner.execute(MANY)
+    statuses: list[EventStatus | None] = [None, "pending"]
     services = [None, "minu_keep", "minu_find", "minu_frame"]
     filters = [
-        EventFilter(*summary)
-        for summary in product([None, "pending"], [None, "order.*", "cart.filled"], services, services)
+        EventFilter(*summary) for summary in product(statuses, [None, "order.*", "cart.filled"], services, services)
     ]
     async with hub.autocommit() as tx:
         all_events = await scan_all(tx, EventFilter(), limit=1000, scan_limit=1000)

@@ -308,7 +308,7 @@ def test_a_full_history_says_that_earlier_attempts_are_not_stored() -> None:
     first, *others = event_attempt_entries(new_id(), history)
 
     assert first.says == "attempt 5 by an unknown worker failed: boom (earlier attempts are no longer stored)"
-    assert not [entry for entry in others if "no longer kept" in entry.says]
+    assert not [entry for entry in others if "no longer stored" in entry.says]
 
 
 async def test_an_ordered_event_says_that_it_waits_for_its_key(hub: Hub, deaths: Deaths) -> None:

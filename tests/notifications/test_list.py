@@ -11,6 +11,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications import notifications
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.notifications import Notification, NotificationAccess, NotificationFilter, scan_notifications
+from pabal.notifications.states import NotificationState
 from support.clusters import connected
 from support.large_tables import pages
 from support.notifications import register_builtin_templates, sql
@@ -88,7 +89,8 @@ async def test_each_filter_lists_what_a_plain_filter_would(
     newest_first = sorted(all_rows, key=lambda row: (row.created_at, row.id), reverse=True)
     visible_ids = {row.id for row in all_rows if is_expected(access, NotificationFilter(), row)}
 
-    for values in product([None, "1", "3"], [None, "pending", "sent"], [None, "marketing.news", "shop.gone"]):
+    states: list[NotificationState | None] = [None, "pending", "sent"]
+    for values in product([None, "1", "3"], states, [None, "marketing.news", "shop.gone"]):
         notification_filter = NotificationFilter(*values)
         expected = [row for row in newest_first if is_expected(access, notification_filter, row)]
         scans = await scan_pages(hub, access, notification_filter, 7, scan_limit)

@@ -36,4 +36,4 @@ def test_help_says_that_the_service_is_not_official() -> None:
 
 def test_a_blocked_user_gets_no_reason() -> None:
     for spoken in (KOREAN_TEXTS, ENGLISH_TEXTS):
-        assert not any(word in spoken.blocked.lower() for word in ("block", "차단", "owner", "주인"))
+        assert not any(word in spoken.blocked.lower() for word in ("block", "차단", "owner", "소유자", "운영자"))

@@ -1,10 +1,11 @@
 """Migrated databases for tests: copied from a template once, then reset in place and used again.
 
-Copying and dropping a database costs more than most tests, and the first connection to a new one has to build the
-catalog caches. A reset truncates what the test wrote. A database whose catalog or statistics differ from the template's
-after the test is dropped instead.
+Copying and dropping a database costs more than most tests, and the first statements of a connection have to build the
+catalog caches, so a database keeps the connection that resets it. A reset truncates what the test wrote. A database
+whose catalog or statistics differ from the template's after the test is dropped instead.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg.errors import InvalidSchemaName, UndefinedFunction
 from psycopg.rows import namedtuple_row
-from psycopg.sql import SQL, Composed, Identifier
+from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from pabal.db.embedded import ServerAddress
 from pabal.hub import DatabaseUrls
@@ -88,6 +89,7 @@ class DatabasePool:
         self._admin: psycopg.Connection[Any] = psycopg.connect(address.owner_url, autocommit=True)
         self._numbers = count()
         self._idle: list[str] = []
+        self._connections: dict[str, psycopg.Connection[Any]] = {}
         with psycopg.connect(at(address.owner_url, template), row_factory=namedtuple_row) as connection:
             self._state = read_template_state(connection)
 
@@ -103,23 +105,32 @@ class DatabasePool:
         return name
 
     def release(self, name: str) -> None:
-        try:
-            with psycopg.connect(
-                at(self._address.owner_url, name), autocommit=True, row_factory=namedtuple_row
-            ) as connection:
-                clean = reset_database(connection, self._state)
-        except psycopg.OperationalError:  # the test left the database unreachable
-            clean = False
-        if clean:
+        if self._reset(name):
             self._idle.append(name)
-        else:
-            self._admin.execute(SQL("drop database if exists {} with (force)").format(Identifier(name)))
+            return
+        if connection := self._connections.pop(name, None):
+            connection.close()
+        self._admin.execute(SQL("drop database if exists {} with (force)").format(Identifier(name)))
+
+    def _reset(self, name: str) -> bool:
+        connection = self._connections.get(name)
+        if connection:
+            with suppress(psycopg.OperationalError):  # the test terminated it: connect again
+                return reset_database(connection, self._state)
+            connection.close()
+        try:
+            connection = psycopg.connect(at(self._address.owner_url, name), autocommit=True, row_factory=namedtuple_row)
+            self._connections[name] = connection
+            return reset_database(connection, self._state)
+        except psycopg.OperationalError:  # the test left the database unreachable
+            return False
 
     def urls(self, name: str) -> DatabaseUrls:
         return DatabaseUrls(at(self._address.hub_url, name), at(self._address.owner_url, name))
 
     def close(self) -> None:
-        self._admin.close()
+        for connection in (self._admin, *self._connections.values()):
+            connection.close()
 
 
 def read_template_state(connection: "psycopg.Connection[Any]") -> TemplateState:
@@ -179,6 +190,16 @@ def one_value(connection: "psycopg.Connection[Any]", query: str, parameters: dic
     row = connection.execute(query, parameters).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert row is not None
     return row[0]
+
+
+def weaken_passwords(address: ServerAddress) -> None:
+    """Hash the same passwords with one iteration instead of 4,096: a hub opens several connections per test."""
+    with psycopg.connect(address.owner_url, autocommit=True) as connection:
+        connection.execute("set scram_iterations = 1")
+        for url in map(urlsplit, (address.owner_url, address.hub_url)):
+            connection.execute(
+                SQL("alter role {} password {}").format(Identifier(url.username or ""), Literal(url.password))
+            )
 
 
 def at(url: str, database: str) -> str:

@@ -30,6 +30,7 @@ from pabal.events.events import (
     list_deliveries,
     scan_event_summaries,
 )
+from pabal.events.types import EventStatus
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
 from pabal.trace.events import collect_event_trace
@@ -37,7 +38,7 @@ from pabal.web.pagination import decode_cursor, encode_cursor
 
 EVENTS_PATH = "/console/events"
 OPERATOR = EventAccess("hub", all_services=True)
-STATUSES = ("pending", "processing", "completed", "failed", "cancelled")
+STATUSES: tuple[EventStatus, ...] = ("pending", "processing", "completed", "failed", "cancelled")
 OPEN_STATUSES = ("pending", "processing")
 PAGE_SIZE = 50
 
@@ -54,7 +55,9 @@ async def events_page(hub: Hub, request: Request, session: OperatorSession) -> R
     """List the events that match the filters, newest first."""
     filters = read_filters(request, "status", "type", "source", "target")
     before = decode_cursor(read_cursor(request))
-    event_filter = EventFilter(filters.get("status"), filters.get("type"), filters.get("source"), filters.get("target"))
+    event_filter = EventFilter(
+        read_status_filter(request), filters.get("type"), filters.get("source"), filters.get("target")
+    )
     async with hub.autocommit() as tx:
         scan = await scan_event_summaries(tx, event_filter, before=before, limit=PAGE_SIZE)
     return render_page(
@@ -70,6 +73,12 @@ async def events_page(hub: Hub, request: Request, session: OperatorSession) -> R
         next_cursor=encode_cursor(scan.end),
         current_cursor=before,
     )
+
+
+def read_status_filter(request: Request) -> EventStatus | None:
+    """Return the status to list, by default every status."""
+    status = request.query_params.get("status", "")
+    return status if status in STATUSES else None
 
 
 async def event_page(hub: Hub, request: Request, session: OperatorSession) -> Response:

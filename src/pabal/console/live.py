@@ -90,16 +90,19 @@ def refresh_stream(
     is_allowed: AccessCheck,
     session_key: str,
     *channels: Channel,
-    max_interval: timedelta = MAX_INTERVAL,
+    max_interval: timedelta | None = None,
 ) -> Response:
-    """Answer with a stream of refreshes for as long as `is_allowed`. `session_key` identifies the sign-in."""
+    """Answer with a stream of refreshes for as long as `is_allowed`. `session_key` identifies the sign-in.
+
+    `max_interval` is MAX_INTERVAL by default.
+    """
     listener, closed = hub.doorbell.listen(*channels), asyncio.Event()
 
     def close() -> None:
         closed.set()
         listener.wake()
 
-    events = refresh_events(hub, is_allowed, listener, closed, max_interval)
+    events = refresh_events(hub, is_allowed, listener, closed, max_interval or MAX_INTERVAL)
     return RefreshStream(open_streams_of(request), session_key, events, close)
 
 

@@ -99,7 +99,7 @@ class EventSummary:
 class EventFilter:
     """Selects events. `event_type` may contain `*`; None matches everything."""
 
-    status: str | None = None
+    status: EventStatus | None = None
     event_type: str | None = None
     source: str | None = None
     target: str | None = None

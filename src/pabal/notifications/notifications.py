@@ -70,10 +70,10 @@ class NotificationAttempt:
 
 @dataclass(frozen=True, slots=True)
 class NotificationFilter:
-    """Which notifications to list. An unknown state matches none."""
+    """Which notifications to list. None matches everything."""
 
     recipient: str | None = None
-    state: str | None = None
+    state: NotificationState | None = None
     template: str | None = None
 
 

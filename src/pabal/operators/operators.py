@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 from uuid import UUID
 
 from pabal.audit.record import record_action
@@ -25,13 +26,17 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+RoleValue = Literal["viewer", "admin"]
+"""The values of `Role`, as rows hold them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """A user of the console."""
 
     id: UUID
     name: str
-    role: str
+    role: RoleValue
 
 
 @dataclass(frozen=True, slots=True)

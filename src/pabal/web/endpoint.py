@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from functools import cache
 from typing import Any, get_args
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -88,7 +89,7 @@ def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[
         by_type[AccountOwner] = lambda request: wrap_awaitable(require_owner(request.state.principal))
     if route.query_type:
         datetime_fields = {
-            field.encode_name for field in msgspec.structs.fields(route.query_type) if is_datetime_type(field.type)
+            field.encode_name for field in struct_fields(route.query_type) if is_datetime_type(field.type)
         }
         by_type[route.query_type] = lambda request: wrap_awaitable(parse_query(request, hint, datetime_fields))
     if route.form_type:
@@ -96,7 +97,7 @@ def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[
         by_type[route.form_type] = lambda request: parse_form(request, hint, form_limit)
     if route.body_type:
         decoder = msgspec.json.Decoder(route.body_type)
-        empty = b"" if any(field.required for field in msgspec.structs.fields(route.body_type)) else b"{}"
+        empty = b"" if any(field.required for field in struct_fields(route.body_type)) else b"{}"
         limit = min(hub.settings.body_limit, route.max_body_bytes or hub.settings.body_limit)
         by_type[route.body_type] = lambda request: parse_body(request, decoder, limit, empty)
     if hint in by_type:
@@ -104,6 +105,12 @@ def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[
     if name in route.path_types:
         return lambda request: wrap_awaitable(parse_path_parameter(request, name, route.path_types[name]))
     raise TypeError(f"{route.method} {route.path}: no source for the parameter {name}: {hint}")
+
+
+@cache
+def struct_fields(struct_type: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """The fields of a struct. Cached, because every call evaluates all type hints of the struct."""
+    return msgspec.structs.fields(struct_type)
 
 
 async def require_permission(

@@ -32,6 +32,7 @@ from pabal.notifications.notifications import (
 from pabal.notifications.people.preferences import load_preferences
 from pabal.notifications.requests import cancel_notification
 from pabal.notifications.resend import list_resends, resend_notification
+from pabal.notifications.states import NotificationState
 from pabal.notifications.templates.render import RenderedText, render_notification
 from pabal.notifications.templates.template import TEMPLATE_LOCALES
 from pabal.operators.operators import OperatorSession
@@ -40,7 +41,7 @@ from pabal.web.pagination import decode_cursor, encode_cursor
 
 NOTIFICATIONS_PATH = "/console/notifications"
 OPERATOR = NotificationAccess("hub", all_services=True)
-STATES = ("pending", "sent", "failed", "suppressed")
+STATES: tuple[NotificationState, ...] = ("pending", "sent", "failed", "suppressed")
 CRITICALITY_BY_PRIORITY = {criticality.priority: criticality.value for criticality in Criticality}
 PAGE_SIZE = 50
 MARKED_TIME_PATTERN = re.compile("\ue000([0-9]{4}-[01][0-9]-[0-3][0-9]T[0-9:]{8}\\+00:00)\ue001")
@@ -58,8 +59,9 @@ async def notifications_page(hub: Hub, request: Request, session: OperatorSessio
     """List the notifications that match the filters, newest first."""
     filters = read_filters(request, "state", "recipient", "template")
     before = decode_cursor(read_cursor(request))
+    criteria = NotificationFilter(filters.get("recipient"), read_notification_state(request), filters.get("template"))
     async with hub.autocommit() as tx:
-        scan = await scan_notification_summaries(tx, NotificationFilter(**filters), before=before, limit=PAGE_SIZE)
+        scan = await scan_notification_summaries(tx, criteria, before=before, limit=PAGE_SIZE)
     return render_page(
         request,
         "notifications/list.html",
@@ -74,6 +76,12 @@ async def notifications_page(hub: Hub, request: Request, session: OperatorSessio
         next_cursor=encode_cursor(scan.end),
         current_cursor=before,
     )
+
+
+def read_notification_state(request: Request) -> NotificationState | None:
+    """Return the state to list, by default every state."""
+    state = request.query_params.get("state", "")
+    return state if state in STATES else None
 
 
 async def notification_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
