@@ -20,14 +20,14 @@ from pabal.db.migrate import apply_migrations
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.outside.http import default_tls_context
 from pabal.settings import Settings
-from relay.people import Owning
-from support.clusters import Connection, connected, roomy
-from support.databases import DatabasePool, at, weaken_passwords
-from support.failed_events import Deaths, deaths_of
-from support.inbox import Inbox, inbox_of
-from support.relay_log import Talk, talking
-from support.revoked_account import an_owner_of_mina
-from support.server import serving
+from relay.people import RelayAccount
+from support.clusters import Connection, memory_directory, open_connection
+from support.databases import DatabasePool, url_with_database, weaken_passwords
+from support.failed_events import EventQueue, open_event_queue
+from support.inbox import Inbox, open_inbox
+from support.relay_log import MessageLog, open_message_log
+from support.revoked_account import create_paired_account
+from support.server import serve_hub
 from support.webhook import WEBHOOK_SECRET
 
 NUMBER = count()
@@ -63,7 +63,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 @pytest.fixture(scope="session")
 def postgres() -> Generator[embedded.ServerAddress]:
     """The server of this run. Not durable: tests kill processes, not the machine."""
-    folder = Path(tempfile.mkdtemp(prefix="pabal-tests-", dir=roomy()))
+    folder = Path(tempfile.mkdtemp(prefix="pabal-tests-", dir=memory_directory()))
     folder.chmod(0o755)
     try:
         with embedded.start_embedded_server(folder, options=FAST) as server:
@@ -77,7 +77,7 @@ def postgres() -> Generator[embedded.ServerAddress]:
 def template_database(postgres: embedded.ServerAddress) -> str:
     """The migrated database that is copied for every test."""
     asyncio.run(execute(postgres.owner_url, "create database template_database"))
-    asyncio.run(apply_migrations(at(postgres.owner_url, "template_database"), login="pabal_hub"))
+    asyncio.run(apply_migrations(url_with_database(postgres.owner_url, "template_database"), login="pabal_hub"))
     return "template_database"
 
 
@@ -121,7 +121,7 @@ async def hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client of the hub's real web server, with a timeout for a busy machine."""
     async with (
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address, verify=default_tls_context(), timeout=30) as client,
     ):
         yield client
@@ -131,31 +131,31 @@ async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
 async def owner(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
     """A connection as the database's owner."""
     assert database_urls.direct
-    async with connected(database_urls.direct) as conn:
+    async with open_connection(database_urls.direct) as conn:
         yield conn
 
 
 @pytest.fixture
-async def deaths(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, database_urls) as fixture:
+async def event_queue(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[EventQueue]:
+    async with open_event_queue(hub, database_urls) as fixture:
         yield fixture
 
 
 @pytest.fixture
 async def inbox(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, database_urls) as fixture:
+    async with open_inbox(hub, database_urls) as fixture:
         yield fixture
 
 
 @pytest.fixture
-async def mine(hub: Hub) -> Owning:
+async def paired_account(hub: Hub) -> RelayAccount:
     """An account that Mina is connected to."""
-    return await an_owner_of_mina(hub)
+    return await create_paired_account(hub)
 
 
 @pytest.fixture
-async def talk(database_urls: DatabaseUrls) -> AsyncGenerator[Talk]:
-    async with talking(database_urls) as fixture:
+async def message_log(database_urls: DatabaseUrls) -> AsyncGenerator[MessageLog]:
+    async with open_message_log(database_urls) as fixture:
         yield fixture
 
 
@@ -178,7 +178,7 @@ def travel(database_urls: DatabaseUrls) -> Callable[[timedelta], Awaitable[None]
 
 
 @pytest.fixture
-async def still(database_urls: DatabaseUrls) -> None:
+async def stopped_clock(database_urls: DatabaseUrls) -> None:
     """Stop the database's clock, so that rate limits do not recover during a test. `travel` starts it again."""
     await execute(
         database_urls.direct or database_urls.main,

@@ -29,8 +29,8 @@ from pabal.keys.key import KeySet, encode_key_set
 from pabal.keys.keyring import open_or_create_keyring
 from pabal.keys.webhook_secret import ensure_webhook_secret
 from pabal.settings import Settings
-from support.audit_log import Ledger, SealingHost
-from support.envelopes import put_access
+from support.audit_log import AuditLog, SealingHost
+from support.envelopes import insert_access_token
 
 
 def settings_with(**values: Any) -> Settings:
@@ -135,15 +135,15 @@ async def test_values_under_missing_keys_are_bad(database_urls: DatabaseUrls, hu
         return next(finding for finding in findings if finding.what == "encrypted values")
 
     row = new_id()
-    await put_access(
+    await insert_access_token(
         database_urls,
         row,
         encrypt_envelope(hub.key_ring, "a token", EnvelopeLocation("service_tokens", "access_token", row)),
     )
     assert (await check_encrypted_values()).seen == "1, all readable with the current keys"
 
-    await put_access(database_urls, new_id(), "v1.elost.nonce.sealed")
-    await put_access(database_urls, new_id(), "eyJhbGciOiJ.was-never.encrypted")
+    await insert_access_token(database_urls, new_id(), "v1.elost.nonce.sealed")
+    await insert_access_token(database_urls, new_id(), "eyJhbGciOiJ.was-never.encrypted")
 
     finding = await check_encrypted_values()
     assert (finding.level, finding.seen) == (FindingLevel.BAD, "2 of 3 cannot be read with the current keys")
@@ -181,9 +181,9 @@ async def test_the_audit_chain_is_checked_against_the_head_of_the_host(
         findings = await run_checks(settings, database_urls)
         return {item.what: (item.level, item.seen) for item in findings if item.what.startswith("audit")}
 
-    ledger, head_file = Ledger(hub, database_urls, hub.key_ring), ChainHeadFile(settings.data_dir)
+    ledger, head_file = AuditLog(hub, database_urls, hub.key_ring), ChainHeadFile(settings.data_dir)
     new = await check()
-    await ledger.chain(2)
+    await ledger.write_sealed(2)
     unknown = await check()
     await SealingHost(hub, settings.data_dir).seal()
     known = await check()

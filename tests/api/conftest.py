@@ -5,14 +5,14 @@ import pytest
 
 from pabal.hub import Hub
 from support.notification_api import ApiService as Service
-from support.notification_api import register_service as come
+from support.notification_api import register_service
 
 
 @pytest.fixture
 async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "shop", "write")
+    return await register_service(hub, web, "shop", "write")
 
 
 @pytest.fixture
 async def admin(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "admin", "write", "hub:admin")
+    return await register_service(hub, web, "admin", "write", "hub:admin")

@@ -13,9 +13,9 @@ from pabal.relay import web_sessions
 from pabal.relay.pairing import sessions
 from pabal.settings import Settings
 from pabal.tokens import issue
-from support.clusters import connected
-from support.relay_log import talking
-from support.server import serving
+from support.clusters import open_connection
+from support.relay_log import open_message_log
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ STILL = (
 @pytest.fixture
 async def hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
     """Behind a proxy that says who calls, where no time passes."""
-    async with connected(database_urls.direct or database_urls.main) as owner:
+    async with open_connection(database_urls.direct or database_urls.main) as owner:
         await owner.execute(STILL)
     behind = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
     async with open_hub(behind, database_urls) as opened:
@@ -38,7 +38,7 @@ async def hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
     async with (
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address, headers={"origin": address}, timeout=30) as client,
     ):
         yield client
@@ -83,6 +83,6 @@ async def test_refusals_of_the_portal_are_audited_at_a_limited_rate(
         assert await send_request(web, "/portal/login", next(addresses)) == 401
     await send_request(web, "/console/login", next(addresses))
 
-    async with talking(database_urls) as talk:
-        audit_log = [action for _, action in await talk.deeds()]
+    async with open_message_log(database_urls) as message_log:
+        audit_log = [action for _, action in await message_log.audit_actions()]
     assert audit_log == ["portal.refused"] * login.SIGN_IN_FAILURE_RECORDS.count + ["operator.sign_in_failed"]

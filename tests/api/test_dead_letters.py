@@ -8,8 +8,8 @@ import pytest
 from pabal.api import dead_letters
 from pabal.core.ids import new_id
 from pabal.hub import Hub
-from support.failed_events import Deaths
-from support.oauth_client import bearer, enrol
+from support.failed_events import EventQueue
+from support.oauth_client import bearer, register_oauth_service
 
 pytestmark = pytest.mark.anyio
 
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def admin(hub: Hub, web: httpx2.AsyncClient) -> httpx2.AsyncClient:
     """A client with the token of an admin service."""
-    service = await enrol(hub, web, "warden", "hub:admin")
+    service = await register_oauth_service(hub, web, "warden", "hub:admin")
     web.headers.update(bearer((await service.tokens())["access_token"]))
     return web
 
 
-async def test_dead_letters_are_listed_in_pages(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
-    letters = {await deaths.letter(event) for event in await deaths.born_dead(5)}
+async def test_dead_letters_are_listed_in_pages(admin: httpx2.AsyncClient, event_queue: EventQueue) -> None:
+    letters = {await event_queue.find_letter(event) for event in await event_queue.insert_failed(5)}
     ids: list[str] = []
     cursor: str | None = None
     while True:
@@ -38,8 +38,10 @@ async def test_dead_letters_are_listed_in_pages(admin: httpx2.AsyncClient, death
     assert sorted(ids) == sorted(map(str, letters))
 
 
-async def test_a_dead_letter_has_payload_envelope_and_errors(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
-    event, letter = await deaths.dead(payload=b'{"n": 1}', why="boom", correlation_id="c1")
+async def test_a_dead_letter_has_payload_envelope_and_errors(
+    admin: httpx2.AsyncClient, event_queue: EventQueue
+) -> None:
+    event, letter = await event_queue.publish_failed(payload=b'{"n": 1}', why="boom", correlation_id="c1")
 
     [item] = (await admin.get("/v1/dead-letters")).json()["items"]
     detail = (await admin.get(f"/v1/dead-letters/{letter}")).json()
@@ -68,10 +70,12 @@ async def test_a_dead_letter_has_payload_envelope_and_errors(admin: httpx2.Async
     ],
 )
 async def test_lists_groups_and_replays_have_the_same_filters(
-    admin: httpx2.AsyncClient, deaths: Deaths, query: dict[str, str], count: int
+    admin: httpx2.AsyncClient, event_queue: EventQueue, query: dict[str, str], count: int
 ) -> None:
-    await deaths.born_dead(2)
-    await deaths.born_dead(1, "timed out", event_type="bill.paid", source="minu_keep", target="minu_find", code="net")
+    await event_queue.insert_failed(2)
+    await event_queue.insert_failed(
+        1, "timed out", event_type="bill.paid", source="minu_keep", target="minu_find", code="net"
+    )
 
     listed = (await admin.get("/v1/dead-letters", params=query)).json()["items"]
     groups = (await admin.get("/v1/dead-letters/groups", params=query)).json()
@@ -83,8 +87,8 @@ async def test_lists_groups_and_replays_have_the_same_filters(
         assert (await admin.post("/v1/dead-letters/replay", json=query)).json() == {"replayed": count}
 
 
-async def test_the_example_of_a_group_can_be_fetched(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
-    await deaths.born_dead(3, "order %s not found")
+async def test_the_example_of_a_group_can_be_fetched(admin: httpx2.AsyncClient, event_queue: EventQueue) -> None:
+    await event_queue.insert_failed(3, "order %s not found")
 
     [group] = (await admin.get("/v1/dead-letters/groups")).json()["items"]
     example = (await admin.get(f"/v1/dead-letters/{group['example']}")).json()
@@ -93,8 +97,10 @@ async def test_the_example_of_a_group_can_be_fetched(admin: httpx2.AsyncClient, 
     assert example["signature"] == group["signature"]
 
 
-async def test_a_dead_letter_is_replayed_once_and_names_the_caller(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
-    event, letter = await deaths.dead()
+async def test_a_dead_letter_is_replayed_once_and_names_the_caller(
+    admin: httpx2.AsyncClient, event_queue: EventQueue
+) -> None:
+    event, letter = await event_queue.publish_failed()
 
     first = await admin.post(f"/v1/dead-letters/{letter}/replay")
     second = await admin.post(f"/v1/dead-letters/{letter}/replay")
@@ -102,12 +108,12 @@ async def test_a_dead_letter_is_replayed_once_and_names_the_caller(admin: httpx2
     assert (first.status_code, first.json()) == (200, {"id": str(letter), "event_id": str(event)})
     assert (second.status_code, second.json()["code"]) == (409, "conflict")
     assert "already replayed by warden" in second.json()["detail"]
-    assert [entry.id for entry in await deaths.claim()] == [event]
-    assert await deaths.audited(letter) == [("warden", "dead_letter.replayed", str(letter))]
+    assert [entry.id for entry in await event_queue.claim()] == [event]
+    assert await event_queue.audit_entries(letter) == [("warden", "dead_letter.replayed", str(letter))]
 
 
-async def test_a_dead_letter_is_resolved_once_with_a_note(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
-    _, letter = await deaths.dead()
+async def test_a_dead_letter_is_resolved_once_with_a_note(admin: httpx2.AsyncClient, event_queue: EventQueue) -> None:
+    _, letter = await event_queue.publish_failed()
 
     first = await admin.post(f"/v1/dead-letters/{letter}/resolve", json={"note": "the shop was closed"})
     second = await admin.post(f"/v1/dead-letters/{letter}/resolve", json={"note": "again"})
@@ -117,15 +123,15 @@ async def test_a_dead_letter_is_resolved_once_with_a_note(admin: httpx2.AsyncCli
     assert (resolved["resolved_by"], resolved["replay_count"]) == (None, 0)
     assert second.status_code == 409
     assert (await admin.get("/v1/dead-letters")).json()["items"] == []
-    assert await deaths.audited(letter) == [("warden", "dead_letter.resolved", str(letter))]
+    assert await event_queue.audit_entries(letter) == [("warden", "dead_letter.resolved", str(letter))]
 
 
-async def test_a_limited_replay_starts_with_the_oldest(admin: httpx2.AsyncClient, deaths: Deaths) -> None:
-    old, _ = await deaths.dead()
-    await deaths.dead()
+async def test_a_limited_replay_starts_with_the_oldest(admin: httpx2.AsyncClient, event_queue: EventQueue) -> None:
+    old, _ = await event_queue.publish_failed()
+    await event_queue.publish_failed()
 
     assert (await admin.post("/v1/dead-letters/replay", json={"limit": 1})).json() == {"replayed": 1}
-    assert [entry.id for entry in await deaths.claim()] == [old]
+    assert [entry.id for entry in await event_queue.claim()] == [old]
     assert (await admin.post("/v1/dead-letters/replay")).json() == {"replayed": 1}
 
 
@@ -159,9 +165,9 @@ INVALID: list[tuple[str, str, dict[str, Any], str]] = [
 
 
 async def test_an_invalid_request_names_its_field_and_replays_nothing(
-    admin: httpx2.AsyncClient, deaths: Deaths
+    admin: httpx2.AsyncClient, event_queue: EventQueue
 ) -> None:
-    await deaths.born_dead(1)
+    await event_queue.insert_failed(1)
 
     for method, path, request, field in INVALID:
         response = await admin.request(method, path, **request)
@@ -180,13 +186,15 @@ async def test_an_unknown_dead_letter_is_not_found(admin: httpx2.AsyncClient, ac
     assert (response.status_code, response.json()["code"]) == (404, "not_found")
 
 
-async def test_dead_letters_require_the_admin_permission(hub: Hub, web: httpx2.AsyncClient, deaths: Deaths) -> None:
-    _, letter = await deaths.dead()
-    token = (await (await enrol(hub, web, "shop", "write", "tokens:admin")).tokens())["access_token"]
+async def test_dead_letters_require_the_admin_permission(
+    hub: Hub, web: httpx2.AsyncClient, event_queue: EventQueue
+) -> None:
+    _, letter = await event_queue.publish_failed()
+    token = (await (await register_oauth_service(hub, web, "shop", "write", "tokens:admin")).tokens())["access_token"]
 
     for route in dead_letters.ROUTES:
         response = await web.request(route.method, route.path.replace("{id}", str(letter)), headers=bearer(token))
 
         assert (route.path, response.status_code) == (route.path, 403)
         assert 'scope="hub:admin"' in response.headers["www-authenticate"]
-    assert await deaths.audited(letter) == []
+    assert await event_queue.audit_entries(letter) == []

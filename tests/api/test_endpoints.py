@@ -20,7 +20,7 @@ from pabal.settings import Settings
 from pabal.web.endpoint import build_endpoint
 from pabal.web.request import NUL_MESSAGE, RequestContext
 from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
-from support.server import serving
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -178,7 +178,7 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
-    async with serving(hub, TABLE) as address, httpx2.AsyncClient(base_url=address) as client:
+    async with serve_hub(hub, TABLE) as address, httpx2.AsyncClient(base_url=address) as client:
         yield client
 
 
@@ -358,7 +358,7 @@ async def test_a_malformed_request_id_is_replaced(web: httpx2.AsyncClient) -> No
 
 
 async def test_a_stream_ends_when_the_hub_closes(hub: Hub) -> None:
-    async with serving(hub, TABLE) as address, httpx2.AsyncClient(base_url=address) as client:
+    async with serve_hub(hub, TABLE) as address, httpx2.AsyncClient(base_url=address) as client:
         async with client.stream("GET", "/stream") as response:
             lines = response.aiter_lines()
             assert await anext(lines) == "first"
@@ -370,7 +370,7 @@ async def test_a_stream_ends_when_the_hub_closes(hub: Hub) -> None:
 async def test_a_stream_that_does_not_end_is_cut_at_shutdown(database_urls: DatabaseUrls, settings: Settings) -> None:
     clock = asyncio.get_running_loop().time
     async with open_hub(settings, database_urls) as hub, httpx2.AsyncClient() as client:
-        async with serving(hub, TABLE) as address:
+        async with serve_hub(hub, TABLE) as address:
             request = client.build_request("GET", f"{address}/endless")
             response = await client.send(request, stream=True)
             shutdown_started = clock()

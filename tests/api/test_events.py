@@ -11,7 +11,7 @@ from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES
 from pabal.hub import Hub
 from pabal.web.request import NUL_MESSAGE
 from support.clusters import Connection
-from support.event_api import Service, come
+from support.event_api import Service, connect_service
 from support.failed_events import MINA
 from support.oauth_client import bearer
 
@@ -22,7 +22,7 @@ COUNT = "select count(*) from public.event_queue where source_service <> 'hub'"
 
 @pytest.fixture
 async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "shop")
+    return await connect_service(hub, web, "shop")
 
 
 WRONG: tuple[tuple[str, Any], ...] = (
@@ -96,7 +96,7 @@ UNREADABLE = {
 
 async def test_an_unreadable_body_is_refused(shop: Service, owner: Connection) -> None:
     for name, content in UNREADABLE.items():
-        problem = await shop.ask("POST", "events", status=400, content=content)
+        problem = await shop.call("POST", "events", status=400, content=content)
         assert (name, problem["mistakes"][0]["field"]) == (
             name,
             "payload" if "beyond" in name or "UTF" in name or name == "NUL" else "body",
@@ -109,7 +109,7 @@ async def test_an_unreadable_item_of_a_batch_fails_alone(shop: Service, owner: C
     bad = [UNREADABLE["not UTF-8"], UNREADABLE["beyond numbers"], b'{"event_type": "\xff"}']
     content = b'{"events": [%s]}' % b",".join([b'{"event_type": "order.sent"}', *bad, b'{"event_type": "order.sent"}'])
 
-    results = (await shop.ask("POST", "events/batch", content=content))["results"]
+    results = (await shop.call("POST", "events/batch", content=content))["results"]
 
     assert [result["status"] for result in results] == [202, 400, 400, 400, 202]
     assert [result["detail"].partition(":")[0] for result in results[1:4]] == ["payload", "payload", "event"]
@@ -127,7 +127,7 @@ async def test_an_item_with_nul_fails_alone_and_names_its_field(shop: Service, o
     ]
     content = b'{"events": [%s]}' % b",".join([good, *bad, good])
 
-    results = (await shop.ask("POST", "events/batch", content=content))["results"]
+    results = (await shop.call("POST", "events/batch", content=content))["results"]
 
     assert [result["status"] for result in results] == [202, 400, 400, 400, 400, 400, 202]
     fields = ["payload", "payload", "ordering_key", "event", "event"]
@@ -141,22 +141,22 @@ async def test_unusual_valid_json_is_stored_unchanged(shop: Service) -> None:
     digits = b'{"n": 12345678901234567890123, "n": 12345678901234567890124, "\xed\x95\x9c": "\\ud83d\\udc0e"}'
     content = b'{"events": [{"event_type": "no", "event_type": "a.deep", "target_service": "shop", "payload": %s}, '
     content += b'{"event_type": "a.digits", "target_service": "shop", "payload": %s}]}'
-    await shop.ask("POST", "events/batch", content=content % (deep, digits))
+    await shop.call("POST", "events/batch", content=content % (deep, digits))
 
     first, second = sorted(await shop.claim(), key=lambda event: event["event_type"])
 
     assert first["event_type"] == "a.deep"
     assert second["payload"] == {"n": 12345678901234567890124, "한": "🐎"}
     assert str(first["payload"]).count("n") == 64
-    assert len((await shop.ask("GET", "events"))["items"]) == 2
+    assert len((await shop.call("GET", "events"))["items"]) == 2
 
 
 async def test_a_payload_has_at_most_256_kibibytes(shop: Service, owner: Connection) -> None:
     max_text = MAX_EVENT_PAYLOAD_BYTES - len(b'{"n": ""}')
     body = '{"event_type": "order.paid", "payload": {"n": "%s"}}'
 
-    await shop.ask("POST", "events", status=202, content=body % ("x" * max_text))
-    problem = await shop.ask("POST", "events", status=413, content=body % ("x" * (max_text + 1)))
+    await shop.call("POST", "events", status=202, content=body % ("x" * max_text))
+    problem = await shop.call("POST", "events", status=413, content=body % ("x" * (max_text + 1)))
 
     assert (problem["code"], MAX_EVENT_PAYLOAD_BYTES) == ("too_large", 262_144)
     assert await owner.fetchval(COUNT) == 1
@@ -174,14 +174,14 @@ async def test_a_service_cannot_publish_as_another_source(shop: Service, owner: 
 async def test_a_priority_may_be_a_name(shop: Service) -> None:
     for word, number in (("critical", 1), ("high", 3), ("normal", 5), ("low", 7)):
         event = await shop.publish(priority=word)
-        assert (await shop.show(event["id"]))["priority"] == number
+        assert (await shop.get_event(event["id"]))["priority"] == number
 
 
 async def test_an_event_is_visible_to_source_targets_and_admins(
     hub: Hub, web: httpx2.AsyncClient, shop: Service
 ) -> None:
-    target, receiver, stranger = [await come(hub, web, name) for name in ("target", "receiver", "stranger")]
-    admin = await come(hub, web, "admin", "hub:admin", "write")
+    target, receiver, stranger = [await connect_service(hub, web, name) for name in ("target", "receiver", "stranger")]
+    admin = await connect_service(hub, web, "admin", "hub:admin", "write")
     await web.post("/v1/subscriptions", json={"event_types": ["order.*"]}, headers=receiver.headers)
     await web.post("/v1/subscriptions", json={"event_types": ["order.sent"]}, headers=target.headers)
     targeted = (await shop.publish(target_service="target"))["id"]
@@ -202,30 +202,30 @@ async def test_an_event_is_visible_to_source_targets_and_admins(
         "admin": [200, 200],
     }
     deliveries = {
-        service.name: {item["target_service"] for item in (await service.show(broadcast))["deliveries"]}
+        service.name: {item["target_service"] for item in (await service.get_event(broadcast))["deliveries"]}
         for service in (shop, receiver, admin)
     }
     assert deliveries == {"shop": {"target", "receiver"}, "receiver": {"receiver"}, "admin": {"target", "receiver"}}
     listed = {
-        service.name: sorted(item["target_service"] or "" for item in (await service.ask("GET", "events"))["items"])
+        service.name: sorted(item["target_service"] or "" for item in (await service.call("GET", "events"))["items"])
         for service in (target, receiver, stranger)
     }
     assert listed == {"target": ["target", "target"], "receiver": ["receiver"], "stranger": []}
-    await stranger.show(str(uuid4()), status=404)
-    assert (await stranger.ask("GET", "events/7", status=400))["mistakes"][0]["field"] == "id"
+    await stranger.get_event(str(uuid4()), status=404)
+    assert (await stranger.call("GET", "events/7", status=400))["mistakes"][0]["field"] == "id"
 
 
 async def test_the_trace_shows_resolution_notes_only_to_admins(
     hub: Hub, web: httpx2.AsyncClient, shop: Service, owner: Connection
 ) -> None:
-    admin = await come(hub, web, "admin", "write", "hub:admin")
+    admin = await connect_service(hub, web, "admin", "write", "hub:admin")
     event = (await shop.publish(target_service="shop"))["id"]
     await shop.nack((await shop.claim(limit=1))[0], outcome="dead", error="no such order")
     letter = await owner.fetchval("select id from dead_letter_queue")
     async with hub.transaction() as tx:
         await resolve_dead_letter(tx, letter, MINA, "between us")
 
-    service_view, admin_view = await shop.show(event), await admin.show(event)
+    service_view, admin_view = await shop.get_event(event), await admin.get_event(event)
 
     died = f"moved to the dead letters: no such order; dead letter {letter}"
     assert [(entry["kind"], entry["says"]) for entry in service_view["trace"]] == [
@@ -245,7 +245,7 @@ async def test_a_list_has_filters_and_pages(shop: Service) -> None:
     await shop.nack(claimed, outcome="dead")
 
     async def listed(**query: Any) -> list[str]:
-        return [item["event_type"] for item in (await shop.ask("GET", "events", params=query))["items"]]
+        return [item["event_type"] for item in (await shop.call("GET", "events", params=query))["items"]]
 
     assert await listed() == ["order_n0", *types[::-1]]
     assert await listed(type="order.*") == types[::-1]
@@ -255,15 +255,15 @@ async def test_a_list_has_filters_and_pages(shop: Service) -> None:
     assert await listed(target="shop", status="completed") == []
     assert await listed(source="shop", type="%") == []
     ids: list[str] = []
-    page = await shop.ask("GET", "events", params={"limit": 4})
+    page = await shop.call("GET", "events", params={"limit": 4})
     while True:
         ids += [item["id"] for item in page["items"]]
         if page["cursor"] is None:
             break
-        page = await shop.ask("GET", "events", params={"limit": 4, "cursor": page["cursor"]})
+        page = await shop.call("GET", "events", params={"limit": 4, "cursor": page["cursor"]})
     assert len(ids) == len({*ids}) == 6
     for wrong in ({"status": "lost"}, {"limit": 0}, {"limit": 101}, {"cursor": "x"}, {"surprise": "1"}):
-        problem = await shop.ask("GET", "events", status=400, params=wrong)
+        problem = await shop.call("GET", "events", status=400, params=wrong)
         assert [item["field"] for item in problem["mistakes"]] == [*wrong]
 
 
@@ -278,15 +278,15 @@ where s <> t
 async def test_a_rare_event_is_found_after_several_empty_pages(
     hub: Hub, web: httpx2.AsyncClient, shop: Service, owner: Connection
 ) -> None:
-    target = await come(hub, web, "target", "events:read")
-    admin = await come(hub, web, "admin", "hub:admin", "events:read")
+    target = await connect_service(hub, web, "target", "events:read")
+    admin = await connect_service(hub, web, "admin", "hub:admin", "events:read")
     rare = (await shop.publish("cart.lost", target_service="target"))["id"]
     await owner.execute(INSERT_MANY)
 
     for service in (shop, target, admin):
         query, pages = {"type": "cart.lost"}, 0
         while True:
-            page = await service.ask("GET", "events", params=query)
+            page = await service.call("GET", "events", params=query)
             pages += 1
             if page["items"] or page["cursor"] is None:
                 break
@@ -296,10 +296,10 @@ async def test_a_rare_event_is_found_after_several_empty_pages(
 
 
 async def test_each_endpoint_requires_its_permission(hub: Hub, web: httpx2.AsyncClient) -> None:
-    reader = await come(hub, web, "reader", "events:read")
+    reader = await connect_service(hub, web, "reader", "events:read")
 
-    await reader.ask("GET", "events")
+    await reader.call("GET", "events")
     for method, path in (("POST", "events"), ("POST", "events/batch"), ("POST", "claim"), ("POST", "ack")):
-        problem = await reader.ask(method, path, status=403, json={})
+        problem = await reader.call(method, path, status=403, json={})
         assert problem["code"] == "insufficient_scope"
     assert (await web.get("/v1/queue/events", headers=bearer("nonsense"))).status_code == 401

@@ -8,7 +8,7 @@ from pabal import __version__
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from support.server import serving
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,7 @@ async def without_database(database_urls: DatabaseUrls, settings: Settings) -> A
     """A client of a hub without its database."""
     async with (
         open_hub(settings, database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as client,
     ):
         await hub.db.close()

@@ -10,52 +10,52 @@ import pytest
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from pabal.tokens.permission import PERMISSION_NAMES
-from support.clusters import connected
-from support.oauth_client import Enrolled, bearer, enrol, good
-from support.server import serving
+from support.clusters import open_connection
+from support.oauth_client import RegisteredService, bearer, json_of, register_oauth_service
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def minu(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
-    return await enrol(hub, web, "minu_test", "write")
+async def minu(hub: Hub, web: httpx2.AsyncClient) -> RegisteredService:
+    return await register_oauth_service(hub, web, "minu_test", "write")
 
 
 @pytest.fixture
-async def other(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
-    return await enrol(hub, web, "minu_other", "read")
+async def other(hub: Hub, web: httpx2.AsyncClient) -> RegisteredService:
+    return await register_oauth_service(hub, web, "minu_other", "read")
 
 
 @pytest.fixture
-async def admin(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
-    return await enrol(hub, web, "minu_admin", "tokens:admin", "tokens:introspect")
+async def admin(hub: Hub, web: httpx2.AsyncClient) -> RegisteredService:
+    return await register_oauth_service(hub, web, "minu_admin", "tokens:admin", "tokens:introspect")
 
 
-async def test_revocation_returns_an_empty_body_for_any_token(minu: Enrolled) -> None:
+async def test_revocation_returns_an_empty_body_for_any_token(minu: RegisteredService) -> None:
     revoked = (await minu.tokens())["refresh_token"]
-    await minu.ask("revoke", token=revoked)
+    await minu.call("revoke", token=revoked)
 
     for token in (revoked, "pbr_" + "A" * 43, "x.y.z", "파발", "x" * 4096):
         for hint in ("", "access_token", "refresh_token", "nonsense"):
-            response = await minu.ask("revoke", token=token, token_type_hint=hint)
+            response = await minu.call("revoke", token=token, token_type_hint=hint)
             assert (response.status_code, response.content) == (200, b"")
             assert response.headers["cache-control"] == "no-store"
 
 
-async def test_revoking_an_access_token_keeps_its_family(minu: Enrolled) -> None:
+async def test_revoking_an_access_token_keeps_its_family(minu: RegisteredService) -> None:
     pair = await minu.tokens()
-    await minu.ask("revoke", token=pair["access_token"], token_type_hint="refresh_token")
+    await minu.call("revoke", token=pair["access_token"], token_type_hint="refresh_token")
 
     assert not await minu.is_active(pair["access_token"])
     assert await minu.is_active(pair["refresh_token"])
-    assert await minu.is_active((await minu.refreshed(pair["refresh_token"]))["access_token"])
+    assert await minu.is_active((await minu.refresh(pair["refresh_token"]))["access_token"])
 
 
-async def test_revoking_a_refresh_token_revokes_its_family(minu: Enrolled) -> None:
+async def test_revoking_a_refresh_token_revokes_its_family(minu: RegisteredService) -> None:
     first, other_family = await minu.tokens(), await minu.tokens()
-    second = await minu.refreshed(first["refresh_token"])
-    await minu.ask("revoke", token=second["refresh_token"], token_type_hint="access_token")
+    second = await minu.refresh(first["refresh_token"])
+    await minu.call("revoke", token=second["refresh_token"], token_type_hint="access_token")
 
     for pair in (first, second):
         assert not await minu.is_active(pair["access_token"])
@@ -63,7 +63,9 @@ async def test_revoking_a_refresh_token_revokes_its_family(minu: Enrolled) -> No
     assert await minu.is_active(other_family["access_token"])
 
 
-async def test_a_service_can_revoke_its_own_tokens_with_a_token(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_a_service_can_revoke_its_own_tokens_with_a_token(
+    minu: RegisteredService, web: httpx2.AsyncClient
+) -> None:
     pair, credentials = await minu.tokens(), await minu.tokens(scope="events:read")
     response = await web.post(
         "/oauth/revoke", data={"token": pair["refresh_token"]}, headers=bearer(credentials["access_token"])
@@ -74,11 +76,11 @@ async def test_a_service_can_revoke_its_own_tokens_with_a_token(minu: Enrolled, 
 
 
 async def test_a_service_cannot_revoke_tokens_of_another(
-    minu: Enrolled, other: Enrolled, web: httpx2.AsyncClient
+    minu: RegisteredService, other: RegisteredService, web: httpx2.AsyncClient
 ) -> None:
     pair, other_pair = await minu.tokens(), await other.tokens()
     for token in (pair["access_token"], pair["refresh_token"]):
-        by_secret = await other.ask("revoke", token=token)
+        by_secret = await other.call("revoke", token=token)
         by_token = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(other_pair["access_token"]))
 
         for response in (by_secret, by_token):
@@ -88,7 +90,7 @@ async def test_a_service_cannot_revoke_tokens_of_another(
 
 
 async def test_tokens_admin_can_revoke_tokens_of_any_service(
-    minu: Enrolled, admin: Enrolled, web: httpx2.AsyncClient
+    minu: RegisteredService, admin: RegisteredService, web: httpx2.AsyncClient
 ) -> None:
     first, second = await minu.tokens(), await minu.tokens()
     without_admin = (await admin.tokens(scope="tokens:introspect"))["access_token"]
@@ -97,14 +99,14 @@ async def test_tokens_admin_can_revoke_tokens_of_any_service(
 
     with_admin = (await admin.tokens(scope="tokens:admin"))["access_token"]
     await web.post("/oauth/revoke", data={"token": first["refresh_token"]}, headers=bearer(with_admin))
-    await admin.ask("revoke", token=second["access_token"])
+    await admin.call("revoke", token=second["access_token"])
 
     assert not await minu.is_active(first["access_token"])
     assert not await minu.is_active(second["access_token"])
     assert await minu.is_active(second["refresh_token"])
 
 
-async def test_a_revoked_token_is_rejected_at_once(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_a_revoked_token_is_rejected_at_once(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     token = (await minu.tokens())["access_token"]
     first = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(token))
     second = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(token))
@@ -114,9 +116,9 @@ async def test_a_revoked_token_is_rejected_at_once(minu: Enrolled, web: httpx2.A
     assert second.headers["www-authenticate"].startswith('Bearer realm="pabal", error="invalid_token"')
 
 
-async def test_introspection_of_a_valid_token_returns_its_claims(hub: Hub, minu: Enrolled) -> None:
+async def test_introspection_of_a_valid_token_returns_its_claims(hub: Hub, minu: RegisteredService) -> None:
     pair = await minu.tokens(scope="events:publish")
-    access, refresh = await minu.introspected(pair["access_token"]), await minu.introspected(pair["refresh_token"])
+    access, refresh = await minu.introspect(pair["access_token"]), await minu.introspect(pair["refresh_token"])
 
     for claims, kind, lifetime in ((access, "Bearer", 3600), (refresh, "refresh_token", 7 * 86400)):
         assert claims.pop("active") is True
@@ -131,28 +133,30 @@ async def test_introspection_of_a_valid_token_returns_its_claims(hub: Hub, minu:
     assert access["jti"] != refresh["jti"]
 
 
-async def test_introspection_of_an_invalid_token_returns_only_inactive(minu: Enrolled, other: Enrolled) -> None:
+async def test_introspection_of_an_invalid_token_returns_only_inactive(
+    minu: RegisteredService, other: RegisteredService
+) -> None:
     pair = await other.tokens()
     used = (await other.tokens())["refresh_token"]
-    await other.refreshed(used)
-    await other.let_in(active=False)
+    await other.refresh(used)
+    await other.set_active(active=False)
 
     for token in (pair["access_token"], pair["refresh_token"], used, "pbr_x", "x.y.z", "", " "):
         if token:
-            assert await minu.introspected(token) == {"active": False}
-    await other.let_in(active=True)
+            assert await minu.introspect(token) == {"active": False}
+    await other.set_active(active=True)
     assert await minu.is_active(pair["access_token"])
 
 
 async def test_introspection_requires_a_secret_or_the_permission(
-    minu: Enrolled, admin: Enrolled, web: httpx2.AsyncClient
+    minu: RegisteredService, admin: RegisteredService, web: httpx2.AsyncClient
 ) -> None:
     token = (await minu.tokens())["access_token"]
     with_permission = (await admin.tokens(scope="tokens:introspect"))["access_token"]
     without_permission = (await admin.tokens(scope="tokens:admin"))["access_token"]
     form = {"token": token}
 
-    assert good(await web.post("/oauth/introspect", data=form, headers=bearer(with_permission)))["active"]
+    assert json_of(await web.post("/oauth/introspect", data=form, headers=bearer(with_permission)))["active"]
     rejected = await web.post("/oauth/introspect", data=form, headers=bearer(without_permission))
     assert (rejected.status_code, rejected.json()["error"]) == (403, "insufficient_scope")
     assert rejected.headers["www-authenticate"] == (
@@ -162,7 +166,7 @@ async def test_introspection_requires_a_secret_or_the_permission(
 
 @pytest.mark.parametrize("endpoint", ["revoke", "introspect"])
 async def test_a_token_and_a_secret_together_are_rejected(
-    endpoint: str, admin: Enrolled, web: httpx2.AsyncClient
+    endpoint: str, admin: RegisteredService, web: httpx2.AsyncClient
 ) -> None:
     token = (await admin.tokens())["access_token"]
     credentials = {"client_id": admin.name, "client_secret": admin.secret}
@@ -172,7 +176,9 @@ async def test_a_token_and_a_secret_together_are_rejected(
     assert await admin.is_active(token)
 
 
-async def test_introspection_reads_the_table_and_not_a_cache(minu: Enrolled, database_urls: DatabaseUrls) -> None:
+async def test_introspection_reads_the_table_and_not_a_cache(
+    minu: RegisteredService, database_urls: DatabaseUrls
+) -> None:
     pair = await minu.tokens()
     await minu.hub.token_verifier.verify(pair["access_token"])
     revocations = {
@@ -180,7 +186,7 @@ async def test_introspection_reads_the_table_and_not_a_cache(minu: Enrolled, dat
         "refresh_token": "update public.refresh_tokens set revoked_at = now()",
     }
     assert database_urls.direct
-    async with connected(database_urls.direct) as conn:
+    async with open_connection(database_urls.direct) as conn:
         for kind, revocation in revocations.items():
             assert await minu.is_active(pair[kind])
             await conn.execute(revocation)  # without a notification
@@ -224,7 +230,7 @@ async def public_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGe
     with_public_url = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
         open_hub(with_public_url, database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as client,
     ):
         yield client

@@ -13,8 +13,8 @@ from pabal.api.oauth import TokenGrantForm, TokenLookupForm
 from pabal.core.secrets import encode_base64url
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeyUse
-from support.clusters import connected
-from support.oauth_client import Enrolled, enrol
+from support.clusters import open_connection
+from support.oauth_client import RegisteredService, register_oauth_service
 
 pytestmark = pytest.mark.anyio
 
@@ -30,11 +30,11 @@ select array[
 
 
 @pytest.fixture
-async def minu(hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls) -> AsyncGenerator[Enrolled]:
+async def minu(hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls) -> AsyncGenerator[RegisteredService]:
     """A service; after the test, no row may have been written."""
-    service = await enrol(hub, web, "minu_test", "read", "tokens:introspect")
+    service = await register_oauth_service(hub, web, "minu_test", "read", "tokens:introspect")
     assert database_urls.direct
-    async with connected(database_urls.direct) as conn:
+    async with open_connection(database_urls.direct) as conn:
         before = await conn.fetchval(ROW_COUNTS)
         yield service
         assert await conn.fetchval(ROW_COUNTS) == before
@@ -43,7 +43,7 @@ async def minu(hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls) -
 async def reset_limits(database_urls: DatabaseUrls) -> None:
     """Reset the rate limit of failed authentications: these tests cause hundreds."""
     assert database_urls.direct
-    async with connected(database_urls.direct) as conn:
+    async with open_connection(database_urls.direct) as conn:
         await conn.execute("delete from pabal.limits")
 
 
@@ -81,7 +81,7 @@ MALFORMED_CREDENTIALS = {
 
 @pytest.mark.parametrize("endpoint", ["token", "revoke", "introspect"])
 async def test_malformed_credentials_are_rejected(
-    endpoint: str, minu: Enrolled, web: httpx2.AsyncClient, database_urls: DatabaseUrls
+    endpoint: str, minu: RegisteredService, web: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
     for name, header in MALFORMED_CREDENTIALS.items():
         if endpoint != "token" and header.startswith(b"Bearer"):
@@ -132,14 +132,14 @@ def malformed_tokens(kid: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("endpoint", ["revoke", "introspect"])
-async def test_malformed_tokens_are_rejected(endpoint: str, minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_malformed_tokens_are_rejected(endpoint: str, minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     for name, token in malformed_tokens(minu.hub.key_ring.active(KeyUse.SIGNING).id).items():
         headers = [(b"authorization", b"Bearer " + token), *encode_headers(FORM)]
         response = await web.post(f"/oauth/{endpoint}", content=b"token=x", headers=headers)
 
         assert (name, response.status_code, response.json()["error"]) == (name, 401, "invalid_token")
         assert response.headers["www-authenticate"].startswith('Bearer realm="pabal", error="invalid_token"')
-        assert (await minu.ask("introspect", token=token.decode("latin-1"))).json() == {"active": False}
+        assert (await minu.call("introspect", token=token.decode("latin-1"))).json() == {"active": False}
 
 
 HOSTILE_VALUES = {
@@ -176,7 +176,7 @@ def hostile_forms() -> Iterator[tuple[str, str, bytes]]:
 ERRORS = {"invalid_request", "invalid_scope", "invalid_grant", "unsupported_grant_type"}
 
 
-async def test_any_field_value_gets_an_rfc_response(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_any_field_value_gets_an_rfc_response(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     for name, endpoint, body in hostile_forms():
         response = await web.post(f"/oauth/{endpoint}", content=body, headers=minu.basic | FORM)
 
@@ -208,7 +208,7 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
 }
 
 
-async def test_any_body_gets_an_rfc_error(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_any_body_gets_an_rfc_error(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     results = {}
     for name, (body, _) in BODIES.items():
         response = await web.post("/oauth/token", content=body, headers=minu.basic | FORM)
@@ -231,7 +231,7 @@ CONTENT_TYPES = (
 )
 
 
-async def test_any_content_type_gets_an_rfc_error(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_any_content_type_gets_an_rfc_error(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     for content_type in CONTENT_TYPES:
         response = await web.post("/oauth/token", content=GRANT, headers=minu.basic | {"content-type": content_type})
 
@@ -254,7 +254,7 @@ LENGTHS = {
 }
 
 
-async def test_any_content_length_gets_an_error(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_any_content_length_gets_an_error(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     results = {}
     for header in LENGTHS:
         lines = [b"POST /oauth/token HTTP/1.1", b"Host: hub", b"Authorization: " + minu.basic["authorization"].encode()]

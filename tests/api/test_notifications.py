@@ -12,11 +12,11 @@ import pytest
 
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub
-from support.clusters import connected
+from support.clusters import open_connection
 from support.notification_api import PATH, REQUEST, ApiService, register_service
 from support.notifications import PAID, register_builtin_templates, sql
-from support.server import serving
-from support.wait import until
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -155,7 +155,7 @@ def limited_hub(hub: Hub) -> Hub:
 async def test_requests_are_limited_per_service_and_minute(
     limited_hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    async with serving(limited_hub) as address, httpx2.AsyncClient(base_url=address) as web:
+    async with serve_hub(limited_hub) as address, httpx2.AsyncClient(base_url=address) as web:
         shop, keep = [await register_service(limited_hub, web, name, "write") for name in ("shop", "keep")]
         await shop.call("POST", status=202, json=[REQUEST] * 4)
         await shop.send()
@@ -176,7 +176,7 @@ async def test_requests_are_limited_per_service_and_minute(
 async def test_a_list_larger_than_the_limit_uses_the_whole_limit(
     limited_hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    async with serving(limited_hub) as address, httpx2.AsyncClient(base_url=address) as web:
+    async with serve_hub(limited_hub) as address, httpx2.AsyncClient(base_url=address) as web:
         shop = await register_service(limited_hub, web, "shop", "write")
         await shop.call("POST", status=202, json=[REQUEST] * 20)
         await shop.call("POST", status=429, json=REQUEST)
@@ -188,7 +188,7 @@ async def test_a_list_larger_than_the_limit_uses_the_whole_limit(
 
 async def test_a_concurrently_deleted_guild_is_unavailable(shop: ApiService, database_urls: DatabaseUrls) -> None:
     guild = await sql(database_urls, "insert into guild.guilds default values returning id")
-    async with connected(database_urls.direct or database_urls.main) as other:
+    async with open_connection(database_urls.direct or database_urls.main) as other:
         transaction = other.transaction()
         await transaction.start()
         await other.execute("delete from guild.guilds where id = $1", guild)
@@ -200,7 +200,7 @@ async def test_a_concurrently_deleted_guild_is_unavailable(shop: ApiService, dat
         async def is_waiting() -> bool:
             return await other.fetchval(waiting_query) == 1
 
-        await until(is_waiting)
+        await wait_until(is_waiting)
         await transaction.commit()
 
     assert (await requesting)["code"] == "contended"

@@ -10,7 +10,7 @@ import pytest
 from pabal.hub import Hub
 from pabal.settings import Settings
 from pabal.tokens.permission import Permission
-from support.oauth_client import Enrolled, basic, bearer, enrol
+from support.oauth_client import RegisteredService, basic, bearer, register_oauth_service
 
 pytestmark = pytest.mark.anyio
 
@@ -25,8 +25,8 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def minu(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
-    return await enrol(hub, web, "minu_test", "read", "events:publish")
+async def minu(hub: Hub, web: httpx2.AsyncClient) -> RegisteredService:
+    return await register_oauth_service(hub, web, "minu_test", "read", "events:publish")
 
 
 def error_of(response: httpx2.Response) -> tuple[int, str]:
@@ -38,7 +38,9 @@ def error_of(response: httpx2.Response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]
 
 
-async def test_credentials_may_be_in_the_header_or_in_the_body(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_credentials_may_be_in_the_header_or_in_the_body(
+    minu: RegisteredService, web: httpx2.AsyncClient
+) -> None:
     in_header = await web.post("/oauth/token", data=GRANT, headers=minu.basic)
     in_body = await web.post("/oauth/token", data=GRANT | {"client_id": minu.name, "client_secret": minu.secret})
     named_twice = await web.post("/oauth/token", data=GRANT | {"client_id": minu.name}, headers=minu.basic)
@@ -52,13 +54,13 @@ async def test_credentials_may_be_in_the_header_or_in_the_body(minu: Enrolled, w
         assert response.json()["scope"] == "events:publish events:read notifications:read"
 
 
-async def test_credentials_in_the_header_are_form_encoded(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_credentials_in_the_header_are_form_encoded(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     encoded = basic(f"{minu.name.replace('_', '%5F')}:{minu.secret.replace('_', '%5f')}".encode())
 
     assert (await web.post("/oauth/token", data=GRANT, headers=encoded)).status_code == 200
 
 
-async def test_authorization_schemes_are_case_insensitive(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_authorization_schemes_are_case_insensitive(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     upper_case = {"authorization": minu.basic["authorization"].replace("Basic", "BASIC")}
     token = (await minu.tokens())["access_token"]
 
@@ -77,32 +79,32 @@ SCOPES = {
 }
 
 
-async def test_the_scope_is_what_was_requested_and_allowed(minu: Enrolled) -> None:
+async def test_the_scope_is_what_was_requested_and_allowed(minu: RegisteredService) -> None:
     granted = {scope: (await minu.tokens(scope=scope))["scope"] for scope in SCOPES}
 
     assert granted == SCOPES
 
 
-async def test_the_refresh_token_is_optional(minu: Enrolled) -> None:
+async def test_the_refresh_token_is_optional(minu: RegisteredService) -> None:
     assert "refresh_token" not in await minu.tokens(refresh="false")
     assert "refresh_token" in await minu.tokens(refresh="true")
 
 
-async def test_unknown_parameters_are_ignored(minu: Enrolled) -> None:
+async def test_unknown_parameters_are_ignored(minu: RegisteredService) -> None:
     token = await minu.tokens(resource="https://other.example", client_assertion="", x="1")
 
     assert token["scope"]
 
 
-async def test_an_empty_parameter_counts_as_absent(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_an_empty_parameter_counts_as_absent(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     empty = {"scope": "", "refresh": "", "client_id": "", "client_secret": "", "refresh_token": ""}
 
     assert "refresh_token" in await minu.tokens(**empty)
-    assert error_of(await minu.ask("token", grant_type="")) == (400, "invalid_request")
-    assert error_of(await minu.ask("introspect", token="")) == (400, "invalid_request")
+    assert error_of(await minu.call("token", grant_type="")) == (400, "invalid_request")
+    assert error_of(await minu.call("introspect", token="")) == (400, "invalid_request")
 
 
-async def test_the_query_string_is_ignored(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_the_query_string_is_ignored(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     credentials = {"client_id": minu.name, "client_secret": minu.secret}
 
     assert error_of(await web.post("/oauth/token", params=GRANT | credentials, data=GRANT)) == (401, "invalid_client")
@@ -113,7 +115,7 @@ async def test_the_query_string_is_ignored(minu: Enrolled, web: httpx2.AsyncClie
 Request = tuple[dict[str, Any], tuple[int, str]]
 
 
-def wrong_requests(minu: Enrolled, refresh_token: str) -> dict[str, Request]:
+def wrong_requests(minu: RegisteredService, refresh_token: str) -> dict[str, Request]:
     """Wrong requests with the expected errors. By default the credentials are in the header."""
     credentials = {"client_id": minu.name, "client_secret": minu.secret}
     form, missing = {"content-type": FORM}, (400, "invalid_request")
@@ -150,7 +152,7 @@ def wrong_requests(minu: Enrolled, refresh_token: str) -> dict[str, Request]:
     }
 
 
-async def test_each_error_has_the_code_of_the_rfc(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_each_error_has_the_code_of_the_rfc(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     refresh_token = (await minu.tokens())["refresh_token"]
     wrong_requests_by_name = wrong_requests(minu, refresh_token)
 
@@ -162,10 +164,10 @@ async def test_each_error_has_the_code_of_the_rfc(minu: Enrolled, web: httpx2.As
         results[name] = error_of(await web.post("/oauth/token", **request))
 
     assert results == {name: expected for name, (_, expected) in wrong_requests_by_name.items()}
-    await minu.refreshed(refresh_token)  # none of these used the refresh token
+    await minu.refresh(refresh_token)  # none of these used the refresh token
 
 
-async def test_missing_credentials_get_a_challenge(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_missing_credentials_get_a_challenge(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     for endpoint in ("token", "revoke", "introspect"):
         response = await web.post(f"/oauth/{endpoint}", data=GRANT | {"token": "x"})
 
@@ -174,10 +176,10 @@ async def test_missing_credentials_get_a_challenge(minu: Enrolled, web: httpx2.A
 
 
 async def test_unknown_and_disabled_services_get_the_same_response(
-    hub: Hub, minu: Enrolled, web: httpx2.AsyncClient
+    hub: Hub, minu: RegisteredService, web: httpx2.AsyncClient
 ) -> None:
-    disabled = await enrol(hub, web, "minu_disabled", "read")
-    await disabled.let_in(active=False)
+    disabled = await register_oauth_service(hub, web, "minu_disabled", "read")
+    await disabled.set_active(active=False)
     attempts = {
         "unknown": (basic(b"minu_nosuch:" + minu.secret.encode()), {}),
         "an invalid name": (basic(b"DROP TABLE:" + minu.secret.encode()), {}),
@@ -196,11 +198,11 @@ async def test_unknown_and_disabled_services_get_the_same_response(
 
     assert all(result == results["unknown"] for result in results.values())
     assert results["unknown"][0] == 401
-    await disabled.let_in(active=True)
+    await disabled.set_active(active=True)
     await disabled.tokens()
 
 
-async def test_failed_authentications_are_rate_limited(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_failed_authentications_are_rate_limited(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     wrong_credentials = basic(b"minu_test:wrong")
     responses = [await web.post("/oauth/token", data=GRANT, headers=wrong_credentials) for _ in range(21)]
 
@@ -209,42 +211,44 @@ async def test_failed_authentications_are_rate_limited(minu: Enrolled, web: http
     assert 1 <= int(responses[-1].headers["retry-after"]) <= 300
 
 
-async def test_a_refresh_returns_a_new_pair_and_may_reduce_the_scope(minu: Enrolled) -> None:
+async def test_a_refresh_returns_a_new_pair_and_may_reduce_the_scope(minu: RegisteredService) -> None:
     first = await minu.tokens()
-    second = await minu.refreshed(first["refresh_token"], scope="events:read")
-    third = await minu.refreshed(second["refresh_token"])
+    second = await minu.refresh(first["refresh_token"], scope="events:read")
+    third = await minu.refresh(second["refresh_token"])
 
     assert len({pair["refresh_token"] for pair in (first, second, third)}) == 3
     assert (second["scope"], third["scope"]) == ("events:read", first["scope"])
     assert await minu.is_active(first["access_token"])  # a refresh does not revoke the old access token
 
 
-async def test_a_refresh_token_works_only_for_its_service(hub: Hub, minu: Enrolled, web: httpx2.AsyncClient) -> None:
-    other = await enrol(hub, web, "minu_other", *Permission)
+async def test_a_refresh_token_works_only_for_its_service(
+    hub: Hub, minu: RegisteredService, web: httpx2.AsyncClient
+) -> None:
+    other = await register_oauth_service(hub, web, "minu_other", *Permission)
     refresh_token = (await minu.tokens())["refresh_token"]
-    response = await other.ask("token", grant_type="refresh_token", refresh_token=refresh_token)
+    response = await other.call("token", grant_type="refresh_token", refresh_token=refresh_token)
 
     assert error_of(response) == (400, "invalid_grant")
-    await minu.refreshed(refresh_token)
+    await minu.refresh(refresh_token)
 
 
-async def test_an_access_token_is_not_a_refresh_token(minu: Enrolled) -> None:
+async def test_an_access_token_is_not_a_refresh_token(minu: RegisteredService) -> None:
     access_token = (await minu.tokens())["access_token"]
 
-    assert error_of(await minu.ask("token", grant_type="refresh_token", refresh_token=access_token)) == (
+    assert error_of(await minu.call("token", grant_type="refresh_token", refresh_token=access_token)) == (
         400,
         "invalid_grant",
     )
 
 
 async def test_late_reuse_of_a_refresh_token_revokes_the_family(
-    minu: Enrolled, travel: Callable[[timedelta], Awaitable[None]]
+    minu: RegisteredService, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
     first = await minu.tokens()
-    second = await minu.refreshed(first["refresh_token"])
-    repeated = await minu.refreshed(first["refresh_token"])
+    second = await minu.refresh(first["refresh_token"])
+    repeated = await minu.refresh(first["refresh_token"])
     await travel(timedelta(seconds=31))
-    reuse = await minu.ask("token", grant_type="refresh_token", refresh_token=first["refresh_token"])
+    reuse = await minu.call("token", grant_type="refresh_token", refresh_token=first["refresh_token"])
 
     assert repeated["refresh_token"] == second["refresh_token"]
     assert error_of(reuse) == (400, "invalid_grant")
@@ -277,7 +281,7 @@ ODD_HEADERS = {
 }
 
 
-async def test_odd_headers_do_not_prevent_a_token(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_odd_headers_do_not_prevent_a_token(minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     for name, values in ODD_HEADERS.items():
         for value in values:
             headers = [(b"authorization", minu.basic["authorization"].encode()), (name.encode(), value)]

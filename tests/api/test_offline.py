@@ -21,14 +21,14 @@ from pabal.core.secrets import decode_base64url, encode_base64url
 from pabal.hub import Hub
 from pabal.keys.key import KeyUse
 from pabal.tokens.access import signing_jwk
-from support.oauth_client import Enrolled, bearer, enrol
+from support.oauth_client import RegisteredService, bearer, register_oauth_service
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def minu(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
-    return await enrol(hub, web, "minu_test", "write", "tokens:introspect")
+async def minu(hub: Hub, web: httpx2.AsyncClient) -> RegisteredService:
+    return await register_oauth_service(hub, web, "minu_test", "write", "tokens:introspect")
 
 
 class Session:
@@ -46,7 +46,7 @@ class Session:
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
-async def test_a_generic_oauth_client_works(method: str, minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_a_generic_oauth_client_works(method: str, minu: RegisteredService, web: httpx2.AsyncClient) -> None:
     metadata = (await web.get("/.well-known/oauth-authorization-server")).json()
     endpoints = {
         name: value.removeprefix(metadata["issuer"])
@@ -58,7 +58,7 @@ async def test_a_generic_oauth_client_works(method: str, minu: Enrolled, web: ht
     await asyncio.to_thread(run_oauth_client, str(web.base_url), minu, method, endpoints)
 
 
-def run_oauth_client(address: str, minu: Enrolled, method: str, endpoints: dict[str, str]) -> None:
+def run_oauth_client(address: str, minu: RegisteredService, method: str, endpoints: dict[str, str]) -> None:
     """Get, refresh, introspect and revoke tokens with a client made for any OAuth server."""
     session = Session(address)
     client: Any = OAuth2Client(
@@ -91,7 +91,7 @@ def run_oauth_client(address: str, minu: Enrolled, method: str, endpoints: dict[
 
 
 async def test_a_token_can_be_verified_with_the_published_keys_alone(
-    hub: Hub, minu: Enrolled, web: httpx2.AsyncClient
+    hub: Hub, minu: RegisteredService, web: httpx2.AsyncClient
 ) -> None:
     token = (await minu.tokens(scope="read"))["access_token"]
     published = KeySet.import_key_set((await web.get("/.well-known/jwks.json")).json())
@@ -173,7 +173,7 @@ FORGERIES: tuple[Forgery, ...] = (
 
 @pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
 async def test_a_forgery_is_rejected_offline_and_by_the_hub(
-    forge: Forgery, hub: Hub, minu: Enrolled, web: httpx2.AsyncClient
+    forge: Forgery, hub: Hub, minu: RegisteredService, web: httpx2.AsyncClient
 ) -> None:
     token = (await minu.tokens())["access_token"]
     published = KeySet.import_key_set((await web.get("/.well-known/jwks.json")).json())
@@ -185,4 +185,4 @@ async def test_a_forgery_is_rejected_offline_and_by_the_hub(
     assert (await web.post("/oauth/introspect", data={"token": token}, headers=bearer(token))).json()["active"]
     response = await web.post("/oauth/introspect", data={"token": token}, headers=bearer(forged))
     assert (response.status_code, response.json()["error"]) == (401, "invalid_token")
-    assert await minu.introspected(forged) == {"active": False}
+    assert await minu.introspect(forged) == {"active": False}

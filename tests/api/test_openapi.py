@@ -28,10 +28,10 @@ from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.openapi import build_openapi
 from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
-from relay.people import an_owner
-from support.clusters import connected
-from support.oauth_client import bearer, enrol
-from support.server import serving
+from relay.people import add_account
+from support.clusters import open_connection
+from support.oauth_client import bearer, register_oauth_service
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -181,16 +181,16 @@ PERSONAL = tuple(route for route in routes.ROUTES if route.person_auth and route
 async def test_the_routes_behave_as_documented(
     hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls, credential: str, table: tuple[Route, ...]
 ) -> None:
-    minu = await enrol(hub, web, "minu_test", *Permission)
+    minu = await register_oauth_service(hub, web, "minu_test", *Permission)
     headers = {
         "no credential": {},
         "a secret": minu.basic,
         "a token": capitalized(bearer((await minu.tokens())["access_token"])),
-        "a relay token": capitalized((await an_owner(hub)).bearer),
+        "a relay token": capitalized((await add_account(hub)).bearer),
         "a person's token": capitalized(bearer(await issue_person_token(hub))),
     }
     assert database_urls.direct
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         # Failed authentications are rate-limited; reset the limit before each call.
         reset_limits = partial(owner.execute, "delete from pabal.limits")
         examples = FEW_EXAMPLES if (credential, table) == ("no credential", GUARDED) else EXAMPLES
@@ -211,7 +211,7 @@ async def issue_person_token(hub: Hub) -> str:
 
 
 async def test_the_routes_of_a_test_behave_as_documented(hub: Hub) -> None:
-    async with serving(hub, TABLE) as address:
+    async with serve_hub(hub, TABLE) as address:
         violations, calls = await check_routes(address, TABLE)
 
     assert not violations, "\n\n".join(violations)

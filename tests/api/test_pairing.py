@@ -11,16 +11,16 @@ import pytest
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.hub import Hub
 from relay.people import (
-    Owning,
-    a_code,
-    a_message,
-    a_session,
-    an_owner,
-    connection_of,
-    deeds,
-    key_of,
-    pair,
-    write,
+    RelayAccount,
+    add_account,
+    audit_actions_of,
+    conversation_state_of,
+    create_code,
+    insert_message,
+    key_of_user,
+    new_session,
+    pair_user,
+    send_command,
 )
 from support.clusters import Connection
 
@@ -34,7 +34,7 @@ MINUTE = timedelta(minutes=1)
 class Bot:
     """An owner who calls the pairing endpoints."""
 
-    owner: Owning
+    owner: RelayAccount
     prefix: str
     web: httpx2.AsyncClient = field(repr=False)
 
@@ -51,7 +51,7 @@ class Bot:
 
 @pytest.fixture(params=["/openclaw", "/v1"])
 async def bot(request: pytest.FixtureRequest, hub: Hub, web: httpx2.AsyncClient) -> Bot:
-    return Bot(await an_owner(hub), request.param, web)
+    return Bot(await add_account(hub), request.param, web)
 
 
 async def test_a_code_pairs_a_user_who_is_then_listed(hub: Hub, owner: Connection, bot: Bot) -> None:
@@ -63,10 +63,10 @@ async def test_a_code_pairs_a_user_who_is_then_listed(hub: Hub, owner: Connectio
     assert code == {"code": row["code"], "expiresAt": round(row["expires_at"].timestamp() * 1000)}
     assert row["lifetime"] == 10 * MINUTE
 
-    await write(hub, "min", f"/pair {code['code']}")
+    await send_command(hub, "min", f"/pair {code['code']}")
     [user] = (await bot.users())["users"]
     assert user.keys() == {"conversationKey", "plusfriendUserKey", "state", "pairedAt", "lastSeenAt"}
-    assert (user["conversationKey"], user["plusfriendUserKey"], user["state"]) == (key_of("min"), "min", "PAIRED")
+    assert (user["conversationKey"], user["plusfriendUserKey"], user["state"]) == (key_of_user("min"), "min", "PAIRED")
     assert user["pairedAt"].endswith("Z")
 
 
@@ -116,16 +116,16 @@ async def test_an_account_creates_at_most_ten_codes_a_minute(bot: Bot, owner: Co
 
 async def test_an_owner_unpairs_blocks_and_unblocks(hub: Hub, owner: Connection, bot: Bot) -> None:
     account = bot.owner.account
-    await pair(hub, "min", account)
-    message = await a_message(owner, account, "min")
+    await pair_user(hub, "min", account)
+    message = await insert_message(owner, account, "min")
     states: list[tuple[str, object]] = []
     for action in ("block", "unblock", "unpair"):
-        assert await bot.post(action, conversationKey=key_of("min")) == {"success": True}
-        states.append(await connection_of(owner, "min"))
+        assert await bot.post(action, conversationKey=key_of_user("min")) == {"success": True}
+        states.append(await conversation_state_of(owner, "min"))
 
     assert states == [("BLOCKED", account), ("PAIRED", account), ("UNPAIRED", None)]
     assert await owner.fetchval("select reason from public.inbound_messages where id = $1", message) == "blocked"
-    entries = await deeds(owner, conversation_pseudonym(key_of("min")))
+    entries = await audit_actions_of(owner, conversation_pseudonym(key_of_user("min")))
     assert entries == ["pairing.verified", "conversation.blocked", "conversation.unblocked", "pairing.unpaired"]
     actors = await owner.fetch(
         "select distinct actor, host(client_ip) from pabal.audit_log where action <> all($1)",
@@ -137,18 +137,18 @@ async def test_an_owner_unpairs_blocks_and_unblocks(hub: Hub, owner: Connection,
 @pytest.mark.parametrize(("action", "state"), [("approve", "PAIRED"), ("deny", "UNPAIRED")])
 async def test_an_owner_approves_and_denies(hub: Hub, owner: Connection, bot: Bot, action: str, state: str) -> None:
     with_approval = hub.settings.model_copy(update={"pairing_approval": True})
-    await write(hub, "min", f"/pair {await a_code(hub, bot.owner.account)}", settings=with_approval)
+    await send_command(hub, "min", f"/pair {await create_code(hub, bot.owner.account)}", settings=with_approval)
     assert [user["state"] for user in (await bot.users())["users"]] == ["PENDING"]
 
-    await bot.post(action, conversationKey=key_of("min"))
+    await bot.post(action, conversationKey=key_of_user("min"))
 
-    assert (await connection_of(owner, "min"))[0] == state
+    assert (await conversation_state_of(owner, "min"))[0] == state
 
 
 async def test_users_are_paginated(hub: Hub, bot: Bot) -> None:
     users = [f"사용자{number}" for number in range(5)]
     for user in users:
-        await pair(hub, user, bot.owner.account)
+        await pair_user(hub, user, bot.owner.account)
     listed: list[str] = []
     query: dict[str, Any] = {"limit": 2}
     while True:
@@ -170,8 +170,8 @@ async def test_an_invalid_page_is_refused(bot: Bot, query: dict[str, Any]) -> No
 
 
 async def test_a_paired_sessions_token_is_accepted(hub: Hub, web: httpx2.AsyncClient) -> None:
-    session = await a_session(hub)
-    await write(hub, "min", f"/pair {session.code}")
+    session = await new_session(hub)
+    await send_command(hub, "min", f"/pair {session.code}")
     response = await web.get("/v1/pairing/list", headers={"authorization": f"Bearer {session.token}"})
 
     assert [user["plusfriendUserKey"] for user in response.json()["users"]] == ["min"]

@@ -11,9 +11,9 @@ from pabal.audit.pseudonym import person_pseudonym
 from pabal.hub import DatabaseUrls, Hub
 from pabal.limits import consume_rate_limit
 from pabal.tokens.permission import Permission
-from support.dump import dumped
+from support.dump import dump_database
 from support.inbox import JUN, MINA, Inbox
-from support.oauth_client import bearer, enrol
+from support.oauth_client import bearer, register_oauth_service
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 
 async def service_header(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: Permission) -> dict[str, str]:
-    return bearer((await (await enrol(hub, web, name, *permissions)).tokens())["access_token"])
+    return bearer((await (await register_oauth_service(hub, web, name, *permissions)).tokens())["access_token"])
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ async def shop(hub: Hub, web: httpx2.AsyncClient) -> dict[str, str]:
 async def test_a_person_is_exported(
     inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient
 ) -> None:
-    toast = await inbox.arrive(MINA, body="for Mina alone")
-    await inbox.arrive(JUN)
+    toast = await inbox.insert_toast(MINA, body="for Mina alone")
+    await inbox.insert_toast(JUN)
     await web.put(f"/v1/preferences/{MINA}", headers=shop, json={"dm_enabled": False})
 
     response = await web.get(f"/v1/people/{MINA}/export", headers=admin)
@@ -59,18 +59,18 @@ async def test_a_person_is_exported(
 async def test_only_the_person_is_erased(
     inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
-    await inbox.arrive(MINA)
-    await inbox.arrive(JUN)
+    await inbox.insert_toast(MINA)
+    await inbox.insert_toast(JUN)
     await web.put(f"/v1/preferences/{MINA}", headers=shop, json={"dm_enabled": False})
     assert (await web.post(f"/v1/people/{MINA}/token", headers=shop)).status_code == 201
-    assert MINA.encode() in await dumped(database_urls)
+    assert MINA.encode() in await dump_database(database_urls)
 
     erased = await web.delete(f"/v1/people/{MINA}", headers=admin)
     repeated = await web.delete(f"/v1/people/{MINA}", headers=admin)
 
     assert (erased.status_code, erased.json()) == (200, {"requests": 1, "toasts": 1, "others": 2})
     assert (repeated.status_code, repeated.json()["detail"]) == (404, "No such person")
-    dump = await dumped(database_urls)
+    dump = await dump_database(database_urls)
     assert MINA.encode() not in dump
     assert JUN.encode() in dump
     entries = await inbox.db.fetch("select actor, subject from pabal.audit_log where action = 'person.erased'")
@@ -81,13 +81,13 @@ async def test_only_the_person_is_erased(
 async def test_export_and_erase_require_admin(
     inbox: Inbox, shop: dict[str, str], web: httpx2.AsyncClient, method: str, path: str
 ) -> None:
-    await inbox.arrive(MINA)
+    await inbox.insert_toast(MINA)
     person = bearer(await inbox.token(MINA))
 
     responses = [await web.request(method, path.format(MINA), headers=header) for header in (shop, person)]
 
     assert [response.status_code for response in responses] == [403, 401]
-    assert len(await inbox.listed(MINA)) == 1
+    assert len(await inbox.list_toasts(MINA)) == 1
 
 
 async def test_links_are_limited_per_person(
@@ -108,7 +108,7 @@ async def test_links_are_limited_per_person(
     assert (await web.post(path, headers=shop)).status_code == 201
 
 
-@pytest.mark.usefixtures("still")
+@pytest.mark.usefixtures("stopped_clock")
 async def test_links_are_limited_per_service(hub: Hub, shop: dict[str, str], web: httpx2.AsyncClient) -> None:
     keep = await service_header(hub, web, "keep", Permission.ISSUE_PERSON_TOKENS)
     async with hub.autocommit() as tx:

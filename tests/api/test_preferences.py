@@ -10,8 +10,8 @@ import pytest
 from pabal.hub import Hub
 from pabal.tokens.permission import Permission
 from support.inbox import JUN, MINA, Inbox
-from support.oauth_client import bearer, enrol
-from support.server import serving
+from support.oauth_client import bearer, register_oauth_service
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ FLAGS = (
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as url:
+    async with serve_hub(hub) as url:
         yield url
 
 
@@ -40,7 +40,7 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 
 async def service_header(hub: Hub, web: httpx2.AsyncClient, *permissions: Permission) -> dict[str, str]:
     """The authorization header of a service with these permissions."""
-    return bearer((await (await enrol(hub, web, "shop", *permissions)).tokens())["access_token"])
+    return bearer((await (await register_oauth_service(hub, web, "shop", *permissions)).tokens())["access_token"])
 
 
 async def test_a_person_reads_and_changes_their_own_preferences(web: httpx2.AsyncClient, inbox: Inbox) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from pabal.hub import DatabaseUrls
 from pabal.settings import Settings
-from support.clusters import connected
-from support.fake_kakao import Kakao, kakao, kakao_says
-from support.receiver import answers, closes, redirects, says
+from support.clusters import open_connection
+from support.fake_kakao import FakeKakao, kakao_response, run_fake_kakao
+from support.receiver import close_connection, redirect_to, respond_with, send_raw
 from support.relay_rows import Chat, Owner, skill_response
 
 pytestmark = pytest.mark.anyio
@@ -29,15 +29,15 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def fake_kakao() -> AsyncGenerator[Kakao]:
-    async with kakao() as server:
+async def fake_kakao() -> AsyncGenerator[FakeKakao]:
+    async with run_fake_kakao() as server:
         yield server
 
 
 @pytest.fixture
 async def chat(database_urls: DatabaseUrls) -> AsyncGenerator[Chat]:
     assert database_urls.direct
-    async with connected(database_urls.direct) as db:
+    async with open_connection(database_urls.direct) as db:
         yield Chat(db)
 
 
@@ -47,7 +47,7 @@ class Bot:
 
     web: httpx2.AsyncClient
     chat: Chat
-    kakao: Kakao
+    kakao: FakeKakao
     owner: Owner
     message: UUID
 
@@ -58,7 +58,7 @@ class Bot:
 
 
 @pytest.fixture
-async def bot(web: httpx2.AsyncClient, chat: Chat, fake_kakao: Kakao) -> Bot:
+async def bot(web: httpx2.AsyncClient, chat: Chat, fake_kakao: FakeKakao) -> Bot:
     owner = await chat.owner()
     return Bot(
         web, chat, fake_kakao, owner, await chat.message(owner, await chat.conversation(owner), fake_kakao.url("first"))
@@ -97,7 +97,7 @@ async def test_a_reply_reaches_kakao_and_returns_the_time(bot: Bot, path: str) -
     assert (row["state"], row["spent_by"], row["status_code"]) == ("sent", "agent", 200)
     assert json.loads(row["kakao"])["taskId"] == "task-1"
     assert await bot.chat.status(bot.message) == ("ACKED", "answered")
-    [request] = bot.kakao.there.requests
+    [request] = bot.kakao.receiver.requests
     assert request.body == skill_json  # unchanged
     assert request.headers["content-type"].startswith("application/json")
 
@@ -295,20 +295,20 @@ async def test_a_reply_to_an_expired_message_is_kept_and_its_status_stays(bot: B
 
 
 KAKAO_REFUSALS = {
-    "FAIL in a 200": (kakao_says("FAIL", "invalid template"), 200, "Kakao returned FAIL: invalid template"),
-    "ERROR": (kakao_says("ERROR", ""), 200, "Kakao returned ERROR"),
-    "a 500": (answers(500), 500, "Kakao returned HTTP 500"),
-    "a redirect": (redirects("http://127.0.0.1:1/"), 302, "Kakao returned HTTP 302"),
-    "a 400 with reasons": (kakao_says("FAIL", "expired", 400), 400, "Kakao returned HTTP 400: expired"),
+    "FAIL in a 200": (kakao_response("FAIL", "invalid template"), 200, "Kakao returned FAIL: invalid template"),
+    "ERROR": (kakao_response("ERROR", ""), 200, "Kakao returned ERROR"),
+    "a 500": (respond_with(500), 500, "Kakao returned HTTP 500"),
+    "a redirect": (redirect_to("http://127.0.0.1:1/"), 302, "Kakao returned HTTP 302"),
+    "a 400 with reasons": (kakao_response("FAIL", "expired", 400), 400, "Kakao returned HTTP 400: expired"),
 }
 
 
 @pytest.mark.parametrize("name", sorted(KAKAO_REFUSALS))
 async def test_a_reply_that_kakao_refuses_fails(bot: Bot, name: str) -> None:
-    bot.kakao.mood, status, error = KAKAO_REFUSALS[name]
+    bot.kakao.responder, status, error = KAKAO_REFUSALS[name]
 
     response = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
-    bot.kakao.mood = kakao_says("SUCCESS")
+    bot.kakao.responder = kakao_response("SUCCESS")
     repeated = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
 
     assert error_of(response) == (502, "CALLBACK_FAILED")
@@ -321,23 +321,23 @@ async def test_a_reply_that_kakao_refuses_fails(bot: Bot, name: str) -> None:
 
 
 KAKAO_UNCLEAR_RESPONSES = {
-    "closes": (closes, None, "the response is empty or not valid HTTP"),
+    "closes": (close_connection, None, "the response is empty or not valid HTTP"),
     "an incomplete response": (
-        says(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"),
+        send_raw(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"),
         200,
         "Kakao's response is incomplete",
     ),
-    "no JSON": (answers(200, b"<html>"), 200, "Kakao's response is not a JSON object"),
-    "an unknown status": (kakao_says("MAYBE"), 200, "Kakao returned MAYBE"),
+    "no JSON": (respond_with(200, b"<html>"), 200, "Kakao's response is not a JSON object"),
+    "an unknown status": (kakao_response("MAYBE"), 200, "Kakao returned MAYBE"),
 }
 
 
 @pytest.mark.parametrize("name", sorted(KAKAO_UNCLEAR_RESPONSES))
 async def test_an_unconfirmed_reply_is_unknown_and_not_sent_again(bot: Bot, name: str) -> None:
-    bot.kakao.mood, status, error = KAKAO_UNCLEAR_RESPONSES[name]
+    bot.kakao.responder, status, error = KAKAO_UNCLEAR_RESPONSES[name]
 
     response = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
-    bot.kakao.mood = kakao_says("SUCCESS")
+    bot.kakao.responder = kakao_response("SUCCESS")
     repeated = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
 
     assert error_of(response) == (502, "CALLBACK_UNKNOWN")
@@ -384,7 +384,7 @@ async def test_every_allowed_rate_limit_works(bot: Bot, limit: int | None) -> No
 async def test_responses_and_logs_contain_no_secret(bot: Bot, capsys: pytest.CaptureFixture[str]) -> None:
     key = await bot.chat.conversation(bot.owner)
     message = await bot.chat.message(bot.owner, key, bot.kakao.url("first"))
-    bot.kakao.mood = answers(500, b"no")
+    bot.kakao.responder = respond_with(500, b"no")
 
     response = await bot.web.post("/v1/reply", json=reply(message, "a private text"), headers=bot.owner.header)
 

@@ -7,7 +7,7 @@ import pytest
 from pabal.hub import DatabaseUrls, Hub
 from support.notification_api import ApiService
 from support.notifications import register_builtin_templates, sql
-from support.subscriptions import say
+from support.subscriptions import publish_test_event
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +88,7 @@ async def test_rules_require_admin(shop: ApiService, admin: ApiService, hub: Hub
     assert (await shop.call("POST", RULES, 403, json=RULE))["code"] == "insufficient_scope"
     await admin.call("POST", RULES, 201, json=RULE)
 
-    published = await say(hub, "order.paid", payload={})
+    published = await publish_test_event(hub, "order.paid", payload={})
 
     assert (
         await sql(database_urls, "select target_service from public.event_queue where parent_id = $1", published)

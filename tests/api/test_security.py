@@ -19,8 +19,8 @@ from pabal.tokens.access import TokenIssuer
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.route import RequestBody, ResponseBody, Route
-from support.oauth_client import TESTER, Enrolled, bearer, enrol
-from support.server import serving
+from support.oauth_client import TESTER, RegisteredService, bearer, register_oauth_service
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -61,18 +61,22 @@ class WrongCredential:
 
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
-    async with serving(hub, (*TABLE, *routes.ROUTES)) as address, httpx2.AsyncClient(base_url=address) as client:
+    async with serve_hub(hub, (*TABLE, *routes.ROUTES)) as address, httpx2.AsyncClient(base_url=address) as client:
         yield client
 
 
 @pytest.fixture
-async def minu(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
-    return await enrol(hub, web, "minu_test", *Permission)
+async def minu(hub: Hub, web: httpx2.AsyncClient) -> RegisteredService:
+    return await register_oauth_service(hub, web, "minu_test", *Permission)
 
 
 @pytest.fixture
 async def wrong_credentials(
-    hub: Hub, web: httpx2.AsyncClient, minu: Enrolled, tmp_path: Path, travel: Callable[[timedelta], Awaitable[None]]
+    hub: Hub,
+    web: httpx2.AsyncClient,
+    minu: RegisteredService,
+    tmp_path: Path,
+    travel: Callable[[timedelta], Awaitable[None]],
 ) -> dict[str, WrongCredential]:
     """Every wrong credential. Expired and revoked tokens are verified once before, so that they are cached."""
     expired = (await minu.tokens())["access_token"]
@@ -81,13 +85,13 @@ async def wrong_credentials(
     hub.token_verifier.invalidate()  # `travel` moves only the database's clock
 
     pair, revoked, revoked_family = await minu.tokens(), await minu.tokens(), await minu.tokens()
-    disabled_service = await enrol(hub, web, "minu_disabled", *Permission)
+    disabled_service = await register_oauth_service(hub, web, "minu_disabled", *Permission)
     disabled = (await disabled_service.tokens())["access_token"]
     for token in (revoked["access_token"], revoked_family["access_token"], disabled):
         await hub.token_verifier.verify(token)
-    await minu.ask("revoke", token=revoked["access_token"])
-    await minu.ask("revoke", token=revoked_family["refresh_token"])
-    await disabled_service.let_in(active=False)
+    await minu.call("revoke", token=revoked["access_token"])
+    await minu.call("revoke", token=revoked_family["refresh_token"])
+    await disabled_service.set_active(active=False)
 
     other_keys = open_or_create_keyring(tmp_path / "other")
     same_key_ids = KeyRing(
@@ -178,16 +182,18 @@ async def test_a_person_reaches_nothing_of_other_people(hub: Hub, web: httpx2.As
             assert (route.path, response.status_code) == (route.path, 404)
 
 
-async def test_a_secret_introspects_only_with_the_permission(hub: Hub, web: httpx2.AsyncClient, minu: Enrolled) -> None:
+async def test_a_secret_introspects_only_with_the_permission(
+    hub: Hub, web: httpx2.AsyncClient, minu: RegisteredService
+) -> None:
     """The secret opens what a token of the service opens, and nothing more."""
     token = (await minu.tokens())["access_token"]
     others = [permission for permission in Permission if permission is not Permission.INTROSPECT]
-    without = await enrol(hub, web, "minu_without", *others)
+    without = await register_oauth_service(hub, web, "minu_without", *others)
     body = {"token": token, "client_id": without.name, "client_secret": without.secret}
 
     for response in (
-        await without.ask("introspect", token=token),
-        await without.ask("introspect", token=(await without.tokens())["access_token"]),
+        await without.call("introspect", token=token),
+        await without.call("introspect", token=(await without.tokens())["access_token"]),
         await web.post("/oauth/introspect", data=body),
         await web.post(
             "/oauth/introspect", data={"token": token}, headers=bearer((await without.tokens())["access_token"])
@@ -195,11 +201,11 @@ async def test_a_secret_introspects_only_with_the_permission(hub: Hub, web: http
     ):
         assert (response.status_code, response.json()["error"]) == (403, "insufficient_scope")
         assert "active" not in response.json()
-    for service in (await enrol(hub, web, "minu_with", Permission.INTROSPECT), minu):
-        assert (await service.ask("introspect", token=token)).json()["active"] is True
+    for service in (await register_oauth_service(hub, web, "minu_with", Permission.INTROSPECT), minu):
+        assert (await service.call("introspect", token=token)).json()["active"] is True
 
 
-async def test_a_route_accepts_only_its_permission(web: httpx2.AsyncClient, minu: Enrolled) -> None:
+async def test_a_route_accepts_only_its_permission(web: httpx2.AsyncClient, minu: RegisteredService) -> None:
     for route in PROTECTED:
         permission = route.permission
         assert permission
@@ -240,7 +246,7 @@ def test_hub_admin_opens_what_its_description_names() -> None:
             assert route.or_admin, f"{route.method} {route.path} promises rows of all services to hub:admin"
 
 
-async def test_the_token_identifies_the_caller(web: httpx2.AsyncClient, minu: Enrolled) -> None:
+async def test_the_token_identifies_the_caller(web: httpx2.AsyncClient, minu: RegisteredService) -> None:
     token = (await minu.tokens(scope="write"))["access_token"]
     responses = {
         route.permission: await web.post(route.path, content=b'{"weight": 3}', headers=bearer(token)) for route in TABLE
@@ -270,11 +276,13 @@ async def test_a_rejection_is_a_problem_and_must_not_be_cached(
         assert (name, response.json()["code"]) == (name, code)
 
 
-async def test_tokens_work_again_after_a_service_is_enabled_again(web: httpx2.AsyncClient, minu: Enrolled) -> None:
+async def test_tokens_work_again_after_a_service_is_enabled_again(
+    web: httpx2.AsyncClient, minu: RegisteredService
+) -> None:
     token, route = (await minu.tokens())["access_token"], TABLE[0]
     statuses: list[int] = []
     for active in (True, False, True):
-        await minu.let_in(active=active)
+        await minu.set_active(active=active)
         statuses.append((await call_with(web, route, bearer(token))).status_code)
 
     assert statuses == [400, 401, 400]

@@ -11,7 +11,7 @@ import pytest
 from pabal.hub import Hub
 from pabal.relay.accounts import disable_account
 from pabal.relay.conversations import deny_pairing
-from relay.people import TESTER, connection_of, key_of, write
+from relay.people import TESTER, conversation_state_of, key_of_user, send_command
 from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
@@ -54,14 +54,14 @@ async def test_a_session_shows_its_status(hub: Hub, web: httpx2.AsyncClient, own
     token = session["sessionToken"]
 
     assert await get_status(web, token) == {"status": "pending_pairing"}
-    await write(hub, "min:1", f"/pair {session['pairingCode']}")
+    await send_command(hub, "min:1", f"/pair {session['pairingCode']}")
     paired = await get_status(web, token)
-    _, account = await connection_of(owner, "min:1")
+    _, account = await conversation_state_of(owner, "min:1")
     assert paired.keys() == {"status", "pairedAt", "kakaoUserId", "accountId"}
     assert (paired["status"], paired["kakaoUserId"], paired["accountId"]) == ("paired", "min:1", str(account))
     assert paired["pairedAt"].endswith("Z")
     assert datetime.fromisoformat(paired["pairedAt"])
-    await write(hub, "min:1", "/unpair")
+    await send_command(hub, "min:1", "/unpair")
     assert (await get_status(web, token))["status"] == "disconnected"
     assert "kakaoUserId" not in await get_status(web, token)
 
@@ -86,8 +86,8 @@ async def test_an_unknown_token_is_not_found(web: httpx2.AsyncClient, token: str
 
 async def test_a_session_of_a_disabled_account_is_refused(hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
     session = await create_session(web)
-    await write(hub, "min", f"/pair {session['pairingCode']}")
-    _, account = await connection_of(owner, "min")
+    await send_command(hub, "min", f"/pair {session['pairingCode']}")
+    _, account = await conversation_state_of(owner, "min")
     assert account
     async with hub.transaction() as tx:
         await disable_account(tx, account, TESTER)
@@ -102,11 +102,11 @@ async def test_a_session_is_pending_with_its_user_and_expired_when_denied(
 ) -> None:
     session = await create_session(web)
     with_approval = hub.settings.model_copy(update={"pairing_approval": True})
-    await write(hub, "min", f"/pair {session['pairingCode']}", settings=with_approval)
+    await send_command(hub, "min", f"/pair {session['pairingCode']}", settings=with_approval)
     await travel(6 * MINUTE)
     assert (await get_status(web, session["sessionToken"]))["status"] == "pending_pairing"
     async with hub.transaction() as tx:
-        await deny_pairing(tx, key_of("min"), TESTER)
+        await deny_pairing(tx, key_of_user("min"), TESTER)
 
     assert (await get_status(web, session["sessionToken"]))["status"] == "expired"
 
@@ -142,7 +142,7 @@ async def test_the_log_contains_no_token_and_no_code(
     await web.get(f"/v1/sessions/{token}/status")
     await web.post(f"/v1/sessions/{token}/status")
     await web.get(f"/v1/sessions/{token[:-1]}x/status")
-    await write(hub, "min", f"/pair {session['pairingCode']}")
+    await send_command(hub, "min", f"/pair {session['pairingCode']}")
 
     logged = capsys.readouterr().out
     assert logged.count("/v1/sessions/{token}/status") == 3

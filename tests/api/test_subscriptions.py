@@ -13,10 +13,10 @@ from standardwebhooks import Webhook
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from support.clusters import connected
-from support.oauth_client import Enrolled, bearer, enrol
-from support.receiver import Receiver, answers, receiver
-from support.server import serving
+from support.clusters import open_connection
+from support.oauth_client import RegisteredService, bearer, register_oauth_service
+from support.receiver import Receiver, respond_with, run_receiver
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -30,14 +30,14 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def endpoint() -> AsyncGenerator[Receiver]:
-    async with receiver() as server:
+    async with run_receiver() as server:
         yield server
 
 
 class SubscriptionClient:
     """A client of the subscription endpoints with the token of a service."""
 
-    def __init__(self, enrolled: Enrolled, token: str) -> None:
+    def __init__(self, enrolled: RegisteredService, token: str) -> None:
         self.name = enrolled.name
         self._web = enrolled.web
         self._header = bearer(token)
@@ -53,7 +53,7 @@ class SubscriptionClient:
 
 
 async def register_client(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> SubscriptionClient:
-    enrolled = await enrol(hub, web, name, *permissions)
+    enrolled = await register_oauth_service(hub, web, name, *permissions)
     return SubscriptionClient(enrolled, (await enrolled.tokens())["access_token"])
 
 
@@ -106,13 +106,13 @@ async def test_a_test_push_is_sent_at_once_and_returns_its_result(shop: Subscrip
     assert (event["event_type"], event["source_service"], event["target_service"]) == ("pabal.test", "hub", "shop")
     assert event["id"] == event["origin_id"] == request.headers["webhook-id"]
 
-    endpoint.mood = answers(500, b"oh no")
+    endpoint.responder = respond_with(500, b"oh no")
     assert await shop.call("POST", f"{path}/test") == {
         "delivered": False,
         "error": "HTTP 500: oh no",
         "error_code": "http_500",
     }
-    endpoint.mood = answers(410)
+    endpoint.responder = respond_with(410)
     assert (await shop.call("POST", f"{path}/test"))["error"] == "HTTP 410"
     shown = await shop.call("GET", path)
     assert (shown["failures"], shown["disabled_at"]) == (0, None)
@@ -140,7 +140,7 @@ async def test_a_test_push_with_an_undecryptable_secret_says_to_rotate_it(
 ) -> None:
     added = await shop.call("POST", status=201, json={"event_types": ["*"], "url": endpoint.url})
     assert database_urls.direct
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         await owner.execute("update pabal.subscriptions set secret = replace(secret, 'v1.', 'v1.lost-')")
 
     problem = await shop.call("POST", f"/{added['id']}/test", 409)
@@ -267,7 +267,7 @@ async def test_subscriptions_are_listed_in_pages(shop: SubscriptionClient) -> No
 
 async def test_the_number_of_subscriptions_per_service_is_a_setting(hub: Hub) -> None:
     limited_hub = replace(hub, settings=hub.settings.model_copy(update={"subscriptions_per_service": 2}))
-    async with serving(limited_hub) as address, httpx2.AsyncClient(base_url=address) as web:
+    async with serve_hub(limited_hub) as address, httpx2.AsyncClient(base_url=address) as web:
         shop, keep = [await register_client(limited_hub, web, name, "write") for name in ("shop", "keep")]
         for _ in range(2):
             await shop.call("POST", status=201, json={"event_types": ["order.*"]})

@@ -16,9 +16,19 @@ from pabal.relay.auth import AccountOwner
 from pabal.tokens.permission import Permission
 from pabal.web.openapi import build_openapi
 from pabal.web.route import Route
-from relay.people import TESTER, a_code, a_message, a_session, an_owner, connection_of, key_of, pair, write
+from relay.people import (
+    TESTER,
+    add_account,
+    conversation_state_of,
+    create_code,
+    insert_message,
+    key_of_user,
+    new_session,
+    pair_user,
+    send_command,
+)
 from support.clusters import Connection
-from support.oauth_client import bearer, enrol
+from support.oauth_client import bearer, register_oauth_service
 
 pytestmark = pytest.mark.anyio
 
@@ -75,19 +85,19 @@ def test_tenant_routes_document_their_credentials() -> None:
 async def test_no_route_accepts_a_wrong_token(
     hub: Hub, web: httpx2.AsyncClient, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
-    expired = await a_session(hub)
+    expired = await new_session(hub)
     await travel(timedelta(minutes=5))
     bot, deleted_bot, disabled_bot, pending = (
-        await an_owner(hub),
-        await an_owner(hub, "deleted"),
-        await an_owner(hub, "disabled"),
-        await a_session(hub),
+        await add_account(hub),
+        await add_account(hub, "deleted"),
+        await add_account(hub, "disabled"),
+        await new_session(hub),
     )
     async with hub.transaction() as tx:
         await rotate_relay_token(tx, bot.account, TESTER)
         await delete_account(tx, deleted_bot.account, TESTER)
         await disable_account(tx, disabled_bot.account, TESTER)
-    service = (await (await enrol(hub, web, "minu_test", *Permission)).tokens())["access_token"]
+    service = (await (await register_oauth_service(hub, web, "minu_test", *Permission)).tokens())["access_token"]
     unauthenticated, disabled, unpaired = (401, "UNAUTHORIZED"), (403, "ACCOUNT_DISABLED"), (409, "SESSION_NOT_PAIRED")
     wrong_tokens = {
         "no header": ({}, unauthenticated),
@@ -117,7 +127,7 @@ async def test_no_route_accepts_a_wrong_token(
 
 
 async def test_no_service_route_accepts_a_relay_token(hub: Hub, web: httpx2.AsyncClient) -> None:
-    bot = await an_owner(hub)
+    bot = await add_account(hub)
 
     results = {(await call_with(web, route, bot.bearer)).status_code for route in routes.ROUTES if route.permission}
 
@@ -128,19 +138,19 @@ async def test_no_service_route_accepts_a_relay_token(hub: Hub, web: httpx2.Asyn
 async def test_no_tenant_can_read_or_change_another(
     hub: Hub, web: httpx2.AsyncClient, owner: Connection, credential: str
 ) -> None:
-    bot = await an_owner(hub)
+    bot = await add_account(hub)
     for user in ("min", "jun"):
-        await pair(hub, user, bot.account)
-        await a_message(owner, bot.account, user)
+        await pair_user(hub, user, bot.account)
+        await insert_message(owner, bot.account, user)
     with_approval = hub.settings.model_copy(update={"pairing_approval": True})
-    await write(hub, "kim", f"/pair {await a_code(hub, bot.account)}", settings=with_approval)
-    await web.post("/v1/pairing/block", json={"conversationKey": key_of("jun")}, headers=bot.bearer)
-    await a_code(hub, bot.account)
+    await send_command(hub, "kim", f"/pair {await create_code(hub, bot.account)}", settings=with_approval)
+    await web.post("/v1/pairing/block", json={"conversationKey": key_of_user("jun")}, headers=bot.bearer)
+    await create_code(hub, bot.account)
     if credential == "a relay token":
-        other_header = (await an_owner(hub, "other")).bearer
+        other_header = (await add_account(hub, "other")).bearer
     else:
-        session = await a_session(hub)
-        await write(hub, "lee", f"/pair {session.code}")
+        session = await new_session(hub)
+        await send_command(hub, "lee", f"/pair {session.code}")
         other_header = bearer(session.token)
     before = await tenant_rows(owner, bot.account)
     assert all(before[table] for table in ("conversation_mappings", "inbound_messages", "pairing_codes"))
@@ -151,8 +161,8 @@ async def test_no_tenant_can_read_or_change_another(
             assert {user["plusfriendUserKey"] for user in listed} <= {"lee"}
         elif not route.path.endswith("/generate"):
             for user in ("min", "jun", "kim", "unknown"):
-                response = await web.post(route.path, json={"conversationKey": key_of(user)}, headers=other_header)
+                response = await web.post(route.path, json={"conversationKey": key_of_user(user)}, headers=other_header)
                 assert status_and_code(response) == (404, "NOT_FOUND")
 
     assert await tenant_rows(owner, bot.account) == before
-    assert await connection_of(owner, "min") == ("PAIRED", bot.account)
+    assert await conversation_state_of(owner, "min") == ("PAIRED", bot.account)

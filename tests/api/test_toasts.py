@@ -25,12 +25,12 @@ from pabal.tokens.permission import Permission
 from pabal.web.auth import PERSON_COOKIE
 from pabal.web.openapi import build_openapi
 from pabal.web.route import Route
-from relay.bot import bot
-from relay.people import an_owner
+from relay.bot import connect_stream
+from relay.people import add_account
 from support.inbox import JUN, MINA, Inbox
-from support.oauth_client import bearer, enrol
-from support.server import serving
-from support.wait import until
+from support.oauth_client import bearer, register_oauth_service
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +43,7 @@ USER = "0192f0c1-0000-7000-8000-000000000001"
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as url:
+    async with serve_hub(hub) as url:
         yield url
 
 
@@ -55,7 +55,7 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 
 async def service_header(hub: Hub, web: httpx2.AsyncClient, *permissions: Permission) -> dict[str, str]:
     """The authorization header of a service with these permissions."""
-    return bearer((await (await enrol(hub, web, "shop", *permissions)).tokens())["access_token"])
+    return bearer((await (await register_oauth_service(hub, web, "shop", *permissions)).tokens())["access_token"])
 
 
 async def send_request(web: httpx2.AsyncClient, route: Route, header: dict[str, str]) -> httpx2.Response:
@@ -138,7 +138,7 @@ async def test_invalid_person_tokens_are_refused(
         "a person's id": bearer(MINA),
         "a link as a cookie": {"cookie": f"{PERSON_COOKIE}={await inbox.token()}", "origin": address},
         "an unknown cookie": {"cookie": f"{PERSON_COOKIE}=x", "origin": address},
-        "a relay token": (await an_owner(hub)).bearer,
+        "a relay token": (await add_account(hub)).bearer,
     }
     statuses = {
         (route.path, name): (await send_request(web, route, header)).status_code
@@ -175,8 +175,8 @@ async def test_a_person_cannot_access_toasts_of_another(
     web: httpx2.AsyncClient, address: str, inbox: Inbox, credential: str
 ) -> None:
     """With ids of another person, and with unknown ids."""
-    toast = await inbox.arrive(MINA, title="private")
-    archived_toast = await inbox.arrive(MINA)
+    toast = await inbox.insert_toast(MINA, title="private")
+    archived_toast = await inbox.insert_toast(MINA)
     await inbox.mark(archived_toast, ToastAction.ARCHIVE)
     await inbox.db.execute("insert into identity.users (id) values ($1)", USER)
     await inbox.db.execute("insert into notification.people (discord_id, user_id) values ($1, $2)", MINA, USER)
@@ -213,13 +213,13 @@ async def person_rows(inbox: Inbox) -> dict[str, list[dict[str, Any]]]:
 
 
 async def test_a_stream_has_only_the_persons_own_changes(address: str, inbox: Inbox) -> None:
-    async with bot(address, await inbox.token(JUN), path=f"{STREAM}?after=0") as client:
+    async with connect_stream(address, await inbox.token(JUN), path=f"{STREAM}?after=0") as client:
         await client.next("connected")
-        await inbox.arrive(MINA)
-        own_toast = await inbox.arrive(JUN)
+        await inbox.insert_toast(MINA)
+        own_toast = await inbox.insert_toast(JUN)
 
         assert (await client.next("toast")).data["toast"]["id"] == str(own_toast)
-        next_toast = await inbox.arrive(JUN)
+        next_toast = await inbox.insert_toast(JUN)
         assert (await client.first()).data["toast"]["id"] == str(next_toast)
 
 
@@ -227,7 +227,7 @@ async def test_a_stream_has_only_the_persons_own_changes(address: str, inbox: In
 
 
 async def test_the_inbox_is_paginated(web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    ids = [await inbox.arrive(title=None, body=f"{number}") for number in range(5)]
+    ids = [await inbox.insert_toast(title=None, body=f"{number}") for number in range(5)]
     await inbox.mark(ids[0], ToastAction.READ)
     header = bearer(await inbox.token())
     params: dict[str, Any] = {"limit": 2}
@@ -247,7 +247,7 @@ async def test_the_inbox_is_paginated(web: httpx2.AsyncClient, inbox: Inbox) -> 
 
 
 async def test_a_toast_is_marked_seen_read_and_archived(web: httpx2.AsyncClient, address: str, inbox: Inbox) -> None:
-    toast = await inbox.arrive()
+    toast = await inbox.insert_toast()
     headers = (bearer(await inbox.token()), {"cookie": f"{PERSON_COOKIE}={await inbox.cookie()}", "origin": address})
     states: list[str] = []
     for action, header in (("seen", headers[0]), ("read", headers[1]), ("archive", headers[0]), ("seen", headers[1])):
@@ -264,11 +264,11 @@ async def test_a_toast_is_marked_seen_read_and_archived(web: httpx2.AsyncClient,
 
 
 async def test_the_stream_continues_where_the_list_ended(web: httpx2.AsyncClient, address: str, inbox: Inbox) -> None:
-    old = await inbox.arrive(title="old")
+    old = await inbox.insert_toast(title="old")
     token = await inbox.token()
     listed = (await web.get("/v1/toasts", headers=bearer(token))).json()
-    between = await inbox.arrive(title="between")
-    async with bot(address, token, path=f"{STREAM}?after={listed['last']}") as client:
+    between = await inbox.insert_toast(title="between")
+    async with connect_stream(address, token, path=f"{STREAM}?after={listed['last']}") as client:
         first = await client.read()
         assert first is not None
         assert (client.status, client.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
@@ -283,23 +283,23 @@ async def test_the_stream_continues_where_the_list_ended(web: httpx2.AsyncClient
 
 async def test_a_reconnecting_client_gets_the_rest_once(address: str, inbox: Inbox) -> None:
     token = await inbox.token()
-    ids = [await inbox.arrive() for _ in range(4)]
-    async with bot(address, token, path=f"{STREAM}?after=0") as client:
+    ids = [await inbox.insert_toast() for _ in range(4)]
+    async with connect_stream(address, token, path=f"{STREAM}?after=0") as client:
         for toast_id in ids[:2]:
             assert (await client.next("toast")).data["toast"]["id"] == str(toast_id)
         last = client.last
-    async with bot(address, token, last, path=f"{STREAM}?after=0") as reconnected:
+    async with connect_stream(address, token, last, path=f"{STREAM}?after=0") as reconnected:
         for toast_id in ids[2:]:
             assert (await reconnected.next("toast")).data["toast"]["id"] == str(toast_id)
-        next_toast = await inbox.arrive()
+        next_toast = await inbox.insert_toast()
         assert (await reconnected.first()).data["toast"]["id"] == str(next_toast)
 
 
 async def test_a_client_that_only_connected_has_lost_nothing(hub: Hub, inbox: Inbox) -> None:
     """The first event names the start of the stream, not the toasts that are waiting to be sent."""
-    await inbox.arrive()
+    await inbox.insert_toast()
     stream, now = await hub.toast_streams.open(await inbox.person(), 0)
-    await until(lambda: stream.last_seq > 0)
+    await wait_until(lambda: stream.last_seq > 0)
     lines = stream_toast_events(hub, stream, now)
 
     connected, toast = await anext(lines), await anext(lines)
@@ -311,10 +311,10 @@ async def test_a_client_that_only_connected_has_lost_nothing(hub: Hub, inbox: In
 
 
 async def test_a_stream_without_a_number_starts_now(address: str, inbox: Inbox) -> None:
-    await inbox.arrive()
-    async with bot(address, await inbox.token(), path=STREAM) as client:
+    await inbox.insert_toast()
+    async with connect_stream(address, await inbox.token(), path=STREAM) as client:
         await client.next("connected")
-        toast = await inbox.arrive()
+        toast = await inbox.insert_toast()
         assert (await client.first()).data["toast"]["id"] == str(toast)
 
 
@@ -328,17 +328,17 @@ async def test_an_invalid_number_is_reported(web: httpx2.AsyncClient, inbox: Inb
 async def test_a_stream_ends_with_its_token_and_with_the_hub(
     hub: Hub, address: str, inbox: Inbox, travel: Travel
 ) -> None:
-    async with bot(address, await inbox.token(), path=STREAM) as client:
+    async with connect_stream(address, await inbox.token(), path=STREAM) as client:
         await client.next("connected")
         await travel(PERSON_LINK_LIFETIME)
         async with asyncio.timeout(10):
             assert await client.read() is None
-    async with bot(address, await inbox.token(), path=STREAM) as other:
+    async with connect_stream(address, await inbox.token(), path=STREAM) as other:
         await other.next("connected")
         await hub.begin_shutdown()
         async with asyncio.timeout(10):
             assert await other.read() is None
-    await until(lambda: len(hub.toast_streams) == 0)
+    await wait_until(lambda: len(hub.toast_streams) == 0)
 
 
 async def test_a_head_request_opens_no_stream(web: httpx2.AsyncClient, hub: Hub, inbox: Inbox) -> None:
@@ -353,13 +353,13 @@ async def test_a_head_request_opens_no_stream(web: httpx2.AsyncClient, hub: Hub,
 
 async def test_open_streams_hold_no_database_connection(hub: Hub, address: str, inbox: Inbox) -> None:
     tokens = [await inbox.token(str(number)) for number in range(15)]
-    streams = [bot(address, token, path=STREAM) for token in tokens]
+    streams = [connect_stream(address, token, path=STREAM) for token in tokens]
     clients = [await stream.__aenter__() for stream in streams]
     for client in clients:
         await client.next("connected")
 
-    await until(lambda: hub.db.connections_in_use() == 0)
+    await wait_until(lambda: hub.db.connections_in_use() == 0)
     assert len(hub.toast_streams) == 15
     for stream in streams:
         await stream.__aexit__(None, None, None)
-    await until(lambda: len(hub.toast_streams) == 0)
+    await wait_until(lambda: len(hub.toast_streams) == 0)

@@ -1,9 +1,9 @@
 import pytest
 
 from pabal.hub import DatabaseUrls, Hub
-from support.audit_log import Ledger
+from support.audit_log import AuditLog
 
 
 @pytest.fixture
-def ledger(hub: Hub, database_urls: DatabaseUrls) -> Ledger:
-    return Ledger(hub, database_urls, hub.key_ring)
+def audit_log(hub: Hub, database_urls: DatabaseUrls) -> AuditLog:
+    return AuditLog(hub, database_urls, hub.key_ring)

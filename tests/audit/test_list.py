@@ -6,8 +6,8 @@ import pytest
 from pabal.audit.log import AuditFilter, Q, list_audit_log
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.core.errors import Invalid
-from support.audit_log import Ledger
-from support.large_tables import pages
+from support.audit_log import AuditLog
+from support.large_tables import count_pages
 
 HUB_PLANNER_SETTINGS = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 pytestmark = pytest.mark.anyio
@@ -22,16 +22,16 @@ ENTRIES = (
 
 
 @pytest.fixture
-async def filled_ledger(ledger: Ledger) -> Ledger:
+async def filled_audit_log(audit_log: AuditLog) -> AuditLog:
     for entry in ENTRIES:
-        async with ledger.hub.transaction() as tx:
+        async with audit_log.hub.transaction() as tx:
             await record_audit_entry(tx, entry)
-    return ledger
+    return audit_log
 
 
-async def list_ids(ledger: Ledger, audit_filter: AuditFilter, limit: int = 10) -> list[int]:
+async def list_ids(audit_log: AuditLog, audit_filter: AuditFilter, limit: int = 10) -> list[int]:
     """The positions of the entries found, starting with 1; newest first."""
-    async with ledger.hub.autocommit() as tx:
+    async with audit_log.hub.autocommit() as tx:
         return [entry.id for entry in (await list_audit_log(tx, audit_filter, limit)).items]
 
 
@@ -49,25 +49,25 @@ async def list_ids(ledger: Ledger, audit_filter: AuditFilter, limit: int = 10) -
     ],
 )
 async def test_a_filter_selects_entries_newest_first(
-    filled_ledger: Ledger, audit_filter: AuditFilter, ids: list[int]
+    filled_audit_log: AuditLog, audit_filter: AuditFilter, ids: list[int]
 ) -> None:
-    assert await list_ids(filled_ledger, audit_filter) == ids
+    assert await list_ids(filled_audit_log, audit_filter) == ids
 
 
 @pytest.mark.parametrize("subject", [None, "t1"])
 async def test_since_excludes_older_entries_from_the_list(
-    filled_ledger: Ledger, travel: Callable[[timedelta], Awaitable[None]], subject: str | None
+    filled_audit_log: AuditLog, travel: Callable[[timedelta], Awaitable[None]], subject: str | None
 ) -> None:
     await travel(timedelta(hours=2))
-    assert await list_ids(filled_ledger, AuditFilter(subject=subject, since=timedelta(hours=1))) == []
-    async with filled_ledger.hub.transaction() as tx:
+    assert await list_ids(filled_audit_log, AuditFilter(subject=subject, since=timedelta(hours=1))) == []
+    async with filled_audit_log.hub.transaction() as tx:
         await record_audit_entry(tx, ENTRIES[0])
 
-    assert await list_ids(filled_ledger, AuditFilter(subject=subject, since=timedelta(hours=1))) == [6]
+    assert await list_ids(filled_audit_log, AuditFilter(subject=subject, since=timedelta(hours=1))) == [6]
 
 
-async def test_all_columns_of_an_entry_are_returned(filled_ledger: Ledger) -> None:
-    async with filled_ledger.hub.autocommit() as tx:
+async def test_all_columns_of_an_entry_are_returned(filled_audit_log: AuditLog) -> None:
+    async with filled_audit_log.hub.autocommit() as tx:
         first, second = reversed((await list_audit_log(tx, AuditFilter(action="token.issued"), 10)).items)
 
     columns = (first.actor, first.action, first.subject, first.details, first.client_ip, first.request_id)
@@ -80,10 +80,10 @@ async def test_all_columns_of_an_entry_are_returned(filled_ledger: Ledger) -> No
     ("audit_filter", "pages"), [(AuditFilter(), [[5, 4], [3, 2], [1]]), (AuditFilter("minu_find"), [[5, 1]])]
 )
 async def test_a_list_is_read_page_by_page(
-    filled_ledger: Ledger, audit_filter: AuditFilter, pages: list[list[int]]
+    filled_audit_log: AuditLog, audit_filter: AuditFilter, pages: list[list[int]]
 ) -> None:
     cursor: str | None = None
-    async with filled_ledger.hub.autocommit() as tx:
+    async with filled_audit_log.hub.autocommit() as tx:
         for ids in pages:
             page = await list_audit_log(tx, audit_filter, 2, cursor)
             assert [entry.id for entry in page.items] == ids
@@ -93,32 +93,32 @@ async def test_a_list_is_read_page_by_page(
 
 
 @pytest.mark.parametrize("cursor", ["", "-1", "x", "9" * 19, "٣"])
-async def test_a_malformed_cursor_is_refused(ledger: Ledger, cursor: str) -> None:
-    async with ledger.hub.autocommit() as tx:
+async def test_a_malformed_cursor_is_refused(audit_log: AuditLog, cursor: str) -> None:
+    async with audit_log.hub.autocommit() as tx:
         with pytest.raises(Invalid, match="cursor"):
             await list_audit_log(tx, AuditFilter(), 2, cursor)
 
 
-async def test_since_bounds_the_rows_read(ledger: Ledger) -> None:
+async def test_since_bounds_the_rows_read(audit_log: AuditLog) -> None:
     """An actor with few or no entries never fills a page."""
-    async with ledger.owner() as conn:
+    async with audit_log.owner() as conn:
         await conn.execute(
             "insert into pabal.audit_log (actor, action, at)"
             " select 'minu_find', 'token.issued', pabal.now() - interval '2 days' from generate_series(1, 50000)"
         )
-    await ledger.write(10, each=True)
+    await audit_log.write(10, each=True)
     audit_filter = {"actor": "nosuch", "action": None, "since": "1 day", "before": 1 << 40, "limit": 10}
-    async with ledger.owner() as conn:
+    async with audit_log.owner() as conn:
         await conn.execute("analyze pabal.audit_log")
-        page_count, rows = await pages(conn, Q.list_entries, audit_filter, prepare=HUB_PLANNER_SETTINGS)
+        page_count, rows = await count_pages(conn, Q.list_entries, audit_filter, prepare=HUB_PLANNER_SETTINGS)
 
     assert rows == 0
     assert page_count < 50
 
 
 @pytest.mark.parametrize(("subject", "rows"), [("rare", 5), ("nosuch", 0)])
-async def test_a_subject_is_read_from_its_index(ledger: Ledger, subject: str, rows: int) -> None:
-    async with ledger.owner() as conn:
+async def test_a_subject_is_read_from_its_index(audit_log: AuditLog, subject: str, rows: int) -> None:
+    async with audit_log.owner() as conn:
         await conn.execute(
             "insert into pabal.audit_log (actor, action, subject)"
             " select 'minu_find', 'token.issued', case when n % 20000 = 1 then 'rare' else 't' || n % 7 end"
@@ -133,7 +133,9 @@ async def test_a_subject_is_read_from_its_index(ledger: Ledger, subject: str, ro
             "before": 1 << 40,
             "limit": 10,
         }
-        page_count, row_count = await pages(conn, Q.list_subject_entries, audit_filter, prepare=HUB_PLANNER_SETTINGS)
+        page_count, row_count = await count_pages(
+            conn, Q.list_subject_entries, audit_filter, prepare=HUB_PLANNER_SETTINGS
+        )
 
     assert row_count == rows
     assert page_count < 50

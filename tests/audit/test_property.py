@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.core.errors import Conflict
 from pabal.db.tx import Tx
-from support.audit_log import OPEN, Ledger, SealingHost
-from support.wait import until
+from support.audit_log import UNPROTECT, AuditLog, SealingHost
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -30,8 +30,8 @@ STEPS = st.lists(
 class Writers:
     """Several concurrent transactions, each open from its first row until it ends."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, audit_log: AuditLog) -> None:
+        self._ledger = audit_log
         self._open: dict[int, tuple[AbstractAsyncContextManager[Tx], Tx]] = {}
 
     async def write(self, writer: int) -> None:
@@ -55,9 +55,9 @@ class Writers:
 @given(steps=STEPS)
 @trying(max_examples=40, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_every_committed_row_is_sealed_once_and_the_chain_never_breaks(
-    ledger: Ledger, steps: list[tuple[str, int]]
+    audit_log: AuditLog, steps: list[tuple[str, int]]
 ) -> None:
-    writers = Writers(ledger)
+    writers = Writers(audit_log)
     for step, number in steps:
         match step:
             case "write":
@@ -67,15 +67,15 @@ async def test_every_committed_row_is_sealed_once_and_the_chain_never_breaks(
             case "abort":
                 await writers.abort(number)
             case _:
-                await ledger.seal(batch=number)
-                assert await ledger.breaks() == []
+                await audit_log.seal(batch=number)
+                assert await audit_log.breaks() == []
     for writer in range(MAX_OPEN):
         await writers.commit(writer)
-    await ledger.chain(1)
+    await audit_log.write_sealed(1)
 
-    assert await ledger.named() == await ledger.rows()
-    report = await ledger.verify()
-    assert (report.rows, report.unsealed, report.broken) == (len(await ledger.rows()), 0, 0)
+    assert await audit_log.sealed_row_ids() == await audit_log.rows()
+    report = await audit_log.verify()
+    assert (report.rows, report.unsealed, report.broken) == (len(await audit_log.rows()), 0, 0)
 
 
 HOSTS = ("first", "second")
@@ -122,9 +122,9 @@ TAMPERINGS = {
 class SealingHosts:
     """Two hosts that seal one log in turn, each with its own file."""
 
-    def __init__(self, ledger: Ledger, folder: Path) -> None:
-        self.ledger = ledger
-        self.hosts = {name: SealingHost(ledger.hub, folder / name) for name in HOSTS}
+    def __init__(self, audit_log: AuditLog, folder: Path) -> None:
+        self.ledger = audit_log
+        self.hosts = {name: SealingHost(audit_log.hub, folder / name) for name in HOSTS}
 
     async def run(self, steps: list[tuple[str, str]]) -> list[str]:
         """Take the steps; returns the findings of the hosts."""
@@ -138,14 +138,14 @@ class SealingHosts:
                 case "restart":
                     self.hosts[name].restart()
                 case _:  # a number that a rolled back transaction took
-                    await self.ledger.ask("select nextval('pabal.audit_seals_id_seq')")
+                    await self.ledger.fetch("select nextval('pabal.audit_seals_id_seq')")
         return findings
 
     async def seal_completely(self) -> None:
         """Write and seal until both hosts know a chain of several seals."""
         for name in (*HOSTS, *HOSTS):
             await self.ledger.write(1)
-            await until(lambda host=self.hosts[name]: self._is_sealed_by(host))
+            await wait_until(lambda host=self.hosts[name]: self._is_sealed_by(host))
         await self.hosts[HOSTS[0]].seal()
 
     async def breaks(self) -> dict[str, int]:
@@ -161,19 +161,19 @@ class SealingHosts:
 @given(before=HOST_STEPS, after=RESEAL_STEPS)
 @trying(max_examples=4, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_a_legitimate_history_passes_and_every_tampering_is_reported_on_every_host(
-    ledger: Ledger, tmp_path: Path, before: list[tuple[str, str]], after: list[tuple[str, str]], tampering: str
+    audit_log: AuditLog, tmp_path: Path, before: list[tuple[str, str]], after: list[tuple[str, str]], tampering: str
 ) -> None:
-    await ledger.tamper("truncate pabal.audit_log, pabal.audit_seals")  # of the example before
+    await audit_log.tamper("truncate pabal.audit_log, pabal.audit_seals")  # of the example before
     with TemporaryDirectory(dir=tmp_path) as folder:
-        hosts = SealingHosts(ledger, Path(folder))
+        hosts = SealingHosts(audit_log, Path(folder))
         assert await hosts.run(before) == []
         assert await hosts.breaks() == dict.fromkeys(HOSTS, 0)
-        async with ledger.owner() as backup:
+        async with audit_log.owner() as backup:
             await backup.execute(KEEP)
             await hosts.seal_completely()
             assert await hosts.breaks() == dict.fromkeys(HOSTS, 0)
 
-            await backup.execute(OPEN)
+            await backup.execute(UNPROTECT)
             await backup.execute(TAMPERINGS[tampering])
 
         await hosts.run(after)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from pabal.audit.seal import ChainEnd, Q, SealedRange, insert_seal, list_unsealed_rows
-from support.audit_log import Ledger
+from support.audit_log import AuditLog
 
 pytestmark = pytest.mark.anyio
 
@@ -13,79 +13,79 @@ SEALED, UNSEALED = 500, 700
 """Offsets of the other server's transaction ids: of its last sealed rows and of its unsealed rows."""
 
 
-async def write_as_other_server(ledger: Ledger, offsets: Iterable[int]) -> int:
+async def write_as_other_server(audit_log: AuditLog, offsets: Iterable[int]) -> int:
     """Write rows as the other server did and seal some; returns its last transaction id."""
-    [current] = await ledger.ask("select pg_current_xact_id() as xid")
-    async with ledger.owner() as conn:
+    [current] = await audit_log.fetch("select pg_current_xact_id() as xid")
+    async with audit_log.owner() as conn:
         for offset in offsets:
             await conn.execute(
                 "insert into pabal.audit_log (actor, action, xid) values ('minu_find', 'token.issued', $1)",
                 current["xid"] + offset,
             )
     sealed_below = current["xid"] + UNSEALED
-    async with ledger.hub.transaction() as tx:
+    async with audit_log.hub.transaction() as tx:
         rows = [
             row for row in await list_unsealed_rows(tx, SealedRange(0, 0), 100, finished=True) if row.xid < sealed_below
         ]
-        await insert_seal(tx, ledger.key, await tx.one(ChainEnd, Q.chain_end), rows, SealedRange(sealed_below, 0))
+        await insert_seal(tx, audit_log.key, await tx.one(ChainEnd, Q.chain_end), rows, SealedRange(sealed_below, 0))
     return sealed_below
 
 
-async def consume_transaction_ids(ledger: Ledger, count: int) -> None:
+async def consume_transaction_ids(audit_log: AuditLog, count: int) -> None:
     """Use up transaction ids."""
-    async with ledger.owner() as conn:
+    async with audit_log.owner() as conn:
         await conn.execute(
             f"do $$ begin for i in 1..{count} loop perform pg_current_xact_id(); commit; end loop; end $$"
         )
 
 
 @pytest.mark.parametrize("batch", [1, 2, 1000])
-async def test_a_restored_database_seals_the_remaining_rows_and_new_ones(ledger: Ledger, batch: int) -> None:
+async def test_a_restored_database_seals_the_remaining_rows_and_new_ones(audit_log: AuditLog, batch: int) -> None:
     """The restored rows have transaction ids that this server will use again for other rows."""
     sealed_below = await write_as_other_server(
-        ledger, [SEALED, UNSEALED, SEALED + 1, SEALED + 1, UNSEALED + 1, UNSEALED]
+        audit_log, [SEALED, UNSEALED, SEALED + 1, SEALED + 1, UNSEALED + 1, UNSEALED]
     )
-    await ledger.write(2)
-    before = await ledger.verify()
+    await audit_log.write(2)
+    before = await audit_log.verify()
     assert (before.rows, before.unsealed, before.broken) == (3, 5, 0)
 
     for _ in range(10):
-        await ledger.seal(batch)
-    assert await ledger.named() == await ledger.rows()
-    assert await ledger.breaks() == []
+        await audit_log.seal(batch)
+    assert await audit_log.sealed_row_ids() == await audit_log.rows()
+    assert await audit_log.breaks() == []
 
     for _ in range(4):
-        await consume_transaction_ids(ledger, 250)
-        await ledger.chain(2)
-    [newest] = await ledger.ask("select max(xid) as xid from pabal.audit_log")
+        await consume_transaction_ids(audit_log, 250)
+        await audit_log.write_sealed(2)
+    [newest] = await audit_log.fetch("select max(xid) as xid from pabal.audit_log")
     assert newest["xid"] > sealed_below + 100
-    assert await ledger.named() == await ledger.rows()
-    report = await ledger.verify()
+    assert await audit_log.sealed_row_ids() == await audit_log.rows()
+    report = await audit_log.verify()
     assert (report.rows, report.unsealed, report.broken) == (16, 0, 0)
 
 
-async def test_a_row_inserted_among_restored_ones_is_reported(ledger: Ledger) -> None:
+async def test_a_row_inserted_among_restored_ones_is_reported(audit_log: AuditLog) -> None:
     """Before the first seal on this server, an inserted row looks like an unsealed one; afterwards it does not."""
     insert = "insert into pabal.audit_log (id, actor, action, xid) values ({}, 'minu_keep', 'token.issued', '{}')"
-    await ledger.tamper("select setval('pabal.audit_log_id_seq', 10)")
-    sealed_below = await write_as_other_server(ledger, [SEALED, UNSEALED, SEALED + 1])
+    await audit_log.tamper("select setval('pabal.audit_log_id_seq', 10)")
+    sealed_below = await write_as_other_server(audit_log, [SEALED, UNSEALED, SEALED + 1])
 
-    await ledger.tamper(insert.format(5, sealed_below - 1))
-    assert await ledger.breaks() == [("row_added", None, 5)]
-    await ledger.seal()
-    await ledger.tamper(insert.format(6, sealed_below + 9))
-    await ledger.seal()
-    await ledger.write(1)
-    await ledger.seal()
+    await audit_log.tamper(insert.format(5, sealed_below - 1))
+    assert await audit_log.breaks() == [("row_added", None, 5)]
+    await audit_log.seal()
+    await audit_log.tamper(insert.format(6, sealed_below + 9))
+    await audit_log.seal()
+    await audit_log.write(1)
+    await audit_log.seal()
 
-    assert await ledger.breaks() == [("row_added", None, 5), ("row_added", None, 6)]
+    assert await audit_log.breaks() == [("row_added", None, 5), ("row_added", None, 6)]
 
 
-async def test_a_restored_database_without_unsealed_rows_seals_nothing(ledger: Ledger) -> None:
-    await write_as_other_server(ledger, [SEALED, SEALED + 1])
+async def test_a_restored_database_without_unsealed_rows_seals_nothing(audit_log: AuditLog) -> None:
+    await write_as_other_server(audit_log, [SEALED, SEALED + 1])
 
-    assert await ledger.seal() == 0
-    await ledger.chain(1)
+    assert await audit_log.seal() == 0
+    await audit_log.write_sealed(1)
 
-    assert await ledger.named() == await ledger.rows()
-    assert await ledger.breaks() == []
+    assert await audit_log.sealed_row_ids() == await audit_log.rows()
+    assert await audit_log.breaks() == []

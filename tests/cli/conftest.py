@@ -5,7 +5,7 @@ import pytest
 
 from pabal.hub import DatabaseUrls
 from support.pabal_process import fresh_folder
-from support.terminal import Terminal, terminal_at
+from support.terminal import Terminal, open_terminal
 
 
 @pytest.fixture
@@ -16,5 +16,5 @@ def folder() -> Generator[Path]:
 
 @pytest.fixture
 async def terminal(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
-    async with terminal_at(folder, database_urls) as made:
+    async with open_terminal(folder, database_urls) as made:
         yield made

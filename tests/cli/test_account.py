@@ -14,7 +14,7 @@ from pabal.core.errors import AccountDisabled, Unauthenticated
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub
 from pabal.relay.auth import authenticate_relay_token
-from relay.people import a_message, a_session, connection_of, deeds, pair, write
+from relay.people import audit_actions_of, conversation_state_of, insert_message, new_session, pair_user, send_command
 from support.clusters import Connection
 from support.pabal_process import pabal, pabal_json
 
@@ -54,8 +54,8 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
     account = await come(hub, token)
     assert str(account) == row
 
-    await pair(hub, "min", account)
-    await a_message(owner, account, "min")
+    await pair_user(hub, "min", account)
+    await insert_message(owner, account, "min")
     shown = ask("show", "우리 봇")
     assert (shown["id"], shown["paired"], shown["open_messages"]) == (row, 1, 1)
     assert "1 paired, 0 pending, 0 blocked" in run("show", row).stdout
@@ -75,16 +75,16 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
 
     assert ask("remove", row, "--yes") == {"deleted": row}
     assert ask("list")["items"] == []
-    assert await connection_of(owner, "min") == ("UNPAIRED", None)
-    done = [deed.removeprefix("account.") for deed in await deeds(owner, row)]
+    assert await conversation_state_of(owner, "min") == ("UNPAIRED", None)
+    done = [deed.removeprefix("account.") for deed in await audit_actions_of(owner, row)]
     assert done == ["created", "pairing.code_made", "disabled", "enabled", "token_rotated", "deleted"]
 
 
 async def test_a_sessions_account_gets_a_relay_token_by_rotation(
     hub: Hub, owner: Connection, run: Run, ask: Ask
 ) -> None:
-    session = await a_session(hub)
-    await write(hub, "min", f"/pair {session.code}")
+    session = await new_session(hub)
+    await send_command(hub, "min", f"/pair {session.code}")
     [one] = ask("list")["items"]
     assert (one["openclaw_user_id"], one["has_token"]) == (f"session:{session.id}", False)
     assert "rotate-token" in run("show", one["id"]).stdout

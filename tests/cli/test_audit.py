@@ -13,7 +13,7 @@ from pabal.audit.chain_head import START_OF_CHAIN
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from support.audit_log import Ledger
+from support.audit_log import AuditLog
 from support.pabal_process import pabal, pabal_json
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 class Terminal:
     """Runs audit commands beside a hub."""
 
-    ledger: Ledger
+    audit_log: AuditLog
     folder: Path
     variables: dict[str, str]
 
@@ -44,11 +44,11 @@ async def terminal(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[
         "COLUMNS": "200",
     }
     async with open_hub(settings, database_urls) as hub:
-        yield Terminal(Ledger(hub, database_urls, hub.key_ring), folder, variables)
+        yield Terminal(AuditLog(hub, database_urls, hub.key_ring), folder, variables)
 
 
 async def test_entries_are_listed_newest_first_and_in_pages(terminal: Terminal) -> None:
-    async with terminal.ledger.hub.transaction() as tx:
+    async with terminal.audit_log.hub.transaction() as tx:
         for actor in ("minu_find", "minu_keep", "\x1b[2Jminu"):
             await record_audit_entry(tx, AuditEntry(actor, "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1"))
         await record_audit_entry(tx, AuditEntry("operator:mina", "dead_letter.resolved", "d1"))
@@ -70,8 +70,8 @@ async def test_entries_are_listed_newest_first_and_in_pages(terminal: Terminal) 
 
 
 async def test_an_intact_log_verifies_and_prints_its_head(terminal: Terminal) -> None:
-    await terminal.ledger.chain(2, 3)
-    await terminal.ledger.write(1)
+    await terminal.audit_log.write_sealed(2, 3)
+    await terminal.audit_log.write(1)
 
     result = await terminal.read("verify")
     head = f"{result['head']['id']}:{result['head']['count']}:{result['head']['digest']}"
@@ -83,14 +83,14 @@ async def test_an_intact_log_verifies_and_prints_its_head(terminal: Terminal) ->
     assert f"head {head}" in text
     assert "5 rows in 2 seals, 1 not sealed yet" in text
     assert "intact" in text
-    for key in terminal.ledger.keys.keys.all_keys:
+    for key in terminal.audit_log.keys.keys.all_keys:
         assert key.secret.hex() not in text + json.dumps(result)
 
 
 async def test_each_problem_is_one_line_and_the_exit_code_is_1(terminal: Terminal) -> None:
-    await terminal.ledger.chain(2, 3)
-    noted = (await terminal.ledger.verify()).head
-    await terminal.ledger.tamper(
+    await terminal.audit_log.write_sealed(2, 3)
+    noted = (await terminal.audit_log.verify()).head
+    await terminal.audit_log.tamper(
         "update pabal.audit_log set actor = 'me' where id = 1",
         "delete from pabal.audit_log where id = 2",
         "delete from pabal.audit_seals where id = 2",
@@ -112,12 +112,12 @@ async def test_each_problem_is_one_line_and_the_exit_code_is_1(terminal: Termina
 
 async def test_a_cut_chain_is_reported_and_accepted_with_a_reason(terminal: Terminal) -> None:
     """The file of the host tells a restored database from the one it knows."""
-    ledger, head_file = terminal.ledger, terminal.ledger.hub.audit_sealer.head_file
-    await ledger.chain(2, 3)
-    known = (await ledger.verify()).head
+    audit_log, head_file = terminal.audit_log, terminal.audit_log.hub.audit_sealer.head_file
+    await audit_log.write_sealed(2, 3)
+    known = (await audit_log.verify()).head
     assert known
     head_file.advance(None, known)
-    await ledger.tamper("delete from pabal.audit_seals", "delete from pabal.audit_log where id > 2")
+    await audit_log.tamper("delete from pabal.audit_seals", "delete from pabal.audit_log where id > 2")
 
     broken = await terminal.read("verify", code=1)
     declined = await terminal.audit("accept-restore", "--reason", "a test", code=1)

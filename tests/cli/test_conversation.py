@@ -17,7 +17,7 @@ HELD = "6 rows (3 messages, 1 replies, 0 events, 0 dead letters, 2 others)"
 @pytest.fixture
 async def key(terminal: Terminal) -> str:
     """A conversation of three messages, one of them answered late."""
-    chat = Chat(terminal.deaths.owner)
+    chat = Chat(terminal.event_queue.owner)
     owner = await chat.owner()
     key = await chat.conversation(owner)
     messages = [await chat.message(owner, key, URL) for _ in range(3)]
@@ -33,7 +33,7 @@ async def key(terminal: Terminal) -> str:
 
 
 async def left(terminal: Terminal) -> int:
-    return await terminal.deaths.owner.fetchval(
+    return await terminal.event_queue.owner.fetchval(
         "select (select count(*) from conversation_mappings) + (select count(*) from inbound_messages)"
         " + (select count(*) from relay_replies) + (select count(*) from pabal.limits)"
     )
@@ -68,7 +68,7 @@ async def test_erase_shows_the_counts_and_asks(terminal: Terminal, key: str) -> 
     assert refused.stderr == f"Erase {HELD}? [y/N] pabal: Nothing erased\n"
     assert done.stdout == f"{HELD} erased\n"
     assert await left(terminal) == 0
-    actor = await terminal.deaths.owner.fetchval(
+    actor = await terminal.event_queue.owner.fetchval(
         "select actor from pabal.audit_log where subject = $1", conversation_pseudonym(key)
     )
     assert actor.startswith("cli:")

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_dead_letters_are_listed_in_local_time_and_in_pages(terminal: Terminal) -> None:
-    _, old = await terminal.deaths.dead(why="\x1b[2Jboom\nmore")
-    _, new = await terminal.deaths.dead("bill.paid", why="x" * 200)
+    _, old = await terminal.event_queue.publish_failed(why="\x1b[2Jboom\nmore")
+    _, new = await terminal.event_queue.publish_failed("bill.paid", why="x" * 200)
 
     table = (await terminal.run("dead-letter", "list")).stdout
     page = await terminal.read("dead-letter", "list", "--limit", "1")
@@ -31,8 +31,8 @@ async def test_dead_letters_are_listed_in_local_time_and_in_pages(terminal: Term
 
 
 async def test_dead_letters_are_filtered(terminal: Terminal) -> None:
-    await terminal.deaths.born_dead(2)
-    await terminal.deaths.born_dead(
+    await terminal.event_queue.insert_failed(2)
+    await terminal.event_queue.insert_failed(
         1, "timed out", event_type="bill.paid", source="minu_keep", target="minu_find", code="net"
     )
 
@@ -48,8 +48,8 @@ async def test_dead_letters_are_filtered(terminal: Terminal) -> None:
 
 
 async def test_groups_count_dead_letters_by_error(terminal: Terminal) -> None:
-    await terminal.deaths.born_dead(3, "order %s not found")
-    await terminal.deaths.born_dead(1, "timed out", event_type="bill.paid")
+    await terminal.event_queue.insert_failed(3, "order %s not found")
+    await terminal.event_queue.insert_failed(1, "timed out", event_type="bill.paid")
 
     groups = await terminal.items("dead-letter", "groups")
     table = (await terminal.run("dead-letter", "groups")).stdout
@@ -61,11 +61,11 @@ async def test_groups_count_dead_letters_by_error(terminal: Terminal) -> None:
 
 
 async def test_a_dead_letter_is_shown_with_its_attempts_and_payload(terminal: Terminal) -> None:
-    event = await terminal.deaths.publish(payload='{"name": "파발"}'.encode())
-    letter = await terminal.deaths.die(event, Dead("boom", "net", "line 1\nline 2"))
+    event = await terminal.event_queue.publish(payload='{"name": "파발"}'.encode())
+    letter = await terminal.event_queue.fail(event, Dead("boom", "net", "line 1\nline 2"))
     whole = await terminal.read("dead-letter", "show", str(letter))
     shown = (await terminal.run("dead-letter", "show", str(letter))).stdout
-    await terminal.deaths.owner.execute("delete from public.event_queue")
+    await terminal.event_queue.owner.execute("delete from public.event_queue")
 
     assert whole["original_payload"] == {"name": "파발"}
     assert whole["error_history"][0]["worker"] == "w1"
@@ -81,7 +81,7 @@ async def test_a_dead_letter_is_shown_with_its_attempts_and_payload(terminal: Te
 
 
 async def test_named_dead_letters_are_replayed_one_by_one(terminal: Terminal) -> None:
-    (event, one), (_, other) = [await terminal.deaths.dead() for _ in range(2)]
+    (event, one), (_, other) = [await terminal.event_queue.publish_failed() for _ in range(2)]
     unknown = new_id()
 
     result = await terminal.run("dead-letter", "replay", str(one))
@@ -93,18 +93,18 @@ async def test_named_dead_letters_are_replayed_one_by_one(terminal: Terminal) ->
         (str(one), False), (str(other), True), (str(unknown), False)
     ]  # fmt: skip
     assert refused.stderr.startswith(f"pabal: {one}: The dead letter was already replayed by cli:")
-    assert len(await terminal.deaths.claim()) == 2
-    [(actor, action, _)] = await terminal.deaths.audited(other)
+    assert len(await terminal.event_queue.claim()) == 2
+    [(actor, action, _)] = await terminal.event_queue.audit_entries(other)
     assert (actor.partition(":")[0], action) == ("cli", "dead_letter.replayed")
 
 
 async def test_replay_all_counts_asks_and_replays(terminal: Terminal) -> None:
-    await terminal.deaths.born_dead(3)
-    await terminal.deaths.born_dead(1, event_type="bill.paid")
+    await terminal.event_queue.insert_failed(3)
+    await terminal.event_queue.insert_failed(1, event_type="bill.paid")
     args = ("dead-letter", "replay", "--all", "--type", "order.*")
 
     refused = [await terminal.run(*args, code=1, feed=feed) for feed in ("", "n\n", "\n")]
-    assert await terminal.deaths.claim() == []
+    assert await terminal.event_queue.claim() == []
     agreed = await terminal.run(*args, feed="y\n")
     nothing = await terminal.run(*args, code=1, feed="y\n")
     rest = await terminal.read("dead-letter", "replay", "--all", "--yes")
@@ -114,11 +114,11 @@ async def test_replay_all_counts_asks_and_replays(terminal: Terminal) -> None:
     assert agreed.stdout == "3 dead letters replayed\n"
     assert nothing.stderr == "pabal: No unresolved dead letter matches\n"
     assert rest == {"matched": 1, "replayed": 1}
-    assert len(await terminal.deaths.claim()) == 4
+    assert len(await terminal.event_queue.claim()) == 4
 
 
 async def test_dead_letters_are_resolved_with_a_note(terminal: Terminal) -> None:
-    ids = [await terminal.deaths.letter(event) for event in await terminal.deaths.born_dead(3)]
+    ids = [await terminal.event_queue.find_letter(event) for event in await terminal.event_queue.insert_failed(3)]
 
     result = await terminal.run("dead-letter", "resolve", str(ids[0]), "--note", "the shop was closed")
     both = await terminal.read("dead-letter", "resolve", *map(str, ids[1:]), "--note", "known")

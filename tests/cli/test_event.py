@@ -21,7 +21,7 @@ async def test_an_event_is_published_with_its_options(terminal: Terminal) -> Non
         "event", "publish", "order.paid", *(f"--{name}={value}" for name, value in options.items())
     )
 
-    row = await terminal.deaths.event(UUID(first["id"]))
+    row = await terminal.event_queue.load_event(UUID(first["id"]))
     assert (row["source_service"], row["target_service"], row["event_type"]) == (
         "minu_find",
         "minu_build",
@@ -54,13 +54,13 @@ async def test_a_payload_comes_from_a_file_or_from_standard_input(terminal: Term
 
     assert file.stdout.startswith("event ")
     assert fed.stdout.rstrip().endswith(" published")
-    held = await terminal.deaths.claim()
+    held = await terminal.event_queue.claim()
     assert [(item.source_service, item.payload) for item in held] == [("hub", {"from": "file"}), ("hub", {"from": "-"})]
 
 
 async def test_events_are_listed_and_shown(terminal: Terminal) -> None:
-    dead, letter = await terminal.deaths.dead()
-    waiting = await terminal.deaths.publish("bill.paid", payload=b'{"n": 1}')
+    dead, letter = await terminal.event_queue.publish_failed()
+    waiting = await terminal.event_queue.publish("bill.paid", payload=b'{"n": 1}')
 
     table = (await terminal.run("event", "list")).stdout
     page = await terminal.read("event", "list", "--limit", "1")
@@ -79,28 +79,28 @@ async def test_events_are_listed_and_shown(terminal: Terminal) -> None:
 
 
 async def test_an_event_is_cancelled_once(terminal: Terminal) -> None:
-    event = await terminal.deaths.publish()
+    event = await terminal.event_queue.publish()
 
     result = await terminal.run("event", "cancel", str(event))
     again = await terminal.run("event", "cancel", str(event), code=1)
 
     assert result.stdout == f"{event} cancelled\n"
     assert again.stderr == "pabal: The event has already finished: it is cancelled\n"
-    assert await terminal.deaths.claim() == []
-    [(actor, action, _)] = await terminal.deaths.audited(event)
+    assert await terminal.event_queue.claim() == []
+    [(actor, action, _)] = await terminal.event_queue.audit_entries(event)
     assert (actor.partition(":")[0], action) == ("cli", "event.cancelled")
 
 
 async def test_tail_prints_new_and_ended_events(terminal: Terminal) -> None:
-    deaths = terminal.deaths
+    deaths = terminal.event_queue
     waiting = await deaths.publish()
-    async with terminal.following("event") as command:
+    async with terminal.follow("event") as command:
         [held] = await deaths.claim()
         await deaths.settle(held)
         ended = await read_line(command)
         event = await deaths.publish("bill.paid")
         came = await read_line(command)
-        await deaths.die(event, Dead("boom"))
+        await deaths.fail(event, Dead("boom"))
         died = await read_line(command)
 
     assert f"completed  {waiting}  order.paid  minu_find → minu_build" in ended
@@ -110,10 +110,10 @@ async def test_tail_prints_new_and_ended_events(terminal: Terminal) -> None:
 
 
 async def test_tail_filters(terminal: Terminal) -> None:
-    async with terminal.following("event", "--type", "bill.*", "--service", "minu_keep", "--json") as command:
-        await terminal.deaths.publish("order.paid", target="minu_keep")
-        await terminal.deaths.publish("bill.paid")
-        wanted = await terminal.deaths.publish("bill.paid", target="minu_keep")
+    async with terminal.follow("event", "--type", "bill.*", "--service", "minu_keep", "--json") as command:
+        await terminal.event_queue.publish("order.paid", target="minu_keep")
+        await terminal.event_queue.publish("bill.paid")
+        wanted = await terminal.event_queue.publish("bill.paid", target="minu_keep")
         result: dict[str, Any] = json.loads(await read_line(command))
 
     assert (result["what"], result["id"], result["status"]) == ("came", str(wanted), "pending")

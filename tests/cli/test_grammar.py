@@ -87,7 +87,7 @@ class TestOnAHub:
         assert (added["name"], added["permissions"]) == ("shop", ["write"])
 
     async def test_short_ids_work_wherever_an_id_does(self, terminal: Terminal) -> None:
-        event, dead_letter = await terminal.deaths.dead()
+        event, dead_letter = await terminal.event_queue.publish_failed()
         subscription = (await terminal.read("subscription", "add", "order.*", "--service", "minu_build"))["id"]
         rule = await terminal.read("token", "issue", "minu_find")
 
@@ -103,10 +103,10 @@ class TestOnAHub:
         assert revoked["family"] == rule["family"]
 
     async def test_an_ambiguous_id_lists_what_it_matches(self, terminal: Terminal) -> None:
-        first = await terminal.deaths.publish()
+        first = await terminal.event_queue.publish()
         twin = UUID(int=first.int ^ (1 << 40))  # same beginning and same end
-        second = await terminal.deaths.publish()
-        await terminal.deaths.owner.execute("update public.event_queue set id = $2 where id = $1", second, twin)
+        second = await terminal.event_queue.publish()
+        await terminal.event_queue.owner.execute("update public.event_queue set id = $2 where id = $1", second, twin)
 
         refused = await terminal.run("event", "show", short(first), code=1)
         missing = await terminal.run("event", "show", "01a1e213…ffffff", code=1)
@@ -123,8 +123,8 @@ class TestOnAHub:
             await terminal.items(noun, "list", *options)
 
     async def test_since_and_until_bound_a_list(self, terminal: Terminal) -> None:
-        old, new = [await terminal.deaths.publish() for _ in range(2)]
-        await terminal.deaths.owner.execute(
+        old, new = [await terminal.event_queue.publish() for _ in range(2)]
+        await terminal.event_queue.owner.execute(
             "update public.event_queue set created_at = created_at - interval '2 hours' where id = $1", old
         )
 

@@ -16,10 +16,10 @@ from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.key import KeyState, KeyUse
 from pabal.keys.keyring import KeyRing, keyring_from_setting, open_or_create_keyring
 from pabal.settings import Settings
-from support.clusters import connected
-from support.envelopes import kept, put_access, put_pairs
+from support.clusters import open_connection
+from support.envelopes import insert_access_token, insert_envelopes, load_envelopes
 from support.pabal_process import pabal, pabal_json, pabal_process
-from support.wait import until
+from support.wait import wait_until
 
 USES = ["signing", "encryption", "audit"]
 
@@ -51,9 +51,9 @@ def old_key(folder: Path, use: KeyUse) -> str:
     return old
 
 
-async def deeds(database_urls: DatabaseUrls) -> list[tuple[str, str, dict[str, Any]]]:
+async def audit_entries(database_urls: DatabaseUrls) -> list[tuple[str, str, dict[str, Any]]]:
     """The audit entries about keys, oldest first."""
-    async with connected(database_urls.direct or database_urls.main) as conn:
+    async with open_connection(database_urls.direct or database_urls.main) as conn:
         rows = await conn.fetch(
             "select actor, action, subject, details from pabal.audit_log where action like 'key%' order by id"
         )
@@ -137,7 +137,7 @@ class TestWithAFile:
         assert after.active(KeyUse.ENCRYPTION) == before.active(KeyUse.ENCRYPTION)
         assert before.active(KeyUse.ENCRYPTION).id in table.stdout
         assert "pabal key rewrap" in table.stderr
-        assert await deeds(database_urls) == [
+        assert await audit_entries(database_urls) == [
             ("key.rotated", turn["active"], {"use": turn["use"], "before": turn["old"], "from": "keys.json"})
             for turn in [
                 *first,
@@ -155,7 +155,7 @@ class TestWithAFile:
     ) -> None:
         keys("rotate", folder=folder, database_urls=database_urls)
         before = in_file(folder).keys
-        async with connected(database_urls.direct or database_urls.main) as owner:
+        async with open_connection(database_urls.direct or database_urls.main) as owner:
             await owner.execute("alter table pabal.audit_log add constraint full_up check (action is null) not valid")
 
         keys("rotate", folder=folder, code=1, database_urls=database_urls)
@@ -173,13 +173,13 @@ class TestWithAFile:
         refused = keys("rotate", folder=folder, code=1, database_urls=database_urls)
 
         assert refused.stderr.endswith("keys.json cannot be written: Is a directory\n")
-        assert len(await deeds(database_urls)) == 3
+        assert len(await audit_entries(database_urls)) == 3
 
     async def test_a_running_hub_reloads_its_keys(
         self, folder: Path, database_urls: DatabaseUrls, hub: Hub, settings: Settings
     ) -> None:
         before = hub.key_ring.active(KeyUse.SIGNING)
-        await until(lambda: hub.doorbell.listening)
+        await wait_until(lambda: hub.doorbell.listening)
 
         with hub.doorbell.listen(Channel.TOKENS) as listener:
             await asyncio.to_thread(
@@ -194,8 +194,8 @@ class TestWithAFile:
 
     async def test_rewrap_then_retire(self, folder: Path, database_urls: DatabaseUrls) -> None:
         keys("rotate", "--use", "signing", folder=folder, database_urls=database_urls)
-        held = await put_pairs(database_urls, in_file(folder), 3)
-        await put_access(database_urls, lost := new_id(), "v1.elost.nonce.sealed")
+        held = await insert_envelopes(database_urls, in_file(folder), 3)
+        await insert_access_token(database_urls, lost := new_id(), "v1.elost.nonce.sealed")
         keys("rotate", folder=folder, database_urls=database_urls)
         old, now = old_key(folder, KeyUse.ENCRYPTION), in_file(folder).active(KeyUse.ENCRYPTION).id
 
@@ -216,9 +216,9 @@ class TestWithAFile:
         assert gone == {"retired": old}
         ring = in_file(folder)
         assert ring.find(old) is None
-        matches = await kept(database_urls)
+        matches = await load_envelopes(database_urls)
         assert {place: decrypt_envelope(ring, matches[place], place) for place in held} == held
-        assert (await deeds(database_urls))[-2:] == [
+        assert (await audit_entries(database_urls))[-2:] == [
             ("keys.rewrapped", now, {"rewrapped": len(held), "unreadable": 1, "left": 0}),
             ("key.retired", old, {"use": "encryption", "forced": True, "from": "keys.json"}),
         ]
@@ -240,7 +240,7 @@ class TestWithAFile:
         ]
         assert in_file(folder).keys == before
         assert keys("retire", old, "--force", folder=folder, database_urls=database_urls).stdout == f"{old} retired\n"
-        assert [action for action, _, _ in await deeds(database_urls)] == ["key.rotated", "key.retired"]
+        assert [action for action, _, _ in await audit_entries(database_urls)] == ["key.rotated", "key.retired"]
 
 
 @pytest.mark.anyio
@@ -262,7 +262,7 @@ class TestFromTheSettings:
         assert all("PABAL_KEYS" in line for line in [*rotated.stderr.splitlines(), *retired.stderr.splitlines()])
         assert [secret for secret in secrets_of(third) if secret in rotated.stderr + retired.stderr] == []
         assert not (folder / "data" / "keys.json").exists()
-        written = await deeds(database_urls)
+        written = await audit_entries(database_urls)
         assert [(action, subject, facts["from"]) for action, subject, facts in written] == [
             ("key.rotated", after.active(KeyUse.SIGNING).id, "PABAL_KEYS"),
             ("key.retired", old, "PABAL_KEYS"),
@@ -271,14 +271,14 @@ class TestFromTheSettings:
 
     async def test_rewrap_uses_the_keys_of_the_setting(self, folder: Path, database_urls: DatabaseUrls) -> None:
         first = pabal("key", "generate", folder=folder).stdout.strip()
-        held = await put_pairs(database_urls, keyring_from_setting(first), 2)
+        held = await insert_envelopes(database_urls, keyring_from_setting(first), 2)
         second = keys("rotate", "--json", folder=folder, PABAL_KEYS=first, database_urls=database_urls).stdout.strip()
 
         result = told_by("rewrap", folder=folder, PABAL_KEYS=second, database_urls=database_urls)
 
         assert result == {"rewrapped": len(held), "left": 0, "unreadable": 0, "named": []}
         ring = keyring_from_setting(second)
-        matches = await kept(database_urls)
+        matches = await load_envelopes(database_urls)
         assert {place: decrypt_envelope(ring, matches[place], place) for place in matches} == held
 
     @pytest.mark.parametrize("command", [["list"], ["rotate"], ["rewrap"], ["retire", "e1"]])

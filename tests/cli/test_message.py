@@ -24,7 +24,7 @@ returning id
 
 @pytest.fixture
 def chat(terminal: Terminal) -> Chat:
-    return Chat(terminal.deaths.owner)
+    return Chat(terminal.event_queue.owner)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def key(chat: Chat, owner: Owner) -> str:
 async def test_messages_are_listed_in_pages(terminal: Terminal, chat: Chat, owner: Owner, key: str) -> None:
     first = await chat.message(owner, key, None)
     second = await chat.message(owner, key, URL)
-    async with terminal.deaths.hub.transaction() as tx:
+    async with terminal.event_queue.hub.transaction() as tx:
         await ack_messages(tx, owner.id, [first])
 
     table = (await terminal.run("message", "list", "--conversation", key)).stdout
@@ -80,13 +80,13 @@ async def test_a_message_is_shown_with_its_reply_but_without_its_callback(
 
 
 async def test_tail_prints_new_and_changed_messages(terminal: Terminal, chat: Chat, owner: Owner, key: str) -> None:
-    async with terminal.following("message") as command:
+    async with terminal.follow("message") as command:
         message = await chat.message(owner, key, None)
         came = await read_line(command)
-        async with terminal.deaths.hub.autocommit() as tx:
+        async with terminal.event_queue.hub.autocommit() as tx:
             await LANE.claim(tx, 1, timedelta(minutes=1), "poll:x", owner.id)
         handed = await read_line(command)
-        async with terminal.deaths.hub.transaction() as tx:
+        async with terminal.event_queue.hub.transaction() as tx:
             await ack_messages(tx, owner.id, [message])
         ended = await read_line(command)
 
@@ -98,7 +98,7 @@ async def test_tail_prints_new_and_changed_messages(terminal: Terminal, chat: Ch
 
 async def test_tail_filters(terminal: Terminal, chat: Chat, owner: Owner, key: str) -> None:
     other = await chat.owner()
-    async with terminal.following("message", "--account", str(other.id), "--json") as command:
+    async with terminal.follow("message", "--account", str(other.id), "--json") as command:
         await chat.message(owner, key, None)
         theirs = await chat.message(other, "channel:other", None)
         result = json.loads(await read_line(command))
@@ -148,7 +148,7 @@ async def test_a_conversation_is_traced_as_its_newest_messages(
 async def test_a_prefix_that_matches_two_lanes_lists_both(
     terminal: Terminal, chat: Chat, owner: Owner, key: str
 ) -> None:
-    event = await terminal.deaths.publish()
+    event = await terminal.event_queue.publish()
     message = await chat.message(owner, key, None)
     twin = str(event)[:-1] + ("0" if str(event)[-1] != "0" else "1")
     await chat.db.execute("update inbound_messages set id = $2 where id = $1", message, twin)

@@ -18,7 +18,7 @@ from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead
 from support.notifications import PAID, register_builtin_templates
 from support.pabal_process import pabal, pabal_json
-from support.terminal import Terminal, terminal_at
+from support.terminal import Terminal, open_terminal
 
 pytestmark = pytest.mark.anyio
 
@@ -30,8 +30,8 @@ DM_RULE = (*RULE, "--channel", "user_dm")
 
 @pytest.fixture
 async def terminal(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
-    async with terminal_at(folder, database_urls) as made:
-        await register_builtin_templates(made.deaths.hub)
+    async with open_terminal(folder, database_urls) as made:
+        await register_builtin_templates(made.event_queue.hub)
         yield made
 
 
@@ -40,7 +40,7 @@ async def sent(terminal: Terminal, *args: str, payload: str = BOUGHT) -> dict[st
 
 
 async def count(terminal: Terminal) -> int:
-    return await terminal.deaths.owner.fetchval("select count(*) from notification.requests")
+    return await terminal.event_queue.owner.fetchval("select count(*) from notification.requests")
 
 
 async def test_a_notification_is_sent_listed_and_shown(terminal: Terminal) -> None:
@@ -48,7 +48,7 @@ async def test_a_notification_is_sent_listed_and_shown(terminal: Terminal) -> No
     result = await terminal.run("notification", "send", "payment.succeeded", "--dm", "100", "--payload", "@body.json")
     [first] = SENT.findall(result.stdout)
     second = (await sent(terminal, "--toast", "101", "--locale", "en"))["id"]
-    async with terminal.deaths.hub.autocommit() as tx:
+    async with terminal.event_queue.hub.autocommit() as tx:
         held = await LANE.claim(tx, 10, timedelta(minutes=1), "w1")
         [mine] = [item for item in held if str(item.id) == first]
         await LANE.settle(tx, [Settlement(mine, Dead("closed DMs", "refused"))])
@@ -108,7 +108,7 @@ async def test_an_idempotency_key_is_requested_once_and_a_delay_is_kept(terminal
     first, again = await sent(terminal, *args), await sent(terminal, *args)
     later = await sent(terminal, "--dm", "101", "--send-in", "2h", "--expires-in", "1h")
 
-    waits = await terminal.deaths.owner.fetchrow(
+    waits = await terminal.event_queue.owner.fetchrow(
         "select scheduled_at - created_at as due, expires_at - scheduled_at as life from notification.requests "
         "where id::text = $1",
         later["id"],
@@ -130,7 +130,7 @@ async def test_a_notification_is_cancelled_once(terminal: Terminal) -> None:
 
 async def test_a_failed_notification_is_resent_once(terminal: Terminal) -> None:
     row = (await sent(terminal, "--dm", "100"))["id"]
-    async with terminal.deaths.hub.autocommit() as tx:
+    async with terminal.event_queue.hub.autocommit() as tx:
         held = await LANE.claim(tx, 10, timedelta(minutes=1), "w1")
         await LANE.settle(tx, [Settlement(item, Dead("no", "refused")) for item in held])
 
@@ -146,7 +146,7 @@ async def test_a_failed_notification_is_resent_once(terminal: Terminal) -> None:
 
 async def test_a_blocked_address_is_listed_and_enabled(terminal: Terminal) -> None:
     first = await sent(terminal, "--dm", "100")
-    async with terminal.deaths.hub.transaction() as tx:
+    async with terminal.event_queue.hub.transaction() as tx:
         assert await mark_address_unhealthy(tx, UUID(first["id"]), "closed DMs")
     before = await sent(terminal, "--dm", "100")
     [blocked] = await terminal.items("address", "list")
@@ -181,7 +181,7 @@ async def test_preferences_are_shown_and_changed(terminal: Terminal) -> None:
     assert (changed["dm_enabled"], changed["payment_notifications"], changed["locale"]) == (False, True, "en")
     assert changed["night_consent_at"] is not None
     assert ["dm", "enabled", "off"] in [line.split() for line in shown.splitlines()]
-    [actor] = await terminal.deaths.owner.fetch(
+    [actor] = await terminal.event_queue.owner.fetch(
         "select actor from pabal.audit_log where action = 'preferences.changed'"
     )
     assert actor["actor"].startswith("cli:")
@@ -223,10 +223,10 @@ async def test_the_life_of_a_rule(terminal: Terminal) -> None:
 
 async def test_check_reports_a_template_that_only_the_database_names(terminal: Terminal) -> None:
     good = await terminal.run("template", "check")
-    await terminal.deaths.owner.execute(
+    await terminal.event_queue.owner.execute(
         "insert into notification.templates (key, category, texts, checksum) values ('old.one', 'system', '{}', '')"
     )
-    await terminal.deaths.owner.execute(
+    await terminal.event_queue.owner.execute(
         "insert into notification.rules (name, event_pattern, template_key, recipients, channels) "
         "values ('old', 'a.b', 'old.one', '[\"user\"]', '{user_dm}')"
     )
@@ -324,7 +324,7 @@ async def test_a_refusal_is_one_line(terminal: Terminal, args: list[str], code: 
 
 
 async def test_a_template_that_is_not_registered_is_refused(folder: Path, database_urls: DatabaseUrls) -> None:
-    async with terminal_at(folder, database_urls) as bare:
+    async with open_terminal(folder, database_urls) as bare:
         args = ("notification", "send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT)
         refusal = await bare.run(*args, code=1)
 

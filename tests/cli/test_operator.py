@@ -17,8 +17,8 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.operators.operators import OperatorSession, Role, find_operator_credentials
 from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
 from pabal.settings import Settings
-from support.clusters import connected
-from support.pabal_process import PABAL, PATIENCE, environment, pabal, pabal_json
+from support.clusters import open_connection
+from support.pabal_process import PABAL, PROCESS_TIMEOUT, environment, pabal, pabal_json
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ async def here(hub: Hub, token: str) -> OperatorSession | None:
 
 
 async def audit(database_urls: DatabaseUrls) -> list[tuple[str, str, str]]:
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         rows = await conn.fetch(
             "select actor, action, subject from pabal.audit_log where actor like 'cli:%' order by id"
         )
@@ -194,4 +194,4 @@ def at_a_terminal(folder: Path, database_urls: DatabaseUrls, lines: tuple[str, .
     except OSError:
         pass  # a terminal whose other end is closed
     os.close(ours)
-    return process.wait(PATIENCE), shown.decode()
+    return process.wait(PROCESS_TIMEOUT), shown.decode()

@@ -11,7 +11,16 @@ import pytest
 
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.hub import DatabaseUrls, Hub
-from relay.people import a_code, a_message, an_owner, connection_of, deeds, key_of, pair, write
+from relay.people import (
+    add_account,
+    audit_actions_of,
+    conversation_state_of,
+    create_code,
+    insert_message,
+    key_of_user,
+    pair_user,
+    send_command,
+)
 from support.clusters import Connection
 from support.pabal_process import pabal, pabal_json
 
@@ -32,54 +41,61 @@ def ask(folder: Path, database_urls: DatabaseUrls) -> Ask:
 
 
 async def test_a_printed_code_connects_a_user(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
-    bot, other = await an_owner(hub), await an_owner(hub, "other")
+    bot, other = await add_account(hub), await add_account(hub, "other")
     assert run("conversation", "list").stdout == "No conversations.\n"
     result = run("pairing", "add", "owner", "--expires", "30m").stdout
     typed = re.findall(r"^/pair [A-Z2-9]{4}-[A-Z2-9]{4}$", result, re.MULTILINE)
 
-    await write(hub, "min", *typed)
-    assert await connection_of(owner, "min") == ("PAIRED", bot.account)
+    await send_command(hub, "min", *typed)
+    assert await conversation_state_of(owner, "min") == ("PAIRED", bot.account)
     made = ask("pairing", "add", str(other.account))
-    await write(hub, "jun", f"/pair {made['code']}")
+    await send_command(hub, "jun", f"/pair {made['code']}")
 
-    assert [item["conversation_key"] for item in ask("conversation", "list")["items"]] == [key_of("jun"), key_of("min")]
+    assert [item["conversation_key"] for item in ask("conversation", "list")["items"]] == [
+        key_of_user("jun"),
+        key_of_user("min"),
+    ]
     [one] = ask("conversation", "list", "--account", "owner")["items"]
-    assert (one["conversation_key"], one["account_id"], one["state"]) == (key_of("min"), str(bot.account), "PAIRED")
-    assert ask("conversation", "show", key_of("min")) == one
-    assert re.search(rf"{key_of('min')} +paired +{bot.account}", run("conversation", "list").stdout)
+    assert (one["conversation_key"], one["account_id"], one["state"]) == (
+        key_of_user("min"),
+        str(bot.account),
+        "PAIRED",
+    )
+    assert ask("conversation", "show", key_of_user("min")) == one
+    assert re.search(rf"{key_of_user('min')} +paired +{bot.account}", run("conversation", "list").stdout)
 
 
 async def test_an_operator_blocks_unblocks_and_unpairs(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
-    bot = await an_owner(hub)
-    key = await pair(hub, "min", bot.account)
-    message = await a_message(owner, bot.account, "min")
+    bot = await add_account(hub)
+    key = await pair_user(hub, "min", bot.account)
+    message = await insert_message(owner, bot.account, "min")
 
     assert run("conversation", "block", key).stdout == f"{key} is blocked by the operator\n"
     assert ask("conversation", "unblock", key)["state"] == "PAIRED"
     assert run("conversation", "unpair", key).stdout == f"{key} is unpaired\n"
 
     assert await owner.fetchval("select reason from public.inbound_messages where id = $1", message) == "blocked"
-    done = await deeds(owner, conversation_pseudonym(key))
+    done = await audit_actions_of(owner, conversation_pseudonym(key))
     assert done == ["pairing.verified", "conversation.blocked", "conversation.unblocked", "pairing.unpaired"]
     actors = await owner.fetch("select distinct actor from pabal.audit_log where action ~ '^conv|unpaired'")
     assert [row["actor"].partition(":")[0] for row in actors] == ["cli"]
 
 
 async def test_an_operator_approves_and_denies(hub: Hub, owner: Connection, ask: Ask) -> None:
-    bot = await an_owner(hub)
+    bot = await add_account(hub)
     patient = hub.settings.model_copy(update={"pairing_approval": True})
     for user in ("min", "jun"):
-        await write(hub, user, f"/pair {await a_code(hub, bot.account)}", settings=patient)
+        await send_command(hub, user, f"/pair {await create_code(hub, bot.account)}", settings=patient)
 
-    assert ask("conversation", "approve", key_of("min"))["state"] == "PAIRED"
-    assert ask("conversation", "deny", key_of("jun"))["state"] == "UNPAIRED"
-    assert await connection_of(owner, "min") == ("PAIRED", bot.account)
+    assert ask("conversation", "approve", key_of_user("min"))["state"] == "PAIRED"
+    assert ask("conversation", "deny", key_of_user("jun"))["state"] == "UNPAIRED"
+    assert await conversation_state_of(owner, "min") == ("PAIRED", bot.account)
 
 
 async def test_a_code_is_printed_for_a_database_of_the_command_line(
     hub: Hub, folder: Path, database_urls: DatabaseUrls
 ) -> None:
-    await an_owner(hub)
+    await add_account(hub)
 
     arguments = ("pairing", "add", "owner", "--database-url", database_urls.main)
     printed = pabal(*arguments, folder=folder, PABAL_DATABASE_DIRECT_URL=database_urls.main).stdout
@@ -88,7 +104,7 @@ async def test_a_code_is_printed_for_a_database_of_the_command_line(
 
 
 async def test_invalid_settings_are_refused_before_a_code_is_created(hub: Hub, owner: Connection, run: Run) -> None:
-    await an_owner(hub)
+    await add_account(hub)
 
     refused = run("pairing", "add", "owner", code=2, PABAL_PORT="none")
 

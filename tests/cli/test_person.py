@@ -10,12 +10,9 @@ from pabal.audit.pseudonym import person_pseudonym
 from pabal.hub import DatabaseUrls
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.people.tokens import issue_person_link
-from support.dump import dumped
-from support.notifications import TESTER
-from support.notifications import draft_notification as notice
-from support.notifications import register_builtin_templates as registered
-from support.notifications import request_drafts as asked
-from support.terminal import Terminal, terminal_at
+from support.dump import dump_database
+from support.notifications import TESTER, draft_notification, register_builtin_templates, request_drafts
+from support.terminal import Terminal, open_terminal
 
 pytestmark = pytest.mark.anyio
 
@@ -26,10 +23,12 @@ HELD = "4 rows (2 notifications, 0 toasts, 2 others)"
 @pytest.fixture
 async def terminal(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
     """A person with two notifications, preferences and a link; another person with one notification."""
-    async with terminal_at(folder, database_urls) as made:
-        hub = await registered(made.deaths.hub)
-        toast = notice(hub, recipient=MINA, channel=NotificationChannel.DASHBOARD_TOAST)
-        await asked(hub, notice(hub, recipient=MINA), toast, notice(hub, recipient="100"))
+    async with open_terminal(folder, database_urls) as made:
+        hub = await register_builtin_templates(made.event_queue.hub)
+        toast = draft_notification(hub, recipient=MINA, channel=NotificationChannel.DASHBOARD_TOAST)
+        await request_drafts(
+            hub, draft_notification(hub, recipient=MINA), toast, draft_notification(hub, recipient="100")
+        )
         await made.run("person", "preferences", MINA, "--set", "locale=en")
         async with hub.transaction() as tx:
             await issue_person_link(tx, MINA, TESTER)
@@ -52,15 +51,15 @@ async def test_an_export_is_one_document_or_a_private_file(terminal: Terminal) -
 
 async def test_erase_shows_the_counts_and_asks(terminal: Terminal, database_urls: DatabaseUrls) -> None:
     refused = await terminal.run("person", "erase", MINA, feed="n\n", code=1)
-    assert MINA.encode() in await dumped(database_urls)
+    assert MINA.encode() in await dump_database(database_urls)
 
     done = await terminal.run("person", "erase", MINA, feed="y\n")
 
     assert refused.stderr == f"Erase {HELD}? [y/N] pabal: Nothing erased\n"
     assert done.stdout == f"{HELD} erased\n"
-    assert MINA.encode() not in await dumped(database_urls)
-    assert await terminal.deaths.owner.fetchval("select count(*) from notification.requests") == 1
-    actor = await terminal.deaths.owner.fetchval(
+    assert MINA.encode() not in await dump_database(database_urls)
+    assert await terminal.event_queue.owner.fetchval("select count(*) from notification.requests") == 1
+    actor = await terminal.event_queue.owner.fetchval(
         "select actor from pabal.audit_log where subject = $1 and action = 'person.erased'", person_pseudonym(MINA)
     )
     assert actor.startswith("cli:")

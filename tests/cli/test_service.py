@@ -17,9 +17,9 @@ from pabal.core.errors import InvalidClient
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.issue import OAuthClient, authenticate_client
-from support.clusters import connected
-from support.pabal_process import PATIENCE, environment, pabal, pabal_json, start_pabal
-from support.wait import until
+from support.clusters import open_connection
+from support.pabal_process import PROCESS_TIMEOUT, environment, pabal, pabal_json, start_pabal
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ async def enter(hub: Hub, name: str, secret: str) -> OAuthClient:
 
 
 async def audit(database_urls: DatabaseUrls, subject: str) -> list[tuple[str, str]]:
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         rows = await conn.fetch("select actor, action from pabal.audit_log where subject = $1 order by id", subject)
     return [(row["actor"].partition(":")[0], row["action"]) for row in rows]
 
@@ -208,7 +208,7 @@ async def test_ctrl_c_ends_a_waiting_command_and_changes_nothing(
     folder: Path, database_urls: DatabaseUrls, ask: Ask
 ) -> None:
     url = database_urls.direct or database_urls.main
-    async with connected(url) as holder, connected(url) as watcher:
+    async with open_connection(url) as holder, open_connection(url) as watcher:
 
         async def waits() -> bool:
             return await watcher.fetchval(
@@ -230,10 +230,10 @@ async def test_ctrl_c_ends_a_waiting_command_and_changes_nothing(
                 ),
             ) as command:
                 try:
-                    await until(waits, PATIENCE)
+                    await wait_until(waits, PROCESS_TIMEOUT)
                 finally:
                     command.send_signal(signal.SIGINT)
-                printed = await asyncio.to_thread(command.communicate, timeout=PATIENCE)
+                printed = await asyncio.to_thread(command.communicate, timeout=PROCESS_TIMEOUT)
 
     assert command.returncode == 130
     assert printed == ("", "")

@@ -64,7 +64,7 @@ def test_help_imports_no_command(folder: Path) -> None:
 
 @pytest.mark.anyio
 async def test_event_list_imports_nothing_of_the_server(terminal: Terminal) -> None:
-    await terminal.deaths.publish()
+    await terminal.event_queue.publish()
 
     imported = heavy_imports("event", "list", folder=terminal.folder, variables=terminal.variables, heavy=HEAVY_MODULES)
 
@@ -90,8 +90,8 @@ def ignored_interrupt() -> Generator[None]:
 @pytest.mark.anyio
 @pytest.mark.usefixtures("ignored_interrupt")
 async def test_ctrl_c_ends_tail_although_the_test_run_ignores_it(terminal: Terminal) -> None:
-    async with terminal.following("event") as command:
-        event = await terminal.deaths.publish()
+    async with terminal.follow("event") as command:
+        event = await terminal.event_queue.publish()
         assert str(event) in await read_line(command)
 
     assert command.returncode == 130

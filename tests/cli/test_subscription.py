@@ -13,9 +13,9 @@ from standardwebhooks import Webhook
 
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
-from support.clusters import connected
-from support.pabal_process import pabal, pabal_json, running
-from support.receiver import Receiver, answers, hangs, receiver
+from support.clusters import open_connection
+from support.pabal_process import pabal, pabal_json, run_hub
+from support.receiver import Receiver, hang, respond_with, run_receiver
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +41,7 @@ def ask(folder: Path, variables: dict[str, str]) -> Ask:
 
 @pytest.fixture
 async def there() -> AsyncGenerator[Receiver]:
-    async with receiver() as one:
+    async with run_receiver() as one:
         yield one
 
 
@@ -75,10 +75,10 @@ async def test_a_life(database_urls: DatabaseUrls, run: Run, ask: Ask, there: Re
 
     assert ask("remove", row) == {"removed": row}
     assert ask("list")["items"] == []
-    async with connected(database_urls.main) as conn:
-        deeds = await conn.fetch("select actor, action from pabal.audit_log where subject = $1 order by id", row)
-    assert {deed["actor"].partition(":")[0] for deed in deeds} == {"cli"}
-    assert [deed["action"] for deed in deeds] == [
+    async with open_connection(database_urls.main) as conn:
+        entries = await conn.fetch("select actor, action from pabal.audit_log where subject = $1 order by id", row)
+    assert {entry["actor"].partition(":")[0] for entry in entries} == {"cli"}
+    assert [entry["action"] for entry in entries] == [
         f"subscription.{item}" for item in ("added", "paused", "resumed", "secret_rotated", "removed")
     ]
 
@@ -87,7 +87,7 @@ async def test_the_test_push_reports_the_response(run: Run, ask: Ask, there: Rec
     added = ask("add", "order.*", "--service", "minu_build", "--url", there.url)
 
     done = await asyncio.to_thread(run, "test", added["id"])
-    there.mood = answers(500, b"oh no")
+    there.responder = respond_with(500, b"oh no")
     failed = await asyncio.to_thread(run, "test", added["id"], code=1, PABAL_LOG_LEVEL="warning")
     read = await asyncio.to_thread(ask, "test", added["id"], code=1)
 
@@ -103,13 +103,13 @@ async def test_a_stopping_hub_releases_a_push_that_hangs(
 ) -> None:
     publish = "select pabal.publish('minu_find', 'order.paid', target => 'minu_build')"
     ask("add", "order.*", "--service", "minu_build", "--url", there.url)
-    async with connected(database_urls.main) as conn:
-        with running(folder, PABAL_DATABASE_DIRECT_URL=database_urls.direct or "", **variables) as up:
+    async with open_connection(database_urls.main) as conn:
+        with run_hub(folder, PABAL_DATABASE_DIRECT_URL=database_urls.direct or "", **variables) as up:
             await conn.fetchval(publish)
-            await there.received(1)
-            there.mood = hangs
+            await there.wait_for_requests(1)
+            there.responder = hang
             row = await conn.fetchval(publish)
-            await there.received(2)
+            await there.wait_for_requests(2)
             took = await asyncio.to_thread(up.end)
         left = await conn.fetchrow("select status, retry_count, last_error from public.event_queue where id = $1", row)
 

@@ -25,10 +25,10 @@ from pabal.tokens.access import TokenIssuer, TokenPair
 from pabal.tokens.issue import OAuthClient, issue_tokens
 from pabal.tokens.services import find_service
 from pabal.tokens.verify import TokenVerifier, find_token_state
-from support.clusters import connected
+from support.clusters import open_connection
 from support.pabal_process import pabal, pabal_json
-from support.server import serving
-from support.wait import until
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +72,7 @@ async def issued(hub: Hub, service: str = "minu_find") -> TokenPair:
 
 
 async def execute(database_urls: DatabaseUrls, statement: str, *given: object) -> None:
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         await conn.execute(statement, *given)
 
 
@@ -87,7 +87,7 @@ async def test_issued_tokens_are_valid_at_the_api(hub: Hub, database_urls: Datab
     assert less["scope"] == "events:read"
     caller = await hub.token_verifier.verify(pair["access_token"])
     assert (caller.service, str(caller.family_id)) == ("minu_find", pair["family"])
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         by = await conn.fetchval("select distinct issued_by_actor from public.service_tokens")
     assert re.fullmatch(r"cli:\w+", by)
 
@@ -171,7 +171,7 @@ async def test_a_reused_refresh_token_revokes_its_family(
     assert [why.rpartition(": ")[2] for why in result["why"]] == ["Refresh token reused"]
     with pytest.raises(InvalidToken):
         await hub.token_verifier.verify(second["access_token"])
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         actions = await conn.fetch("select action from pabal.audit_log where subject = 'minu_find' order by id")
     assert [row["action"] for row in actions] == ["token.issued", *["token.refreshed"] * 2, "token.reused"]
 
@@ -335,7 +335,7 @@ async def test_tokens_are_listed_in_pages(hub: Hub, run: Run, ask: Ask) -> None:
 async def test_a_running_hub_refuses_revoked_tokens_at_once(trusting: Hub, run: Run, args: tuple[str, ...]) -> None:
     holder = "hub" if "hub" in args else "minu_find"
     token = (await issued(trusting, holder)).access_token
-    await until(lambda: trusting.doorbell.listening)
+    await wait_until(lambda: trusting.doorbell.listening)
 
     async def refused() -> bool:
         try:
@@ -344,11 +344,11 @@ async def test_a_running_hub_refuses_revoked_tokens_at_once(trusting: Hub, run: 
             return True
         return False
 
-    async with serving(trusting) as address, httpx2.AsyncClient(base_url=address) as web:
+    async with serve_hub(trusting) as address, httpx2.AsyncClient(base_url=address) as web:
         brought = {"authorization": f"Bearer {token}"}
         assert (await web.post("/oauth/revoke", headers=brought, data={"token": "nobodys"})).status_code == 200
 
         await asyncio.to_thread(run, *(arg.format(token=token) for arg in args))
-        await until(refused)  # without a notification it would take an hour
+        await wait_until(refused)  # without a notification it would take an hour
 
         assert (await web.post("/oauth/revoke", headers=brought, data={"token": "nobodys"})).status_code == 401

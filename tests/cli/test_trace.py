@@ -24,12 +24,12 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_trace_has_one_line_per_entry(terminal: Terminal) -> None:
-    deaths = terminal.deaths
-    event, letter = await deaths.dead(why="boom\nmore")
-    async with deaths.hub.transaction() as tx:
+    event_queue = terminal.event_queue
+    event, letter = await event_queue.publish_failed(why="boom\nmore")
+    async with event_queue.hub.transaction() as tx:
         await replay_dead_letter(tx, letter, MINA)
-    [held] = await deaths.claim()
-    await deaths.settle(held)
+    [held] = await event_queue.claim()
+    await event_queue.settle(held)
 
     result = (await terminal.run("trace", str(letter))).stdout
 
@@ -50,7 +50,7 @@ async def test_a_trace_has_one_line_per_entry(terminal: Terminal) -> None:
 
 
 async def test_a_trace_as_json_is_one_document(terminal: Terminal) -> None:
-    event, letter = await terminal.deaths.dead(correlation_id="order-77")
+    event, letter = await terminal.event_queue.publish_failed(correlation_id="order-77")
 
     result = await terminal.read("trace", "order-77")
 
@@ -65,15 +65,15 @@ async def test_a_trace_as_json_is_one_document(terminal: Terminal) -> None:
 
 
 async def test_each_line_of_a_broadcast_names_its_receiver(terminal: Terminal) -> None:
-    deaths = terminal.deaths
-    unknown = await deaths.publish(target=None)
-    await deaths.owner.execute(
+    event_queue = terminal.event_queue
+    unknown = await event_queue.publish(target=None)
+    await event_queue.owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types)"
         " values ('minu_build', 'pull', '{*}'), ('minu_keep', 'pull', '{*}')"
     )
-    event = await deaths.publish(target=None)
-    [held] = await deaths.claim(service="minu_keep")
-    await deaths.settle(held, Dead("boom"))
+    event = await event_queue.publish(target=None)
+    [held] = await event_queue.claim(service="minu_keep")
+    await event_queue.settle(held, Dead("boom"))
 
     result = (await terminal.run("trace", str(event))).stdout
 
@@ -86,9 +86,9 @@ async def test_each_line_of_a_broadcast_names_its_receiver(terminal: Terminal) -
 
 
 async def test_a_deleted_event_is_traced_by_its_dead_letter(terminal: Terminal) -> None:
-    event, letter = await terminal.deaths.dead()
-    await terminal.deaths.owner.execute("delete from public.event_queue")
-    async with terminal.deaths.hub.transaction() as tx:
+    event, letter = await terminal.event_queue.publish_failed()
+    await terminal.event_queue.owner.execute("delete from public.event_queue")
+    async with terminal.event_queue.hub.transaction() as tx:
         anew = await replay_dead_letter(tx, letter, MINA)
 
     result = (await terminal.run("trace", str(event)[:13])).stdout
@@ -100,8 +100,8 @@ async def test_a_deleted_event_is_traced_by_its_dead_letter(terminal: Terminal) 
 
 async def ruled_over(terminal: Terminal) -> tuple[str, str, str]:
     """The ids of an event and of its notifications: a suppressed DM and a delivered toast."""
-    deaths = terminal.deaths
-    hub = await register_builtin_templates(deaths.hub)
+    event_queue = terminal.event_queue
+    hub = await register_builtin_templates(event_queue.hub)
     wanted = RuleDraft(
         name="buyers",
         event_pattern="order.paid",
@@ -112,14 +112,14 @@ async def ruled_over(terminal: Terminal) -> tuple[str, str, str]:
     async with hub.transaction() as tx:
         await add_rule(tx, hub.templates, wanted, MINA)
         await update_preferences(tx, "100", PreferencesUpdate(dm_enabled=False), MINA)
-    event = await deaths.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
+    event = await event_queue.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
     async with hub.transaction() as tx:
         held = await LANE.claim(tx, 1, MINUTE, "rules", EventClaimFilter("hub"))
     await build_rules_handler(hub).handle_events(held)
     [toast] = await claimed(hub)
     async with hub.transaction() as tx:
         await NotificationDispatchLane().settle(tx, [Settlement(toast, await hub.dispatcher.handle(toast))])
-    dm = await deaths.owner.fetchval("select id from notification.requests where recipient_type = 'user_dm'")
+    dm = await event_queue.owner.fetchval("select id from notification.requests where recipient_type = 'user_dm'")
     return str(event), str(dm), str(toast.id)
 
 
@@ -164,7 +164,7 @@ async def test_the_trace_of_a_notification_includes_its_event(terminal: Terminal
 
 
 async def test_notifications_are_traced_by_correlation_id(terminal: Terminal) -> None:
-    hub = await register_builtin_templates(terminal.deaths.hub)
+    hub = await register_builtin_templates(terminal.event_queue.hub)
     [first, other] = await request_drafts(
         hub,
         draft_notification(hub, correlation_id="order-77"),
@@ -173,7 +173,7 @@ async def test_notifications_are_traced_by_correlation_id(terminal: Terminal) ->
 
     result = (await terminal.run("trace", "order-77")).stdout
     alone = await terminal.read("trace", "order-77")
-    event = await terminal.deaths.publish(correlation_id="order-77")
+    event = await terminal.event_queue.publish(correlation_id="order-77")
     beside = await terminal.read("trace", "order-77")
 
     assert f"\nnotification {first.id}  payment.succeeded  tester → user_dm 100\n  pending, due\n" in result
@@ -184,8 +184,8 @@ async def test_notifications_are_traced_by_correlation_id(terminal: Terminal) ->
 
 
 async def test_only_the_first_of_many_notifications_are_shown(terminal: Terminal) -> None:
-    hub = await register_builtin_templates(terminal.deaths.hub)
-    event = await terminal.deaths.publish()
+    hub = await register_builtin_templates(terminal.event_queue.hub)
+    event = await terminal.event_queue.publish()
     await request_drafts(
         hub,
         *(draft_notification(hub, recipient=str(item), event=event) for item in range(MAX_TRACED_NOTIFICATIONS + 5)),

@@ -14,8 +14,17 @@ import httpx2
 import pytest
 
 from pabal.hub import DatabaseUrls
-from support.clusters import connected
-from support.pabal_process import PABAL, PATIENCE, environment, leftovers, pabal, pabal_json, running, servers
+from support.clusters import open_connection
+from support.pabal_process import (
+    PABAL,
+    PROCESS_TIMEOUT,
+    environment,
+    pabal,
+    pabal_json,
+    remaining_processes,
+    run_hub,
+    server_pids,
+)
 
 SECRET = "0a1b2c3d" * 8
 
@@ -33,12 +42,12 @@ def healthy(web: httpx2.Client) -> bool:
 
 
 async def ask(url: str) -> int:
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         return await conn.fetchval("select count(*) from pabal.operators")
 
 
 def test_up_serves_stops_and_keeps_its_data(folder: Path) -> None:
-    with running(folder, PABAL_LOG_LEVEL="debug") as hub, httpx2.Client(base_url=hub.address) as web:
+    with run_hub(folder, PABAL_LOG_LEVEL="debug") as hub, httpx2.Client(base_url=hub.address) as web:
         assert hub.password
         assert healthy(web)
         assert enter(web, hub.password) == 303
@@ -60,19 +69,19 @@ def test_up_serves_stops_and_keeps_its_data(folder: Path) -> None:
 
         assert hub.end() < 3  # with an open keep-alive connection
     assert hub.process.returncode == 0
-    assert leftovers(folder) == []
+    assert remaining_processes(folder) == []
     written = hub.log.read_text()
     assert "request answered" in written
     assert all(json.loads(line)["event"] for line in written.splitlines())
     for secret in (hub.password, cookie, SECRET, url.split(":")[2].split("@")[0]):
         assert secret not in written
 
-    with running(folder) as again, httpx2.Client(base_url=again.address) as web:
+    with run_hub(folder) as again, httpx2.Client(base_url=again.address) as web:
         assert again.password is None
         assert again.how == "sign in as admin with the password shown at the first start"
         assert enter(web, hub.password) == 303
         assert again.end(signal.SIGTERM) < 3
-    assert leftovers(folder) == []
+    assert remaining_processes(folder) == []
 
 
 def post_webhook(web: httpx2.Client, **headers: str) -> int:
@@ -82,7 +91,7 @@ def post_webhook(web: httpx2.Client, **headers: str) -> int:
 
 def test_up_generates_a_webhook_secret_and_keeps_it(folder: Path) -> None:
     file = folder / "data" / "webhook-secret"
-    with running(folder) as hub, httpx2.Client(base_url=hub.address) as web:
+    with run_hub(folder) as hub, httpx2.Client(base_url=hub.address) as web:
         assert hub.process.stdout
         assert "`pabal settings --show`" in hub.process.stdout.readline()
         assert file.stat().st_mode & 0o777 == 0o600
@@ -92,16 +101,16 @@ def test_up_generates_a_webhook_secret_and_keeps_it(folder: Path) -> None:
         assert shown["PABAL_ADMIN_PASSWORD"]["value"] is None
         assert len(secret) >= 40
         assert [post_webhook(web), post_webhook(web, **{"x-pabal-secret": secret})] == [401, 200]
-        with running(folder, "serve") as half, httpx2.Client(base_url=half.address) as other:
+        with run_hub(folder, "serve") as half, httpx2.Client(base_url=half.address) as other:
             assert [post_webhook(other), post_webhook(other, **{"x-pabal-secret": secret})] == [401, 200]
         hub.end()
     assert secret not in hub.log.read_text()
 
-    with running(folder) as again, httpx2.Client(base_url=again.address) as web:
+    with run_hub(folder) as again, httpx2.Client(base_url=again.address) as web:
         assert post_webhook(web, **{"x-pabal-secret": secret}) == 200
         again.end()
     chosen = "chosen by the operator"
-    with running(folder, PABAL_WEBHOOK_SECRET=chosen) as again, httpx2.Client(base_url=again.address) as web:
+    with run_hub(folder, PABAL_WEBHOOK_SECRET=chosen) as again, httpx2.Client(base_url=again.address) as web:
         assert post_webhook(web, **{"x-pabal-secret": secret}) == 401
         assert post_webhook(web, **{"x-pabal-secret": chosen}) == 200
     settings = pabal_json("settings", "--show", folder=folder, PABAL_WEBHOOK_SECRET=chosen)
@@ -110,54 +119,54 @@ def test_up_generates_a_webhook_secret_and_keeps_it(folder: Path) -> None:
 
 
 def test_up_starts_again_after_a_kill(folder: Path) -> None:
-    with running(folder, PABAL_ADMIN_PASSWORD="correct horse") as hub, httpx2.Client(base_url=hub.address) as web:
+    with run_hub(folder, PABAL_ADMIN_PASSWORD="correct horse") as hub, httpx2.Client(base_url=hub.address) as web:
         assert hub.password is None
         assert enter(web, "correct horse") == 303
         hub.end(signal.SIGKILL)
-    orphans = servers(folder)
+    orphans = server_pids(folder)
     assert len(orphans) == 1
 
-    with running(folder) as again, httpx2.Client(base_url=again.address) as web:
-        assert servers(folder) == orphans  # the running server is reused
+    with run_hub(folder) as again, httpx2.Client(base_url=again.address) as web:
+        assert server_pids(folder) == orphans  # the running server is reused
         assert enter(web, "correct horse") == 303
         assert again.end() < 3
-    assert leftovers(folder) == []
+    assert remaining_processes(folder) == []
 
 
 def test_sigterm_during_the_start_leaves_nothing_running(folder: Path) -> None:
     with (folder / "log").open("w") as log:
         args = {"PABAL_DATA_DIR": str(folder / "data"), "PABAL_PORT": "0"}
         starting = subprocess.Popen([PABAL, "up"], stdout=log, stderr=log, cwd=folder, env=environment(**args))
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PROCESS_TIMEOUT
     while not [*folder.glob("data/*")]:  # until it creates its database
         assert time.monotonic() < deadline
 
     starting.send_signal(signal.SIGTERM)
 
     assert starting.wait(3) == 130
-    assert leftovers(folder) == []
-    with running(folder) as hub, httpx2.Client(base_url=hub.address) as web:
+    assert remaining_processes(folder) == []
+    with run_hub(folder) as hub, httpx2.Client(base_url=hub.address) as web:
         assert healthy(web)
 
 
 def test_a_killed_database_is_restarted(folder: Path) -> None:
-    with running(folder) as hub, httpx2.Client(base_url=hub.address, timeout=PATIENCE) as web:
+    with run_hub(folder) as hub, httpx2.Client(base_url=hub.address, timeout=PROCESS_TIMEOUT) as web:
         assert healthy(web)
-        [old] = servers(folder)
+        [old] = server_pids(folder)
         os.kill(old, signal.SIGKILL)
 
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PROCESS_TIMEOUT
         while "database restarted" not in hub.log.read_text() or not healthy(web):
             assert time.monotonic() < deadline, hub.log.read_text()
 
-        [new] = servers(folder)
+        [new] = server_pids(folder)
         assert new != old
         assert hub.end() < 3
-    assert leftovers(folder) == []
+    assert remaining_processes(folder) == []
 
 
 def test_a_port_in_use_is_one_line_and_starts_nothing(folder: Path) -> None:
-    with running(folder) as hub:
+    with run_hub(folder) as hub:
         port = hub.address.rpartition(":")[2]
         refused = pabal("up", "--port", port, "--data-dir", str(folder / "other"), folder=folder, code=1)
 
@@ -169,7 +178,7 @@ def test_a_port_in_use_is_one_line_and_starts_nothing(folder: Path) -> None:
         second = pabal("up", "--port", "0", folder=folder, code=1)
         assert len(second.stderr.splitlines()) == 1
 
-        with running(folder, "serve") as half, httpx2.Client(base_url=half.address) as web:
+        with run_hub(folder, "serve") as half, httpx2.Client(base_url=half.address) as web:
             assert healthy(web)
             assert half.end() < 3
         with httpx2.Client(base_url=hub.address) as web:
@@ -180,7 +189,7 @@ def test_a_port_in_use_is_one_line_and_starts_nothing(folder: Path) -> None:
 async def test_an_external_database_starts_no_embedded_server(folder: Path, database_urls: DatabaseUrls) -> None:
     url = database_urls.direct or database_urls.main
     with (
-        running(folder, PABAL_DATABASE_URL=url, PABAL_ADMIN_PASSWORD="correct horse") as hub,
+        run_hub(folder, PABAL_DATABASE_URL=url, PABAL_ADMIN_PASSWORD="correct horse") as hub,
         httpx2.Client(base_url=hub.address) as web,
     ):
         assert healthy(web)

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 from pabal import __version__
-from support.pabal_process import PATIENCE
+from support.pabal_process import PROCESS_TIMEOUT
 from support.terminal import Terminal
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ async def take(event):
 
 def ended(command: "subprocess.Popen[str]", by: signal.Signals) -> int:
     command.send_signal(by)
-    command.communicate(timeout=PATIENCE)
+    command.communicate(timeout=PROCESS_TIMEOUT)
     return command.returncode
 
 
@@ -35,11 +35,11 @@ async def test_a_worker_process_is_listed_until_it_stops(terminal: Terminal) -> 
     count = "select count(*) from pabal.workers"
 
     async def listed() -> bool:
-        return await terminal.deaths.owner.fetchval(count) == 2
+        return await terminal.event_queue.owner.fetchval(count) == 2
 
     with terminal.start("work", "--app", "shop:hub") as one, terminal.start("work") as other:
         try:
-            await until(listed, PATIENCE)
+            await wait_until(listed, PROCESS_TIMEOUT)
             result = {item["pid"]: item for item in await terminal.items("worker", "list")}
             table = (await terminal.run("worker", "list")).stdout
         finally:
@@ -52,7 +52,7 @@ async def test_a_worker_process_is_listed_until_it_stops(terminal: Terminal) -> 
         __version__,
         {"minu_build": ["order.*", "cart.*"]},
     )
-    assert 0 <= mine["silent"] < PATIENCE
+    assert 0 <= mine["silent"] < PROCESS_TIMEOUT
     heading, *lines = table.splitlines()
     assert heading.split() == ["worker", "version", "lanes", "handles", "in", "flight", "started", "last", "seen"]
     assert [("minu_build: order.* cart.*" in line) for line in lines if mine["id"] in line] == [True]

@@ -12,7 +12,7 @@ import pytest
 from client.connections import AwaitableClient, Connect, HubAddress, LossyProxy
 from pabal.client import Client
 from pabal.hub import Hub
-from support.oauth_client import enrol
+from support.oauth_client import register_oauth_service
 
 
 @pytest.fixture(params=["async", "sync"])
@@ -38,13 +38,13 @@ def connect(kind: str) -> Connect:
 
 @pytest.fixture
 async def shop(hub: Hub, web: httpx2.AsyncClient) -> HubAddress:
-    service = await enrol(hub, web, "shop", "write")
+    service = await register_oauth_service(hub, web, "shop", "write")
     return HubAddress(str(web.base_url), service.name, service.secret)
 
 
 @pytest.fixture
 async def billing(hub: Hub, web: httpx2.AsyncClient) -> HubAddress:
-    service = await enrol(hub, web, "billing", "write")
+    service = await register_oauth_service(hub, web, "billing", "write")
     return HubAddress(str(web.base_url), service.name, service.secret)
 
 

@@ -14,9 +14,9 @@ from client.connections import HubAddress, LossyProxy
 from conftest import connection
 from pabal.client import Client, HubUnavailableError, PermissionDeniedError, ValidationFailedError
 from pabal.hub import DatabaseUrls, Hub
-from support.oauth_client import enrol
-from support.receiver import PATIENCE, Mood, Receiver, answers, hangs, receiver, slow
-from support.wait import until
+from support.oauth_client import register_oauth_service
+from support.receiver import RECEIVE_TIMEOUT, Receiver, Responder, hang, respond_after, respond_with, run_receiver
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ Publish = Callable[..., Awaitable[Awaitable[UUID]]]
 Buffering = Callable[..., AbstractAsyncContextManager[Publish]]
 
 HOUR = 3600.0
-TOKEN = answers(200, b'{"access_token": "a", "expires_in": 3600}')
+TOKEN = respond_with(200, b'{"access_token": "a", "expires_in": 3600}')
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def buffering(kind: str) -> Buffering:
 
 @pytest.fixture
 async def server() -> AsyncGenerator[Receiver]:
-    async with receiver() as fake:
+    async with run_receiver() as fake:
         fake.script.append(TOKEN)
         yield fake
 
@@ -65,8 +65,10 @@ def address(server: Receiver) -> HubAddress:
     return HubAddress(f"http://127.0.0.1:{server.port}", "shop", "pbs_secret")
 
 
-def accepts(count: int) -> Mood:
-    return answers(200, json.dumps({"results": [{"status": 202, "id": str(uuid4())} for _ in range(count)]}).encode())
+def accepts(count: int) -> Responder:
+    return respond_with(
+        200, json.dumps({"results": [{"status": 202, "id": str(uuid4())} for _ in range(count)]}).encode()
+    )
 
 
 def sizes(server: Receiver) -> list[int]:
@@ -87,13 +89,13 @@ async def test_everything_is_published_in_order_when_the_block_ends(
 
 
 async def test_a_batch_is_sent_when_it_is_full(buffering: Buffering, server: Receiver, address: HubAddress) -> None:
-    server.mood = accepts(1000)
+    server.responder = accepts(1000)
     async with buffering(address, flush_interval=HOUR) as publish:
         for _ in range(999):
             await publish("a.b")
         assert len(server.requests) == 0
         future = await publish("a.b")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RECEIVE_TIMEOUT):
             await future
 
         assert sizes(server) == [1000]
@@ -102,7 +104,7 @@ async def test_a_batch_is_sent_when_it_is_full(buffering: Buffering, server: Rec
 async def test_a_batch_is_sent_after_the_flush_interval(
     buffering: Buffering, server: Receiver, address: HubAddress
 ) -> None:
-    server.mood = accepts(1)
+    server.responder = accepts(1)
     async with buffering(address, flush_interval=0.01) as publish:
         await (await publish("a.b"))
 
@@ -113,18 +115,18 @@ async def test_a_full_buffer_makes_its_callers_wait(
     buffering: Buffering, server: Receiver, address: HubAddress
 ) -> None:
     release = asyncio.Event()
-    server.mood = slow(release, accepts(3))
+    server.responder = respond_after(release, accepts(3))
     async with buffering(address, max_events=3, flush_interval=HOUR) as publish:
         for _ in range(3):
             await publish("a.b")
-        await server.received(2)
+        await server.wait_for_requests(2)
         fourth = asyncio.ensure_future(publish("a.b"))
         try:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await asyncio.shield(fourth)
         finally:
-            server.mood = accepts(1)
+            server.responder = accepts(1)
             release.set()
         await fourth
 
@@ -148,7 +150,7 @@ async def test_each_future_has_the_result_of_its_own_event(buffering: Buffering,
 async def test_every_future_fails_without_the_publish_permission(
     buffering: Buffering, hub: Hub, web: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reader = await enrol(hub, web, "reader", "events:read")
+    reader = await register_oauth_service(hub, web, "reader", "events:read")
     async with buffering(HubAddress(str(web.base_url), reader.name, reader.secret)) as publish:
         futures = [await publish("a.b") for _ in range(3)]
 
@@ -178,9 +180,9 @@ async def test_a_lost_response_does_not_publish_twice(
 async def test_the_buffer_retries_while_the_hub_is_unavailable(
     buffering: Buffering, server: Receiver, address: HubAddress
 ) -> None:
-    away = answers(503, headers={"retry-after": "0"})
+    away = respond_with(503, headers={"retry-after": "0"})
     server.script.extend([away] * 5)  # as many as one call retries by itself
-    server.mood = accepts(1)
+    server.responder = accepts(1)
     async with buffering(address, flush_interval=0.01) as publish:
         future = await publish("a.b")
 
@@ -192,7 +194,7 @@ async def test_the_buffer_retries_while_the_hub_is_unavailable(
 async def test_a_future_fails_if_the_hub_stays_unavailable(
     buffering: Buffering, server: Receiver, address: HubAddress
 ) -> None:
-    server.mood = answers(503, headers={"retry-after": "0"})
+    server.responder = respond_with(503, headers={"retry-after": "0"})
     async with buffering(address, flush_interval=0.01, retry_timeout=0.0) as publish:
         future = await publish("a.b")
 
@@ -209,22 +211,22 @@ async def test_a_closed_buffer_refuses_events(buffering: Buffering, shop: HubAdd
 
 
 async def test_futures_fail_if_the_buffer_is_cancelled(server: Receiver, address: HubAddress) -> None:
-    server.mood = hangs
+    server.responder = hang
     futures: list[Awaitable[UUID]] = []
 
     async def program() -> None:
         async with address.client() as client, client.buffer(flush_interval=0.01) as buffer:
             futures.append(await buffer.publish("a.b"))
-            await server.received(2)
+            await server.wait_for_requests(2)
             futures.append(await buffer.publish("a.b"))
 
     running = asyncio.create_task(program())
-    await until(lambda: len(futures) == 2)
+    await wait_until(lambda: len(futures) == 2)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
     for future in futures:
         with pytest.raises(HubUnavailableError, match="stopped before the event was sent"):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(RECEIVE_TIMEOUT):
                 await future

@@ -23,7 +23,7 @@ from pabal.client import (
 )
 from pabal.hub import DatabaseUrls, Hub
 from pabal.tokens.revoke import revoke_service_tokens
-from support.oauth_client import TESTER, enrol
+from support.oauth_client import TESTER, register_oauth_service
 
 pytestmark = pytest.mark.anyio
 
@@ -123,7 +123,7 @@ async def test_publish_many_splits_large_batches(connect: Connect, shop: HubAddr
 async def test_an_api_error_has_status_code_and_detail(
     connect: Connect, hub: Hub, web: httpx2.AsyncClient, shop: HubAddress
 ) -> None:
-    reader = await enrol(hub, web, "reader", "events:read")
+    reader = await register_oauth_service(hub, web, "reader", "events:read")
     key = {"idempotency_key": "once"}
     async with connect(shop) as seller:
         with pytest.raises(ValidationFailedError) as invalid:

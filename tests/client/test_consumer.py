@@ -15,9 +15,9 @@ from client.connections import HubAddress, LossyProxy
 from conftest import connection
 from pabal.client import AsyncClient, Client, Dead, PermissionDeniedError, PulledEvent, Retry, Snooze
 from pabal.hub import DatabaseUrls, Hub
-from support.oauth_client import enrol
-from support.subscriptions import ends, event
-from support.wait import until
+from support.oauth_client import register_oauth_service
+from support.subscriptions import load_event, wait_for_status
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +64,7 @@ async def test_events_are_handled_all_at_once_and_settled_together(
 
     await publish_many(shop, 5)
     async with run_consumer(billing, handle, concurrency=5):
-        await until(lambda: has_states(database_urls, completed=5))
+        await wait_until(lambda: has_states(database_urls, completed=5))
 
 
 async def has_states(database_urls: DatabaseUrls, **expected: int) -> bool:
@@ -85,10 +85,10 @@ async def test_no_more_is_claimed_than_the_concurrency_allows(
 
     await publish_many(shop, 7)
     async with run_consumer(billing, handle, concurrency=2, limit=1000):
-        await until(lambda: now == 2)
+        await wait_until(lambda: now == 2)
         assert await has_states(database_urls, processing=2, pending=5)
         release.set()
-        await until(lambda: has_states(database_urls, completed=7))
+        await wait_until(lambda: has_states(database_urls, completed=7))
 
     assert most == 2
 
@@ -112,20 +112,20 @@ async def test_the_outcome_of_a_handler_settles_its_event(hub: Hub, shop: HubAdd
         for word in ("dead", "retry", "snooze", "odd", "done")
     }
     async with run_consumer(billing, handle):
-        done = await ends(hub, rows["done"], "completed")
-        dead = await ends(hub, rows["dead"], "failed")
-        odd = await ends(hub, rows["odd"], "failed")
-        await until(lambda: is_pending_with_error(hub, rows["retry"], "not yet"))
-        await until(lambda: is_pending_with_error(hub, rows["snooze"], "not available"))
+        done = await wait_for_status(hub, rows["done"], "completed")
+        dead = await wait_for_status(hub, rows["dead"], "failed")
+        odd = await wait_for_status(hub, rows["odd"], "failed")
+        await wait_until(lambda: is_pending_with_error(hub, rows["retry"], "not yet"))
+        await wait_until(lambda: is_pending_with_error(hub, rows["snooze"], "not available"))
 
     assert done.last_error is None
     assert dead.last_error == "never"
     assert (odd.last_error, odd.error_code) == ("ValueError: a\ufffdb", "ValueError")
-    assert [len((await event(hub, rows[word])).error_history or ()) for word in ("retry", "snooze")] == [1, 0]
+    assert [len((await load_event(hub, rows[word])).error_history or ()) for word in ("retry", "snooze")] == [1, 0]
 
 
 async def is_pending_with_error(hub: Hub, row: UUID, why: str) -> bool:
-    row_now = await event(hub, row)
+    row_now = await load_event(hub, row)
     return row_now.status == "pending" and row_now.last_error == why
 
 
@@ -146,7 +146,7 @@ async def test_a_handler_may_be_a_plain_function_or_any_callable(
 
     await publish_many(shop, 2)
     async with run_consumer(billing, handle if kind == "function" else Handler(), concurrency=2):
-        await until(lambda: has_states(database_urls, completed=2))
+        await wait_until(lambda: has_states(database_urls, completed=2))
 
     assert sorted(seen) == [0, 1]
 
@@ -161,15 +161,15 @@ async def test_a_lease_is_extended_while_its_handler_runs(
 
     [row] = await publish_many(shop)
     async with run_consumer(billing, handle, lease=5), connection(database_urls.main) as database:
-        await until(lambda: has_states(database_urls, processing=1))
+        await wait_until(lambda: has_states(database_urls, processing=1))
         first = await database.fetchval("select until from pabal.event_leases")
 
         async def moved() -> bool:
             return await database.fetchval("select until from pabal.event_leases") > first
 
-        await until(moved)
+        await wait_until(moved)
         release.set()
-        done = await ends(hub, row, "completed")
+        done = await wait_for_status(hub, row, "completed")
 
     assert done.retry_count == 0
 
@@ -191,10 +191,10 @@ async def test_a_handler_whose_event_is_lost_is_cancelled(
         await started.wait()
         async with shop.client() as seller:
             await seller.cancel(row)
-        await until(cancelled.is_set)
+        await wait_until(cancelled.is_set)
         assert not stop.is_set()
 
-    assert (await event(hub, row)).status == "cancelled"
+    assert (await load_event(hub, row)).status == "cancelled"
 
 
 async def test_stopping_lets_handlers_finish(
@@ -237,7 +237,7 @@ async def test_unfinished_events_are_released_without_counting_an_attempt(
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        back = await event(hub, row)
+        back = await load_event(hub, row)
         again = await client.claim()
 
     assert (back.status, back.retry_count, back.last_error) == ("pending", 0, "released")
@@ -257,13 +257,13 @@ async def test_a_consumer_survives_a_bad_network(
 
     rows = await publish_many(shop, 40)
     async with run_consumer(HubAddress(address, billing.service, billing.secret), handle, concurrency=3, lease=5):
-        await until(lambda: has_states(database_urls, completed=40), within=30)
+        await wait_until(lambda: has_states(database_urls, completed=40), within=30)
 
     assert {*handled} == {*rows}
 
 
 async def test_consuming_without_the_permission_raises(hub: Hub, web: httpx2.AsyncClient, shop: HubAddress) -> None:
-    reader = await enrol(hub, web, "reader", "events:read")
+    reader = await register_oauth_service(hub, web, "reader", "events:read")
     async with AsyncClient(shop.url, reader.name, reader.secret) as client:
         with pytest.raises(PermissionDeniedError):
             await client.consume(print)
@@ -290,7 +290,7 @@ async def test_the_sync_client_consumes_one_event_after_the_other(
 
     assert sorted(seen) == [0, 1, 2]
     assert await states(database_urls) == {"completed": 2, "failed": 1}
-    assert (await event(hub, rows[1])).last_error == "never"
+    assert (await load_event(hub, rows[1])).last_error == "never"
 
 
 async def test_an_interrupted_client_releases_its_events(

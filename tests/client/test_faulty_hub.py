@@ -10,23 +10,23 @@ import pytest
 
 from client.connections import Connect, HubAddress
 from pabal.client import HubUnavailableError
-from support.receiver import Mood, Receiver, answers, hangs, receiver, resets, slow
+from support.receiver import Receiver, Responder, hang, reset_connection, respond_after, respond_with, run_receiver
 
 pytestmark = pytest.mark.anyio
 
-PUBLISHED = answers(
+PUBLISHED = respond_with(
     202, json.dumps({"id": str(uuid4()), "status": "pending", "created_at": "2025-01-01T00:00:00Z"}).encode()
 )
 
 
-def tokens(life: int = 3600, refresh: str | None = None) -> Mood:
-    return answers(200, json.dumps({"access_token": "a", "expires_in": life, "refresh_token": refresh}).encode())
+def tokens(life: int = 3600, refresh: str | None = None) -> Responder:
+    return respond_with(200, json.dumps({"access_token": "a", "expires_in": life, "refresh_token": refresh}).encode())
 
 
 @pytest.fixture
 async def server() -> AsyncGenerator[Receiver]:
-    async with receiver() as fake:
-        fake.mood = PUBLISHED
+    async with run_receiver() as fake:
+        fake.responder = PUBLISHED
         yield fake
 
 
@@ -36,8 +36,8 @@ def address(server: Receiver) -> HubAddress:
 
 
 async def test_a_retry_sends_the_same_event(connect: Connect, server: Receiver, address: HubAddress) -> None:
-    busy = answers(503, headers={"retry-after": "0"})
-    server.script.extend([busy, tokens(), busy, answers(429, headers={"retry-after": "0"}), PUBLISHED])
+    busy = respond_with(503, headers={"retry-after": "0"})
+    server.script.extend([busy, tokens(), busy, respond_with(429, headers={"retry-after": "0"}), PUBLISHED])
     async with connect(address) as client:
         await client.publish("order.placed", {"n": 1})
 
@@ -48,7 +48,7 @@ async def test_a_retry_sends_the_same_event(connect: Connect, server: Receiver, 
 
 
 async def test_a_request_without_a_response_times_out(connect: Connect, server: Receiver, address: HubAddress) -> None:
-    server.script.extend([tokens(), hangs, PUBLISHED])
+    server.script.extend([tokens(), hang, PUBLISHED])
     async with connect(address, timeout=0.5) as client:  # the token comes sooner even on a busy machine
         await client.publish("order.placed")
 
@@ -58,10 +58,10 @@ async def test_a_request_without_a_response_times_out(connect: Connect, server: 
 
 async def test_a_long_poll_extends_the_request_timeout(connect: Connect, server: Receiver, address: HubAddress) -> None:
     release = asyncio.Event()
-    server.script.extend([tokens(), slow(release, answers(200, b'{"events": []}'))])
+    server.script.extend([tokens(), respond_after(release, respond_with(200, b'{"events": []}'))])
     async with connect(address, timeout=0.3) as client:
         looking = asyncio.create_task(client.claim(wait=20.0))
-        await server.received(2)
+        await server.wait_for_requests(2)
         with pytest.raises(TimeoutError):  # much longer than any other call may take, and it still waits
             async with asyncio.timeout(1):
                 await asyncio.shield(looking)
@@ -74,10 +74,10 @@ async def test_a_long_poll_extends_the_request_timeout(connect: Connect, server:
 async def test_calls_do_not_wait_for_each_other(connect: Connect, server: Receiver, address: HubAddress) -> None:
     release = asyncio.Event()
     server.script.append(tokens())
-    server.mood = slow(release, PUBLISHED)
+    server.responder = respond_after(release, PUBLISHED)
     async with connect(address) as client:
         publishing = [asyncio.create_task(client.publish("order.placed")) for _ in range(4)]
-        await server.received(5)
+        await server.wait_for_requests(5)
         release.set()
         await asyncio.gather(*publishing)
 
@@ -97,9 +97,11 @@ async def test_an_expiring_token_is_refreshed(connect: Connect, server: Receiver
     ]
 
 
-@pytest.mark.parametrize("mood", [resets, answers(503), answers(400, b'{"error": "invalid_grant"}')])
+@pytest.mark.parametrize(
+    "mood", [reset_connection, respond_with(503), respond_with(400, b'{"error": "invalid_grant"}')]
+)
 async def test_a_refresh_token_is_sent_only_once(
-    connect: Connect, server: Receiver, address: HubAddress, mood: Mood
+    connect: Connect, server: Receiver, address: HubAddress, mood: Responder
 ) -> None:
     server.script.extend([tokens(0, "pbr_1"), PUBLISHED, mood, tokens(3600, "pbr_2"), PUBLISHED])
     async with connect(address) as client:
@@ -111,7 +113,7 @@ async def test_a_refresh_token_is_sent_only_once(
 
 
 async def test_a_token_that_is_rejected_twice_raises(connect: Connect, server: Receiver, address: HubAddress) -> None:
-    refused = answers(401, b'{"code": "invalid_token", "detail": "no"}')
+    refused = respond_with(401, b'{"code": "invalid_token", "detail": "no"}')
     server.script.extend([tokens(), refused, tokens(), refused])
     async with connect(address) as client:
         with pytest.raises(Exception, match="401 invalid_token"):
@@ -124,7 +126,7 @@ async def test_a_token_that_is_rejected_twice_raises(connect: Connect, server: R
 async def test_a_response_that_is_not_from_a_hub_is_an_error(
     connect: Connect, server: Receiver, address: HubAddress, body: bytes
 ) -> None:
-    server.script.extend([tokens(), answers(200, body)])
+    server.script.extend([tokens(), respond_with(200, body)])
     async with connect(address) as client:
         with pytest.raises(HubUnavailableError, match="not from a hub"):
             await client.publish("order.placed")
@@ -135,7 +137,7 @@ async def test_a_body_never_exceeds_the_limit_of_the_hub(
 ) -> None:
     three = [{"status": 202, "id": str(uuid4())}] * 3
     server.script.append(tokens())
-    server.mood = answers(200, json.dumps({"results": three}).encode())
+    server.responder = respond_with(200, json.dumps({"results": three}).encode())
     async with connect(address) as client:
         await client.publish_many([{"event_type": "a.b", "payload": {"text": "x" * 300_000}}] * 9)
 
@@ -146,14 +148,14 @@ async def test_a_body_never_exceeds_the_limit_of_the_hub(
 async def test_a_batch_response_with_missing_results_is_an_error(
     connect: Connect, server: Receiver, address: HubAddress
 ) -> None:
-    server.script.extend([tokens(), answers(200, b'{"results": []}')])
+    server.script.extend([tokens(), respond_with(200, b'{"results": []}')])
     async with connect(address) as client:
         with pytest.raises(HubUnavailableError, match="sent 1 events, got 0 results"):
             await client.publish_many([{"event_type": "a.b"}])
 
 
 async def test_a_redirect_is_not_followed_with_a_token(connect: Connect, server: Receiver, address: HubAddress) -> None:
-    server.script.extend([tokens(), answers(307, headers={"location": "/elsewhere"})])
+    server.script.extend([tokens(), respond_with(307, headers={"location": "/elsewhere"})])
     async with connect(address) as client:
         with pytest.raises(Exception, match="307 refused"):
             await client.publish("order.placed")

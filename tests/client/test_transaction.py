@@ -22,8 +22,8 @@ from pabal.client import App, AsyncClient
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.hub import Hub as RealHub
 from pabal.settings import Settings
-from support.oauth_client import enrol
-from support.server import serving
+from support.oauth_client import register_oauth_service
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -185,7 +185,7 @@ async def test_listeners_are_notified_at_the_commit(
 async def test_an_event_committed_while_no_hub_runs_is_delivered_when_one_does(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with open_hub(settings, database_urls) as first, serving(first) as address:
+    async with open_hub(settings, database_urls) as first, serve_hub(first) as address:
         secrets = {name: (await enrolled(first, address, name)).secret for name in ("shop", "billing")}
 
     async with on_asyncpg(database_urls.main) as program:
@@ -194,7 +194,7 @@ async def test_an_event_committed_while_no_hub_runs_is_delivered_when_one_does(
 
     async with (
         open_hub(settings, database_urls) as second,
-        serving(second) as address,
+        serve_hub(second) as address,
         AsyncClient(address, "billing", secrets["billing"]) as payer,
     ):
         assert [event.id for event in await payer.claim(wait=5.0)] == [published]
@@ -202,7 +202,7 @@ async def test_an_event_committed_while_no_hub_runs_is_delivered_when_one_does(
 
 async def enrolled(hub: RealHub, address: str, name: str) -> HubAddress:
     async with httpx2.AsyncClient(base_url=address) as web:
-        there = await enrol(hub, web, name, "write")
+        there = await register_oauth_service(hub, web, name, "write")
     return HubAddress(address, there.name, there.secret)
 
 

@@ -13,7 +13,7 @@ from pabal.console.portal.login import PORTAL_GUARD
 from pabal.hub import Hub
 from pabal.operators.operators import Role, ensure_first_operator
 from support.browser import WIDE, launch_browser, open_checked_page
-from support.operator import PASSWORD, Signed, fast_password_hashing, sign_in
+from support.operator import PASSWORD, SignedInOperator, fast_password_hashing, sign_in
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,10 @@ async def page(chromium: Browser, address: str) -> AsyncGenerator[Page]:
 
 
 @pytest.fixture
-async def admin(hub: Hub, web: httpx2.AsyncClient) -> Signed:
+async def admin(hub: Hub, web: httpx2.AsyncClient) -> SignedInOperator:
     return await sign_in(hub, web, Role.ADMIN)
 
 
 @pytest.fixture
-async def viewer(hub: Hub, web: httpx2.AsyncClient) -> Signed:
+async def viewer(hub: Hub, web: httpx2.AsyncClient) -> SignedInOperator:
     return await sign_in(hub, web, Role.VIEWER)

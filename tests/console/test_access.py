@@ -21,9 +21,9 @@ from pabal.operators.sessions import (
     find_operator_session,
     is_operator_session_active,
 )
-from support.clusters import connected
-from support.operator import PASSWORD, Signed
-from support.server import serving
+from support.clusters import open_connection
+from support.operator import PASSWORD, SignedInOperator
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -102,13 +102,13 @@ def all_routes(hub: Hub) -> Iterator[tuple[str, str]]:
 
 async def count_audit_rows(database_urls: DatabaseUrls) -> int:
     """Count the rows of the audit log, which records every action."""
-    async with connected(database_urls.direct or database_urls.main) as db:
+    async with open_connection(database_urls.direct or database_urls.main) as db:
         return await db.fetchval("select count(*) from pabal.audit_log")
 
 
 @pytest.fixture
 async def anonymous(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
-    async with serving(hub) as address, httpx2.AsyncClient(base_url=address) as client:
+    async with serve_hub(hub) as address, httpx2.AsyncClient(base_url=address) as client:
         yield client
 
 
@@ -149,7 +149,9 @@ async def test_an_unknown_cookie_is_like_no_cookie(
     assert await count_audit_rows(database_urls) == 0
 
 
-async def test_a_viewer_can_only_change_their_own_profile(viewer: Signed, database_urls: DatabaseUrls) -> None:
+async def test_a_viewer_can_only_change_their_own_profile(
+    viewer: SignedInOperator, database_urls: DatabaseUrls
+) -> None:
     before = await count_audit_rows(database_urls)
     for action_route in ACTIONS:
         if action_route.path not in VIEWER_ACTIONS:
@@ -162,7 +164,7 @@ async def test_a_viewer_can_only_change_their_own_profile(viewer: Signed, databa
     assert len(ACTIONS) > len(VIEWER_ACTIONS) + 25
 
 
-async def test_a_viewer_sees_every_page_without_the_admin_forms(viewer: Signed) -> None:
+async def test_a_viewer_sees_every_page_without_the_admin_forms(viewer: SignedInOperator) -> None:
     """A form that always answers 403 must not be shown."""
     allowed_forms = {fill_path(path) for path in VIEWER_ACTIONS} | {"/console/language"}
     for page_route in PAGE_ROUTES:
@@ -178,7 +180,7 @@ async def test_a_viewer_sees_every_page_without_the_admin_forms(viewer: Signed) 
 
 
 async def test_every_action_requires_the_csrf_token_of_the_session(
-    hub: Hub, admin: Signed, viewer: Signed, database_urls: DatabaseUrls
+    hub: Hub, admin: SignedInOperator, viewer: SignedInOperator, database_urls: DatabaseUrls
 ) -> None:
     async with hub.transaction() as tx:
         credentials = await authenticate_operator(await find_operator_credentials(tx, admin.session.name), PASSWORD)
@@ -210,7 +212,9 @@ async def test_every_action_requires_the_csrf_token_of_the_session(
     assert await count_audit_rows(database_urls) == before
 
 
-async def test_a_browser_without_an_origin_header_is_accepted_with_the_csrf_token(hub: Hub, admin: Signed) -> None:
+async def test_a_browser_without_an_origin_header_is_accepted_with_the_csrf_token(
+    hub: Hub, admin: SignedInOperator
+) -> None:
     """Without a referrer the origin is null, and over plain HTTP there is no Sec-Fetch-Site header."""
     request_facts = {"cookie": f"{OPERATOR_COOKIE}={admin.token}", "origin": "null"}
     refused = await admin.web.post("/console/logout", headers=request_facts)
@@ -225,7 +229,7 @@ async def test_a_browser_without_an_origin_header_is_accepted_with_the_csrf_toke
 
 
 async def test_every_response_has_the_security_headers_and_is_not_cached(
-    hub: Hub, admin: Signed, database_urls: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, admin: SignedInOperator, database_urls: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Covers signed-in, anonymous and cross-site requests, and the statuses 404, 405, 413 and 500."""
     own_headers = {"cookie": f"{OPERATOR_COOKIE}={admin.token}", "origin": str(admin.web.base_url).rstrip("/")}
@@ -240,7 +244,7 @@ async def test_every_response_has_the_security_headers_and_is_not_cached(
     for method, path in (("PUT", "/console"), ("POST", "/console/health"), ("GET", "/portal/code"), ("PUT", "/me")):
         responses.append(await admin.web.request(method, path, headers=own_headers))
     responses.append(await admin.web.post("/console/login", content=b"x" * 70_000))
-    async with connected(database_urls.direct or database_urls.main) as db:
+    async with open_connection(database_urls.direct or database_urls.main) as db:
         await db.execute("alter table pabal.audit_log rename to gone")
     monkeypatch.delitem(TEXTS["en"], "login.password_hint")
     broken = [await admin.get("/console/audit"), await admin.web.get("/console/login")]

@@ -16,9 +16,9 @@ from pabal.core.actor import Actor
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub
 from pabal.relay.conversations import block_conversation, unblock_conversation
-from relay.people import an_owner, pair
-from support.audit_log import Ledger, SealingHost
-from support.operator import HOSTILE, Signed, unharmed
+from relay.people import add_account, pair_user
+from support.audit_log import AuditLog, SealingHost
+from support.operator import HOSTILE, SignedInOperator, is_escaped
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,8 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 
 @pytest.fixture
-def ledger(hub: Hub, database_urls: DatabaseUrls) -> Ledger:
-    return Ledger(hub, database_urls, hub.key_ring)
+def audit_log(hub: Hub, database_urls: DatabaseUrls) -> AuditLog:
+    return AuditLog(hub, database_urls, hub.key_ring)
 
 
 async def record_entries(hub: Hub, *entries: AuditEntry) -> None:
@@ -42,7 +42,7 @@ def subjects(page: str) -> list[str]:
 
 
 async def test_the_audit_log_is_newest_first_and_filtered_by_the_query_string(
-    hub: Hub, viewer: Signed, travel: Travel
+    hub: Hub, viewer: SignedInOperator, travel: Travel
 ) -> None:
     await record_entries(hub, AuditEntry("old", "x.done", "s-old", client_ip="192.0.2.9"))
     await travel(timedelta(minutes=90))
@@ -64,7 +64,7 @@ async def test_the_audit_log_is_newest_first_and_filtered_by_the_query_string(
     assert "192.0.2.9" in (await viewer.get("/console/audit")).text
 
 
-async def test_pagination_shows_every_row_once(hub: Hub, admin: Signed) -> None:
+async def test_pagination_shows_every_row_once(hub: Hub, admin: SignedInOperator) -> None:
     await record_entries(hub, *(AuditEntry("hub", "x.done", f"s-{n}") for n in range(120)))
     list_subjects: list[str] = []
     path = "/console/audit?actor=hub&action=x."
@@ -78,7 +78,7 @@ async def test_pagination_shows_every_row_once(hub: Hub, admin: Signed) -> None:
 
 
 async def test_a_search_that_hit_the_scan_limit_can_be_continued(
-    hub: Hub, admin: Signed, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, admin: SignedInOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "MAX_SCANNED_IDS", 20)
     await record_entries(hub, AuditEntry("rare", "x.done", "s-rare"), *(AuditEntry("hub", "x.done") for _ in range(30)))
@@ -92,7 +92,7 @@ async def test_a_search_that_hit_the_scan_limit_can_be_continued(
     assert "Only part of" not in second.text
 
 
-async def test_details_are_redacted_and_escaped(hub: Hub, admin: Signed) -> None:
+async def test_details_are_redacted_and_escaped(hub: Hub, admin: SignedInOperator) -> None:
     details = {HOSTILE: HOSTILE, "access_token": "do not show this", "deep": [{"비밀번호": "nor this"}]}
     await record_entries(hub, AuditEntry(HOSTILE, HOSTILE, HOSTILE, details))
 
@@ -104,22 +104,24 @@ async def test_details_are_redacted_and_escaped(hub: Hub, admin: Signed) -> None
 
     for page in pages:
         assert page.status_code == 200
-        assert unharmed(page)
+        assert is_escaped(page)
         assert "{{7*7}}" in page.text
         assert "do not show this" not in page.text
         assert "nor this" not in page.text
     assert (await admin.get("/console/audit?cursor=%27--")).status_code == 400
 
 
-async def test_verification_reports_the_seals_and_rows_it_checked(hub: Hub, admin: Signed, ledger: Ledger) -> None:
-    await ledger.chain(3, 2)
+async def test_verification_reports_the_seals_and_rows_it_checked(
+    hub: Hub, admin: SignedInOperator, audit_log: AuditLog
+) -> None:
+    await audit_log.write_sealed(3, 2)
 
     page = await admin.post("/console/audit/verify")
 
     assert page.status_code == 200
     assert "All seals are intact." in page.text
     [seals, rows] = re.findall(r"Verified (\d+) seals over (\d+) entries", page.text)[0]
-    head = (await ledger.verify()).head
+    head = (await audit_log.verify()).head
     assert int(seals) == 2
     assert int(rows) >= 5
     assert "This covers the whole log." in page.text
@@ -128,9 +130,9 @@ async def test_verification_reports_the_seals_and_rows_it_checked(hub: Hub, admi
         assert await tx.value(VERIFIED) == 1
 
 
-async def test_verification_names_the_tampered_rows(admin: Signed, ledger: Ledger) -> None:
-    [[first, second]] = await ledger.chain(2)
-    await ledger.tamper(
+async def test_verification_names_the_tampered_rows(admin: SignedInOperator, audit_log: AuditLog) -> None:
+    [[first, second]] = await audit_log.write_sealed(2)
+    await audit_log.tamper(
         f"update pabal.audit_log set actor = 'nobody' where id = {first}",
         f"delete from pabal.audit_log where id = {second}",
     )
@@ -143,7 +145,9 @@ async def test_verification_names_the_tampered_rows(admin: Signed, ledger: Ledge
     assert "All seals are intact." not in page.text
 
 
-async def test_viewers_and_forged_forms_cannot_start_a_verification(hub: Hub, admin: Signed, viewer: Signed) -> None:
+async def test_viewers_and_forged_forms_cannot_start_a_verification(
+    hub: Hub, admin: SignedInOperator, viewer: SignedInOperator
+) -> None:
     responses = [
         await viewer.post("/console/audit/verify"),
         await admin.post("/console/audit/verify", csrf_token="0" * 64),
@@ -155,9 +159,9 @@ async def test_viewers_and_forged_forms_cannot_start_a_verification(hub: Hub, ad
         assert await tx.value(VERIFIED) == 0
 
 
-async def test_chat_users_appear_only_under_an_alias(hub: Hub, admin: Signed) -> None:
+async def test_chat_users_appear_only_under_an_alias(hub: Hub, admin: SignedInOperator) -> None:
     user = "f3a9c0ffee-a-users-own-key"
-    key = await pair(hub, user, (await an_owner(hub)).account)
+    key = await pair_user(hub, user, (await add_account(hub)).account)
     async with hub.transaction() as tx:
         await block_conversation(tx, key, Actor("operator:the-admin"))
         await unblock_conversation(tx, key, Actor("operator:the-admin"))
@@ -174,12 +178,12 @@ def test_every_kind_of_break_has_a_text() -> None:
 
 
 async def test_a_chain_without_the_known_head_is_shown_before_any_verification(
-    ledger: Ledger, viewer: Signed, admin: Signed
+    audit_log: AuditLog, viewer: SignedInOperator, admin: SignedInOperator
 ) -> None:
-    await ledger.chain(2, 1)
-    await SealingHost(ledger.hub, ledger.hub.settings.data_dir).seal()
+    await audit_log.write_sealed(2, 1)
+    await SealingHost(audit_log.hub, audit_log.hub.settings.data_dir).seal()
     intact = (await viewer.get("/console/audit")).text
-    await ledger.tamper("delete from pabal.audit_seals")
+    await audit_log.tamper("delete from pabal.audit_seals")
 
     broken = (await viewer.get("/console/audit")).text
     verified = (await admin.post("/console/audit/verify")).text

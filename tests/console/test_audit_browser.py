@@ -7,9 +7,9 @@ from playwright.async_api import Browser, Page, expect
 
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.hub import DatabaseUrls, Hub
-from support.audit_log import Ledger
+from support.audit_log import AuditLog
 from support.browser import NARROW, TABLET, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.operator import PASSWORD, enter
+from support.operator import PASSWORD, sign_in_on_page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -23,8 +23,8 @@ async def record_entries(hub: Hub, *entries: AuditEntry) -> None:
 async def test_filtering_the_audit_log_and_verifying_the_seals(
     hub: Hub, database_urls: DatabaseUrls, page: Page
 ) -> None:
-    await Ledger(hub, database_urls, hub.key_ring).chain(3)
-    await enter(page)
+    await AuditLog(hub, database_urls, hub.key_ring).write_sealed(3)
+    await sign_in_on_page(page)
     await page.keyboard.press("g")
     await page.keyboard.press("a")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Audit log")
@@ -55,8 +55,8 @@ async def test_filtering_the_audit_log_and_verifying_the_seals(
 async def test_changing_the_password_and_ending_other_sessions(chromium: Browser, address: str, page: Page) -> None:
     other_context = await chromium.new_context(base_url=address, locale="en-GB", user_agent="Another browser")
     other = await other_context.new_page()
-    await enter(other)
-    await enter(page)
+    await sign_in_on_page(other)
+    await sign_in_on_page(page)
     await page.get_by_role("link", name="admin").click()
     await expect(page.get_by_role("row").filter(has_text="Another browser")).to_have_count(1)
     await save_screenshot(page, "you")
@@ -83,14 +83,14 @@ async def test_changing_the_password_and_ending_other_sessions(chromium: Browser
 async def test_the_layout_fits_and_is_readable_on_phone_and_desktop(
     hub: Hub, database_urls: DatabaseUrls, chromium: Browser, address: str, scheme: str, locale: str
 ) -> None:
-    ledger = Ledger(hub, database_urls, hub.key_ring)
+    ledger = AuditLog(hub, database_urls, hub.key_ring)
     context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
     async with open_checked_page(context) as page:
         await page.goto("/console/login")
         await page.locator("input[name=password]").fill(PASSWORD)
         await page.keyboard.press("Enter")
         await page.wait_for_url(re.compile("/console$"))
-        [[first, _]] = (await ledger.chain(2))[-1:]
+        [[first, _]] = (await ledger.write_sealed(2))[-1:]
         await ledger.tamper(f"update pabal.audit_log set actor = 'nobody' where id = {first}")
         await record_entries(
             hub, AuditEntry("operator:" + "x" * 60, "subscription.secret_rotated", "W" * 80, {"a": "W" * 200})

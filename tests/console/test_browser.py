@@ -9,7 +9,7 @@ from pabal.api import routes
 from pabal.db.queries import parse_queries
 from pabal.hub import Hub
 from support.browser import NARROW, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.operator import PASSWORD, enter
+from support.operator import PASSWORD, sign_in_on_page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -22,7 +22,7 @@ select 'shop.opened', 'shop', 'shop' from generate_series(1, 3)
 
 
 async def test_signing_in_and_out(page: Page) -> None:
-    await enter(page)
+    await sign_in_on_page(page)
 
     assert page.url.endswith("/console")
     for lane in ("Relay", "Events", "Notifications"):
@@ -47,7 +47,7 @@ async def test_a_wrong_password_shows_an_error(chromium: Browser, address: str) 
 
 
 async def test_the_overview_updates_without_a_reload(hub: Hub, page: Page) -> None:
-    await enter(page)
+    await sign_in_on_page(page)
     await page.evaluate("window.untouched = true")
     events = page.get_by_role("region", name="Events")
     await expect(events.get_by_role("definition").first).to_have_text("0")
@@ -63,7 +63,7 @@ async def test_the_overview_updates_without_a_reload(hub: Hub, page: Page) -> No
 async def test_a_database_outage_and_its_end_are_shown(hub: Hub, chromium: Browser, address: str) -> None:
     context = await chromium.new_context(base_url=address, locale="en-GB")
     page = await context.new_page()
-    await enter(page)
+    await sign_in_on_page(page)
 
     await hub.db.close()
     await expect(page.get_by_role("alert")).to_contain_text("The database is unavailable", timeout=15_000)
@@ -79,7 +79,7 @@ async def test_an_unreachable_hub_is_not_reported_as_a_database_outage(
 ) -> None:
     context = await chromium.new_context(base_url=address, locale="en-GB")
     page = await context.new_page()
-    await enter(page)
+    await sign_in_on_page(page)
 
     await page.route("**/console", lambda route: route.abort())
     async with hub.transaction() as tx:
@@ -148,7 +148,7 @@ async def test_no_page_is_wider_than_a_phone_screen(chromium: Browser, address: 
 
 
 async def test_light_and_dark_mode_are_readable(page: Page) -> None:
-    await enter(page)
+    await sign_in_on_page(page)
     await save_screenshot(page, "overview-light")
     day = await page.evaluate("getComputedStyle(document.body).backgroundColor")
 
@@ -162,7 +162,7 @@ async def test_light_and_dark_mode_are_readable(page: Page) -> None:
 
 
 async def test_the_api_reference_lists_every_endpoint(page: Page) -> None:
-    await enter(page)
+    await sign_in_on_page(page)
     await page.get_by_role("link", name="API").click()
 
     await expect(page.get_by_role("heading", level=1)).to_have_text("API")

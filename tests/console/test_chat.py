@@ -17,10 +17,10 @@ from pabal.relay.accounts import disable_account
 from pabal.relay.conversations import block_conversation
 from pabal.relay.webhook.commands import CHAT_PAGE_CODE_LIFETIME
 from pabal.settings import Settings
-from relay.people import Owning, an_owner, connection_of, key_of, pair, write
-from support.operator import HOSTILE, unharmed
-from support.relay_log import SECRET_URL, Talk, csrf_token_in, read
-from support.server import serving
+from relay.people import RelayAccount, add_account, conversation_state_of, key_of_user, pair_user, send_command
+from support.operator import HOSTILE, is_escaped
+from support.relay_log import SECRET_URL, MessageLog, csrf_token_in, page_text
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ MINA, JUN = "mina-plusfriend-1", "jun-plusfriend-2"
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as where:
+    async with serve_hub(hub) as where:
         yield where
 
 
@@ -42,14 +42,14 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 @pytest.fixture
-async def bot(hub: Hub) -> Owning:
-    owner = await an_owner(hub, "Mina's bot")
-    await pair(hub, MINA, owner.account)
+async def bot(hub: Hub) -> RelayAccount:
+    owner = await add_account(hub, "Mina's bot")
+    await pair_user(hub, MINA, owner.account)
     return owner
 
 
 async def create_code(hub: Hub, user: str = MINA) -> str:
-    [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, user, "/code"))
+    [code] = re.findall(r"/chat\?code=([\w-]+)", await send_command(hub, user, "/code"))
     return code
 
 
@@ -61,9 +61,9 @@ async def open_chat(web: httpx2.AsyncClient, hub: Hub, user: str = MINA) -> str:
 
 
 async def test_a_code_is_exchanged_for_a_cookie_once_and_removed_from_the_url(
-    hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk
+    hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount, message_log: MessageLog
 ) -> None:
-    await talk.written(bot.account, MINA, "anybody there?")
+    await message_log.insert_message(bot.account, MINA, "anybody there?")
     code = await create_code(hub)
 
     first = await web.post("/chat", data={"code": code})
@@ -82,7 +82,7 @@ async def test_a_code_is_exchanged_for_a_cookie_once_and_removed_from_the_url(
     web.cookies.clear()
     stolen = await web.post("/chat", data={"code": code})
     assert (stolen.status_code, "set-cookie" in stolen.headers) == (401, False)
-    stored_codes = str(await talk.db.fetch("select * from conversation_codes"))
+    stored_codes = str(await message_log.db.fetch("select * from conversation_codes"))
     assert code not in stored_codes
     assert set_cookie.partition("=")[2].partition(";")[0] not in stored_codes
 
@@ -91,7 +91,7 @@ async def test_the_cookie_is_secure_behind_https(database_urls: DatabaseUrls, se
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
         open_hub(public, database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
     ):
         headers = {"origin": "https://hub.example.org"}
@@ -100,7 +100,7 @@ async def test_the_cookie_is_secure_behind_https(database_urls: DatabaseUrls, se
     assert "Secure" in response.headers["set-cookie"].split("; ")
 
 
-async def test_a_code_sent_concurrently_signs_in_once(hub: Hub, address: str, bot: Owning) -> None:
+async def test_a_code_sent_concurrently_signs_in_once(hub: Hub, address: str, bot: RelayAccount) -> None:
     code = await create_code(hub)
 
     async def use_code() -> int:
@@ -110,7 +110,9 @@ async def test_a_code_sent_concurrently_signs_in_once(hub: Hub, address: str, bo
     assert sorted(await asyncio.gather(*(use_code() for _ in range(8)))) == [303, *[401] * 7]
 
 
-async def test_a_code_is_used_only_when_the_button_is_pressed(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
+async def test_a_code_is_used_only_when_the_button_is_pressed(
+    hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount
+) -> None:
     """Link previews fetch the URL, so a GET must not use the code."""
     code = await create_code(hub)
 
@@ -124,7 +126,7 @@ async def test_a_code_is_used_only_when_the_button_is_pressed(hub: Hub, web: htt
 
 @pytest.mark.parametrize("origin", [None, "null", "https://evil.example"])
 async def test_other_sites_cannot_sign_a_user_in(
-    hub: Hub, address: str, bot: Owning, talk: Talk, origin: str | None
+    hub: Hub, address: str, bot: RelayAccount, message_log: MessageLog, origin: str | None
 ) -> None:
     """A user signed in to another user's page would write into the wrong conversation."""
     code = await create_code(hub)
@@ -132,12 +134,12 @@ async def test_other_sites_cannot_sign_a_user_in(
         response = await theirs.post("/chat", data={"code": code})
 
     assert (response.status_code, "set-cookie" in response.headers) == (403, False)
-    assert await talk.count("conversation_codes where opened_at is null") == 1
+    assert await message_log.count("conversation_codes where opened_at is null") == 1
 
 
 @pytest.mark.parametrize("code", ["", "garbage", "a" * 22, "\0", "%00", HOSTILE])
 async def test_an_invalid_code_is_refused(web: httpx2.AsyncClient, code: str) -> None:
-    assert unharmed(await web.get("/chat", params={"code": code}))
+    assert is_escaped(await web.get("/chat", params={"code": code}))
     response = await web.post("/chat", data={"code": code})
 
     assert response.status_code == 401
@@ -145,7 +147,7 @@ async def test_an_invalid_code_is_refused(web: httpx2.AsyncClient, code: str) ->
 
 
 async def test_the_page_expires_with_its_code(
-    hub: Hub, web: httpx2.AsyncClient, bot: Owning, travel: Travel, talk: Talk
+    hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount, travel: Travel, message_log: MessageLog
 ) -> None:
     unused = await create_code(hub, JUN)
     csrf_token = await open_chat(web, hub)
@@ -155,11 +157,13 @@ async def test_the_page_expires_with_its_code(
     assert (await web.post("/chat/erase", data={"csrf_token": csrf_token, "count": "0"})).status_code == 401
     assert (await web.post("/chat", data={"code": unused})).status_code == 401
     await hub.chores.run_due()
-    assert await talk.count("conversation_codes") == 0
-    assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
+    assert await message_log.count("conversation_codes") == 0
+    assert (await conversation_state_of(message_log.db, MINA))[0] == "PAIRED"
 
 
-async def test_a_new_code_ends_the_session_of_the_previous_one(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
+async def test_a_new_code_ends_the_session_of_the_previous_one(
+    hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount
+) -> None:
     await open_chat(web, hub)
     await create_code(hub)
 
@@ -167,29 +171,31 @@ async def test_a_new_code_ends_the_session_of_the_previous_one(hub: Hub, web: ht
 
 
 async def test_the_page_shows_the_messages_and_replies_of_this_user_only(
-    hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk
+    hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount, message_log: MessageLog
 ) -> None:
-    await pair(hub, JUN, bot.account)
-    confirmation = await talk.written(bot.account, MINA, "what time is it?")
-    await talk.answered(confirmation, "half past nine")
-    lost = await talk.written(bot.account, MINA, "and now?")
-    await talk.answered(lost, "nearly ten", "refused", "no")
-    secret = await talk.written(bot.account, JUN, "between us")
-    await talk.answered(secret, "of course")
+    await pair_user(hub, JUN, bot.account)
+    confirmation = await message_log.insert_message(bot.account, MINA, "what time is it?")
+    await message_log.insert_reply(confirmation, "half past nine")
+    lost = await message_log.insert_message(bot.account, MINA, "and now?")
+    await message_log.insert_reply(lost, "nearly ten", "refused", "no")
+    secret = await message_log.insert_message(bot.account, JUN, "between us")
+    await message_log.insert_reply(secret, "of course")
     await open_chat(web, hub)
 
     page = (await web.get("/chat")).text
 
-    order = [read(page).index(text) for text in ("what time is it?", "half past nine", "and now?", "nearly ten")]
+    order = [page_text(page).index(text) for text in ("what time is it?", "half past nine", "and now?", "nearly ten")]
     assert order == sorted(order)
     assert "could not be shown in the chat" in page
     for other in ("between us", "of course", JUN, SECRET_URL):
         assert other not in page
 
 
-async def test_older_messages_are_paginated(hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk) -> None:
+async def test_older_messages_are_paginated(
+    hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount, message_log: MessageLog
+) -> None:
     for n in range(35):
-        await talk.written(bot.account, MINA, f"number-{n:02}.")
+        await message_log.insert_message(bot.account, MINA, f"number-{n:02}.")
     await open_chat(web, hub)
 
     page = (await web.get("/chat")).text
@@ -201,53 +207,55 @@ async def test_older_messages_are_paginated(hub: Hub, web: httpx2.AsyncClient, b
     assert (await web.get("/chat?cursor=nonsense")).status_code == 200
 
 
-async def test_messages_and_replies_are_escaped(hub: Hub, web: httpx2.AsyncClient, talk: Talk) -> None:
-    bot = await an_owner(hub, HOSTILE)
-    await pair(hub, HOSTILE, bot.account)
-    message = await talk.written(bot.account, HOSTILE, HOSTILE)
-    await talk.answered(message, HOSTILE, "refused", HOSTILE)
+async def test_messages_and_replies_are_escaped(hub: Hub, web: httpx2.AsyncClient, message_log: MessageLog) -> None:
+    bot = await add_account(hub, HOSTILE)
+    await pair_user(hub, HOSTILE, bot.account)
+    message = await message_log.insert_message(bot.account, HOSTILE, HOSTILE)
+    await message_log.insert_reply(message, HOSTILE, "refused", HOSTILE)
     await open_chat(web, hub, HOSTILE)
 
     page = await web.get("/chat")
 
-    assert unharmed(page)
+    assert is_escaped(page)
     assert page.text.count("&lt;script&gt;") >= 3
     assert "script-src 'self'" in page.headers["content-security-policy"]
     assert page.headers["cache-control"] == "no-store"
 
 
 async def test_unpairing_names_the_messages_it_cancels(
-    hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk
+    hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount, message_log: MessageLog
 ) -> None:
-    message = await talk.written(bot.account, MINA)
+    message = await message_log.insert_message(bot.account, MINA)
     csrf_token = await open_chat(web, hub)
 
     confirmation = await web.post("/chat/unpair", data={"csrf_token": csrf_token})
     assert "1 unanswered message is cancelled" in confirmation.text
-    await talk.written(bot.account, MINA, "one more")
+    await message_log.insert_message(bot.account, MINA, "one more")
     again = await web.post("/chat/unpair", data={"csrf_token": csrf_token, "count": "1"})
     assert "2 unanswered messages are cancelled" in again.text
-    assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
+    assert (await conversation_state_of(message_log.db, MINA))[0] == "PAIRED"
     done = await web.post("/chat/unpair", data={"csrf_token": csrf_token, "count": "2"})
 
     assert (done.status_code, done.headers["location"]) == (303, "/chat")
     page = (await web.get("/chat")).text
     assert "You are disconnected." in page
     assert "You are not connected to a bot." in page
-    assert await talk.db.fetchval("select reason from inbound_messages where id = $1", message) == "unpaired"
-    assert ("chat", "pairing.unpaired") in await talk.deeds()
+    assert await message_log.db.fetchval("select reason from inbound_messages where id = $1", message) == "unpaired"
+    assert ("chat", "pairing.unpaired") in await message_log.audit_actions()
 
 
-async def test_the_export_contains_everything(hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk) -> None:
-    await talk.answered(await talk.written(bot.account, MINA, "remember me"), "I will")
-    await talk.written(bot.account, JUN, "not mine")
+async def test_the_export_contains_everything(
+    hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount, message_log: MessageLog
+) -> None:
+    await message_log.insert_reply(await message_log.insert_message(bot.account, MINA, "remember me"), "I will")
+    await message_log.insert_message(bot.account, JUN, "not mine")
     await open_chat(web, hub)
 
     file = await web.get("/chat/export")
     document = json.loads(file.content)
 
     assert file.headers["content-disposition"] == 'attachment; filename="conversation.json"'
-    assert document["conversation"]["conversation_key"] == key_of(MINA)
+    assert document["conversation"]["conversation_key"] == key_of_user(MINA)
     assert [message["normalized"]["text"] for message in document["messages"]] == ["remember me"]
     for secret in ("not mine", SECRET_URL, "cookie_hash", "code_hash"):
         assert secret not in file.text
@@ -257,41 +265,41 @@ async def test_the_export_contains_everything(hub: Hub, web: httpx2.AsyncClient,
 
 
 async def test_erasing_requires_the_exact_count_and_leaves_nothing(
-    hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk
+    hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount, message_log: MessageLog
 ) -> None:
-    await pair(hub, JUN, bot.account)
-    await talk.written(bot.account, JUN, "stays")
-    await talk.written(bot.account, MINA)
+    await pair_user(hub, JUN, bot.account)
+    await message_log.insert_message(bot.account, JUN, "stays")
+    await message_log.insert_message(bot.account, MINA)
     csrf_token = await open_chat(web, hub)
 
     confirmation = await web.post("/chat/erase", data={"csrf_token": csrf_token})
     assert "1 message and all other data of this conversation will be erased" in confirmation.text
-    await talk.written(bot.account, MINA, "meanwhile")
+    await message_log.insert_message(bot.account, MINA, "meanwhile")
     again = await web.post("/chat/erase", data={"csrf_token": csrf_token, "count": "1"})
     assert "2 messages and all other data of this conversation will be erased" in again.text
-    assert await talk.count("inbound_messages") == 3
+    assert await message_log.count("inbound_messages") == 3
     gone = await web.post("/chat/erase", data={"csrf_token": csrf_token, "count": "2"})
 
     assert "Everything was erased" in gone.text
     assert "including 2 messages" in gone.text
     assert (await web.get("/chat")).status_code == 401
-    assert await talk.db.fetch("select conversation_key from inbound_messages") == [(key_of(JUN),)]
-    assert await talk.count("conversation_codes") == 0
-    [entry] = await talk.db.fetch("select * from pabal.audit_log where action = 'conversation.erased'")
+    assert await message_log.db.fetch("select conversation_key from inbound_messages") == [(key_of_user(JUN),)]
+    assert await message_log.count("conversation_codes") == 0
+    [entry] = await message_log.db.fetch("select * from pabal.audit_log where action = 'conversation.erased'")
     assert (entry["actor"], entry["subject"], entry["client_ip"]) == (
         "chat",
-        conversation_pseudonym(key_of(MINA)),
+        conversation_pseudonym(key_of_user(MINA)),
         None,
     )
     assert MINA not in str(entry)
 
 
 async def test_a_user_blocked_in_the_meantime_cannot_erase_the_block(
-    hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk
+    hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount, message_log: MessageLog
 ) -> None:
     csrf_token = await open_chat(web, hub)
     async with hub.transaction() as tx:
-        await block_conversation(tx, key_of(MINA), Actor("operator:mina"))
+        await block_conversation(tx, key_of_user(MINA), Actor("operator:mina"))
 
     page = await web.get("/chat")
     refused = [
@@ -303,10 +311,10 @@ async def test_a_user_blocked_in_the_meantime_cannot_erase_the_block(
     assert "/chat/erase" not in page.text
     assert [response.status_code for response in refused] == [409, 409]
     assert "/console" not in re.sub("/console/static", "", refused[0].text)
-    assert (await connection_of(talk.db, MINA))[0] == "BLOCKED"
+    assert (await conversation_state_of(message_log.db, MINA))[0] == "BLOCKED"
 
 
-async def test_the_page_says_that_the_bot_is_disabled(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
+async def test_the_page_says_that_the_bot_is_disabled(hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount) -> None:
     async with hub.transaction() as tx:
         await disable_account(tx, bot.account, Actor("operator:mina"))
     await open_chat(web, hub)
@@ -316,7 +324,7 @@ async def test_the_page_says_that_the_bot_is_disabled(hub: Hub, web: httpx2.Asyn
 
 @pytest.mark.parametrize("origin", [None, "null", "https://evil.example", "http://127.0.0.1:1"])
 async def test_cross_site_requests_with_the_cookie_are_refused(
-    hub: Hub, address: str, bot: Owning, talk: Talk, origin: str | None
+    hub: Hub, address: str, bot: RelayAccount, message_log: MessageLog, origin: str | None
 ) -> None:
     async with httpx2.AsyncClient(base_url=address, headers={"origin": address}) as mine:
         csrf_token = await open_chat(mine, hub)
@@ -334,14 +342,14 @@ async def test_cross_site_requests_with_the_cookie_are_refused(
 
     assert {response.status_code for response in (*forged, *without_token)} == {403}
     assert still_there.status_code == 200
-    assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
+    assert (await conversation_state_of(message_log.db, MINA))[0] == "PAIRED"
 
 
 async def test_a_cookie_and_csrf_token_work_only_for_their_own_user(
-    hub: Hub, address: str, bot: Owning, talk: Talk
+    hub: Hub, address: str, bot: RelayAccount, message_log: MessageLog
 ) -> None:
-    await pair(hub, JUN, bot.account)
-    await talk.written(bot.account, JUN, "between us")
+    await pair_user(hub, JUN, bot.account)
+    await message_log.insert_message(bot.account, JUN, "between us")
     headers = {"origin": address}
     async with (
         httpx2.AsyncClient(base_url=address, headers=headers) as minas,
@@ -349,16 +357,16 @@ async def test_a_cookie_and_csrf_token_work_only_for_their_own_user(
     ):
         mine, theirs = await open_chat(minas, hub), await open_chat(juns, hub, JUN)
         crossed = await minas.post("/chat/erase", data={"csrf_token": theirs, "count": "1"})
-        await minas.post("/chat/erase", data={"csrf_token": mine, "count": "0", "key": key_of(JUN)})
+        await minas.post("/chat/erase", data={"csrf_token": mine, "count": "0", "key": key_of_user(JUN)})
 
         assert mine != theirs
         assert crossed.status_code == 403
         assert "between us" in (await juns.get("/chat")).text
         assert (await minas.get("/chat")).status_code == 401
-    assert (await connection_of(talk.db, JUN))[0] == "PAIRED"
+    assert (await conversation_state_of(message_log.db, JUN))[0] == "PAIRED"
 
 
-async def test_signing_out_ends_the_session(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
+async def test_signing_out_ends_the_session(hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount) -> None:
     csrf_token = await open_chat(web, hub)
     cookie = web.cookies[CHAT_COOKIE]
     assert (await web.post("/chat/leave", data={"csrf_token": csrf_token})).status_code == 303
@@ -368,7 +376,7 @@ async def test_signing_out_ends_the_session(hub: Hub, web: httpx2.AsyncClient, b
     assert (await web.get("/chat/live")).status_code == 401
 
 
-async def test_the_page_is_korean_by_default(hub: Hub, address: str, bot: Owning) -> None:
+async def test_the_page_is_korean_by_default(hub: Hub, address: str, bot: RelayAccount) -> None:
     async with httpx2.AsyncClient(base_url=address, headers={"origin": address}) as web:
         await web.post("/chat", data={"code": await create_code(hub)})
         assert "봇과 연결되어 있어요." in (await web.get("/chat")).text
@@ -376,7 +384,7 @@ async def test_the_page_is_korean_by_default(hub: Hub, address: str, bot: Owning
         assert "You are connected to a bot." in (await web.get("/chat")).text
 
 
-async def test_a_database_outage_shows_an_error_page(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
+async def test_a_database_outage_shows_an_error_page(hub: Hub, web: httpx2.AsyncClient, bot: RelayAccount) -> None:
     await open_chat(web, hub)
     await hub.db.close()
     response = await web.get("/chat")

@@ -9,9 +9,9 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
-from relay.people import Owning, an_owner, pair, write
+from relay.people import RelayAccount, add_account, pair_user, send_command
 from support.browser import NARROW, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.relay_log import Talk
+from support.relay_log import MessageLog
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -19,9 +19,9 @@ MINA = "mina-plusfriend-1"
 
 
 @pytest.fixture
-async def bot(hub: Hub) -> Owning:
-    owner = await an_owner(hub, "집사")
-    await pair(hub, MINA, owner.account)
+async def bot(hub: Hub) -> RelayAccount:
+    owner = await add_account(hub, "집사")
+    await pair_user(hub, MINA, owner.account)
     return owner
 
 
@@ -35,7 +35,7 @@ async def page(chromium: Browser, address: str) -> AsyncGenerator[Page]:
 
 async def create_link(hub: Hub) -> str:
     """Return the link that /code replies with."""
-    [code] = re.findall(r"(/chat\?code=[\w-]+)", await write(hub, MINA, "/code"))
+    [code] = re.findall(r"(/chat\?code=[\w-]+)", await send_command(hub, MINA, "/code"))
     return code
 
 
@@ -48,15 +48,19 @@ async def open_chat(page: Page, hub: Hub) -> None:
     await page.wait_for_url("**/chat")
 
 
-async def test_opening_exporting_and_erasing_a_conversation(hub: Hub, page: Page, bot: Owning, talk: Talk) -> None:
-    await talk.answered(await talk.written(bot.account, MINA, "몇 시예요?"), "아홉 시 반이에요.")
+async def test_opening_exporting_and_erasing_a_conversation(
+    hub: Hub, page: Page, bot: RelayAccount, message_log: MessageLog
+) -> None:
+    await message_log.insert_reply(
+        await message_log.insert_message(bot.account, MINA, "몇 시예요?"), "아홉 시 반이에요."
+    )
     await open_chat(page, hub)
 
     assert page.url.endswith("/chat")
     await expect(page.get_by_role("status")).to_have_text("봇과 연결되어 있어요.")
     await expect(page.locator(".from-bot .bubble")).to_have_text("아홉 시 반이에요.")
     await page.evaluate("window.untouched = true")
-    await talk.written(bot.account, MINA, "고마워요")
+    await message_log.insert_message(bot.account, MINA, "고마워요")
     await expect(page.locator(".from-user .bubble").last).to_have_text("고마워요", timeout=15_000)
     assert await page.evaluate("window.untouched")
     async with page.expect_download() as coming:
@@ -69,10 +73,10 @@ async def test_opening_exporting_and_erasing_a_conversation(hub: Hub, page: Page
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_have_text("모두 지웠어요")
     await save_screenshot(page, "chat-gone")
-    assert await talk.count("inbound_messages") == 0
+    assert await message_log.count("inbound_messages") == 0
 
 
-async def test_an_expired_page_says_so(hub: Hub, chromium: Browser, address: str, bot: Owning) -> None:
+async def test_an_expired_page_says_so(hub: Hub, chromium: Browser, address: str, bot: RelayAccount) -> None:
     context = await chromium.new_context(base_url=address, locale="en-GB", viewport=NARROW)
     page = await context.new_page()
     await open_chat(page, hub)
@@ -86,7 +90,14 @@ async def test_an_expired_page_says_so(hub: Hub, chromium: Browser, address: str
 
 @pytest.mark.parametrize(("scheme", "locale", "size"), [("dark", "ko-KR", NARROW), ("light", "en-GB", WIDE)])
 async def test_the_layout_fits_and_is_readable(
-    hub: Hub, chromium: Browser, address: str, bot: Owning, talk: Talk, scheme: Any, locale: str, size: Any
+    hub: Hub,
+    chromium: Browser,
+    address: str,
+    bot: RelayAccount,
+    message_log: MessageLog,
+    scheme: Any,
+    locale: str,
+    size: Any,
 ) -> None:
     name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"
     context = await chromium.new_context(base_url=address, locale=locale, viewport=size, color_scheme=scheme)
@@ -94,9 +105,13 @@ async def test_the_layout_fits_and_is_readable(
         await open_chat(page, hub)
         await save_screenshot(page, f"chat-empty-{name}")
         assert not await find_overflows(page)
-        await talk.answered(await talk.written(bot.account, MINA, "긴 이야기를 해 줘 " * 10), "옛날 옛적에\n" * 9)
-        await talk.answered(await talk.written(bot.account, MINA, "W" * 160), "no", "refused", "no")
-        await talk.written(bot.account, MINA, None)
+        await message_log.insert_reply(
+            await message_log.insert_message(bot.account, MINA, "긴 이야기를 해 줘 " * 10), "옛날 옛적에\n" * 9
+        )
+        await message_log.insert_reply(
+            await message_log.insert_message(bot.account, MINA, "W" * 160), "no", "refused", "no"
+        )
+        await message_log.insert_message(bot.account, MINA, None)
         await expect(page.locator(".from-user")).to_have_count(3, timeout=15_000)
         await save_screenshot(page, f"chat-full-{name}")
         assert not await find_overflows(page)

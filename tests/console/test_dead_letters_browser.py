@@ -5,36 +5,36 @@ from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
 from support.browser import NARROW, TABLET, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.failed_events import Deaths
-from support.operator import PASSWORD, enter
+from support.failed_events import EventQueue
+from support.operator import PASSWORD, sign_in_on_page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 LONG = "HTTP 500 from the receiver: " + "verylongwordwithoutanyspace" * 12
 
 
-async def create_dead_letters(deaths: Deaths) -> None:
+async def create_dead_letters(event_queue: EventQueue) -> None:
     """Create dead letters of several causes, spread over the last day."""
-    await deaths.born_dead(40, "order %s not found")
-    await deaths.born_dead(6, "timed out after 30 s", event_type="cart.filled", code="ETIMEDOUT")
-    await deaths.born_dead(2, LONG, event_type="invoice.sent")
-    await deaths.owner.execute(
+    await event_queue.insert_failed(40, "order %s not found")
+    await event_queue.insert_failed(6, "timed out after 30 s", event_type="cart.filled", code="ETIMEDOUT")
+    await event_queue.insert_failed(2, LONG, event_type="invoice.sent")
+    await event_queue.owner.execute(
         "update public.dead_letter_queue"
         " set failed_at = pabal.now() - (abs(hashtext(id::text)) % 86000) * interval '1 s'"
     )
 
 
-async def test_finding_a_cause_and_replaying_its_dead_letters(page: Page, hub: Hub, deaths: Deaths) -> None:
-    await create_dead_letters(deaths)
-    await deaths.dead("order.paid", why="the shop was closed")
-    await enter(page)
+async def test_finding_a_cause_and_replaying_its_dead_letters(page: Page, hub: Hub, event_queue: EventQueue) -> None:
+    await create_dead_letters(event_queue)
+    await event_queue.publish_failed("order.paid", why="the shop was closed")
+    await sign_in_on_page(page)
     await page.keyboard.press("g")
     await page.keyboard.press("d")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Dead letters")
     await expect(page.locator("svg.spark")).to_have_count(4)
     await save_screenshot(page, "dead-groups")
     await page.evaluate("window.untouched = true")
-    await deaths.born_dead(1, "something new")
+    await event_queue.insert_failed(1, "something new")
     await expect(page.get_by_role("link", name="something new")).to_be_visible(timeout=15_000)
     assert await page.evaluate("window.untouched")
 
@@ -60,10 +60,10 @@ async def test_finding_a_cause_and_replaying_its_dead_letters(page: Page, hub: H
     await expect(page.get_by_text("No dead letters match these filters.")).to_be_visible()
 
 
-async def test_replaying_one_dead_letter_and_all_matching_ones(page: Page, deaths: Deaths) -> None:
-    _, letter = await deaths.dead("order.paid", why=LONG)
-    await deaths.born_dead(5, "timed out")
-    await enter(page)
+async def test_replaying_one_dead_letter_and_all_matching_ones(page: Page, event_queue: EventQueue) -> None:
+    _, letter = await event_queue.publish_failed("order.paid", why=LONG)
+    await event_queue.insert_failed(5, "timed out")
+    await sign_in_on_page(page)
     await page.goto(f"/console/dead/{letter}")
     await save_screenshot(page, "dead-one")
     await page.get_by_role("button", name="Replay").click()
@@ -83,9 +83,9 @@ async def test_replaying_one_dead_letter_and_all_matching_ones(page: Page, death
     await save_screenshot(page, "dead-none")
 
 
-async def test_the_korean_dark_layout_fits_a_phone(chromium: Browser, address: str, deaths: Deaths) -> None:
-    await create_dead_letters(deaths)
-    _, letter = await deaths.dead("order.paid", why=LONG)
+async def test_the_korean_dark_layout_fits_a_phone(chromium: Browser, address: str, event_queue: EventQueue) -> None:
+    await create_dead_letters(event_queue)
+    _, letter = await event_queue.publish_failed("order.paid", why=LONG)
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
     async with open_checked_page(context) as page:
         await page.goto("/console/login")

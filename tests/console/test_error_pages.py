@@ -15,13 +15,13 @@ from pabal.core.log import add_request_id
 from pabal.hub import Hub
 from pabal.operators.operators import Role
 from pabal.web.auth import PERSON_COOKIE as PERSON
-from relay.people import Owning, write
+from relay.people import RelayAccount, send_command
 from support.clusters import Connection
 from support.inbox import Inbox
 from support.operator import sign_in
 from support.relay_log import csrf_token_in
 from support.revoked_account import MINA
-from support.server import serving
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -41,13 +41,13 @@ def log_capture() -> Generator[LogCapture]:
 
 
 @pytest.fixture
-async def web(hub: Hub, mine: Owning, inbox: Inbox) -> AsyncGenerator[httpx2.AsyncClient]:
+async def web(hub: Hub, paired_account: RelayAccount, inbox: Inbox) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client that is signed in as an admin, a bot owner, a chat user and a person."""
-    async with serving(hub) as address, httpx2.AsyncClient(base_url=address, headers={"origin": address}) as client:
+    async with serve_hub(hub) as address, httpx2.AsyncClient(base_url=address, headers={"origin": address}) as client:
         client.cookies.set(SESSION, (await sign_in(hub, client, Role.ADMIN)).token)
         client.cookies.set(PERSON, await inbox.cookie())
-        [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, MINA, "/code"))
-        for path, fields in (("/portal/login", {"token": mine.token}), ("/chat", {"code": code})):
+        [code] = re.findall(r"/chat\?code=([\w-]+)", await send_command(hub, MINA, "/code"))
+        for path, fields in (("/portal/login", {"token": paired_account.token}), ("/chat", {"code": code})):
             assert (await client.post(path, data=fields)).status_code == 303
         for path in PAGES:
             assert (await client.get(path)).status_code == 200, path

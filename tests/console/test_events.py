@@ -11,8 +11,8 @@ import pytest
 from pabal.console.events import PAGE_SIZE
 from pabal.events.events import MAX_SCANNED_ROWS
 from pabal.queue.outcome import Dead, Retry
-from support.failed_events import Deaths
-from support.operator import HOSTILE, Signed, unharmed
+from support.failed_events import EventQueue
+from support.operator import HOSTILE, SignedInOperator, is_escaped
 
 pytestmark = pytest.mark.anyio
 
@@ -29,11 +29,11 @@ def rows(page: httpx2.Response) -> list[str]:
     return re.findall(rf'data-row href="{EVENTS_PATH}/([0-9a-f-]+)"', page.text)
 
 
-async def test_events_are_filtered_by_the_query_string(admin: Signed, deaths: Deaths) -> None:
-    paid = str(await deaths.publish("order.paid"))
-    refunded = str(await deaths.publish("order.refunded"))
-    filled = str(await deaths.publish("cart.filled", source="minu_keep", target="minu_find"))
-    failed, _ = await deaths.dead("order.lost")
+async def test_events_are_filtered_by_the_query_string(admin: SignedInOperator, event_queue: EventQueue) -> None:
+    paid = str(await event_queue.publish("order.paid"))
+    refunded = str(await event_queue.publish("order.refunded"))
+    filled = str(await event_queue.publish("cart.filled", source="minu_keep", target="minu_find"))
+    failed, _ = await event_queue.publish_failed("order.lost")
 
     assert {*rows(await admin.get(EVENTS_PATH))} == {paid, refunded, filled, str(failed)}
     assert rows(await admin.get(f"{EVENTS_PATH}?type=order.*&status=completed")) == [refunded, paid]
@@ -47,8 +47,8 @@ async def test_events_are_filtered_by_the_query_string(admin: Signed, deaths: De
     assert "No events match these filters." in nothing.text
 
 
-async def test_pagination_shows_every_event_once(admin: Signed, deaths: Deaths) -> None:
-    await deaths.born_dead(PAGE_SIZE + 7)
+async def test_pagination_shows_every_event_once(admin: SignedInOperator, event_queue: EventQueue) -> None:
+    await event_queue.insert_failed(PAGE_SIZE + 7)
     seen: list[str] = []
     path = EVENTS_PATH
     while path:
@@ -61,10 +61,12 @@ async def test_pagination_shows_every_event_once(admin: Signed, deaths: Deaths) 
     assert len(seen) == len({*seen}) == PAGE_SIZE + 7
 
 
-async def test_a_search_for_a_rare_event_says_how_far_it_scanned_and_continues(admin: Signed, deaths: Deaths) -> None:
-    rare = await deaths.publish("cart.lost")
-    await deaths.owner.execute("set session_replication_role = replica")
-    await deaths.owner.execute(
+async def test_a_search_for_a_rare_event_says_how_far_it_scanned_and_continues(
+    admin: SignedInOperator, event_queue: EventQueue
+) -> None:
+    rare = await event_queue.publish("cart.lost")
+    await event_queue.owner.execute("set session_replication_role = replica")
+    await event_queue.owner.execute(
         "insert into public.event_queue"
         " (id, event_type, source_service, target_service, status, created_at, processed_at)"
         " select pabal.uuid7(), 'order.paid', 'minu_find', 'minu_build', 'completed', at, at"
@@ -80,11 +82,11 @@ async def test_a_search_for_a_rare_event_says_how_far_it_scanned_and_continues(a
     assert rows(await admin.get(older[1].replace("&amp;", "&"))) == [str(rare)]
 
 
-async def test_an_event_shows_its_status_payload_and_attempts(admin: Signed, deaths: Deaths) -> None:
+async def test_an_event_shows_its_status_payload_and_attempts(admin: SignedInOperator, event_queue: EventQueue) -> None:
     payload = msgspec.json.encode({"order": 7, "card_number": "4111 1111", "buyer": {"password": "hunter2"}})
-    event = await deaths.publish(payload=payload, correlation_id="order-7", max_retries=5)
-    [held] = await deaths.claim()
-    await deaths.settle(held, Retry("shop was closed", delay=timedelta(minutes=9)))
+    event = await event_queue.publish(payload=payload, correlation_id="order-7", max_retries=5)
+    [held] = await event_queue.claim()
+    await event_queue.settle(held, Retry("shop was closed", delay=timedelta(minutes=9)))
 
     page = (await admin.get(f"{EVENTS_PATH}/{event}")).text
 
@@ -99,12 +101,14 @@ async def test_an_event_shows_its_status_payload_and_attempts(admin: Signed, dea
     assert 'href="/console/trace?id=order-7"' in page
 
 
-async def test_a_broadcast_shows_its_deliveries_and_dead_letters(admin: Signed, deaths: Deaths) -> None:
-    await deaths.owner.execute(SUBSCRIBED)
-    event = await deaths.publish(target=None)
-    [held] = await deaths.claim(service="minu_keep")
-    await deaths.settle(held, Dead("boom"))
-    letter = await deaths.letter(held.id)
+async def test_a_broadcast_shows_its_deliveries_and_dead_letters(
+    admin: SignedInOperator, event_queue: EventQueue
+) -> None:
+    await event_queue.owner.execute(SUBSCRIBED)
+    event = await event_queue.publish(target=None)
+    [held] = await event_queue.claim(service="minu_keep")
+    await event_queue.settle(held, Dead("boom"))
+    letter = await event_queue.find_letter(held.id)
 
     whole, part = await admin.get(f"{EVENTS_PATH}/{event}"), await admin.get(f"{EVENTS_PATH}/{held.id}")
 
@@ -114,12 +118,12 @@ async def test_a_broadcast_shows_its_deliveries_and_dead_letters(admin: Signed, 
     assert f'href="{EVENTS_PATH}/{event}"' in part.text
 
 
-async def test_hostile_values_are_escaped(admin: Signed, deaths: Deaths) -> None:
+async def test_hostile_values_are_escaped(admin: SignedInOperator, event_queue: EventQueue) -> None:
     payload = msgspec.json.encode({HOSTILE: HOSTILE, "list": [{"deep": HOSTILE}]})
     keys = {"correlation_id": HOSTILE, "ordering_key": HOSTILE, "idempotency_key": HOSTILE}
-    event = await deaths.publish(payload=payload, **keys)
-    await deaths.die(event, Dead(HOSTILE, code=HOSTILE[:60]))
-    await deaths.owner.execute("update public.event_queue set processor_id = $1", HOSTILE)
+    event = await event_queue.publish(payload=payload, **keys)
+    await event_queue.fail(event, Dead(HOSTILE, code=HOSTILE[:60]))
+    await event_queue.owner.execute("update public.event_queue set processor_id = $1", HOSTILE)
 
     for path in (
         EVENTS_PATH,
@@ -128,79 +132,87 @@ async def test_hostile_values_are_escaped(admin: Signed, deaths: Deaths) -> None
     ):
         page = await admin.get(path)
         assert page.status_code == 200
-        assert unharmed(page), path
+        assert is_escaped(page), path
         assert "&lt;script&gt;alert" in page.text
         assert "{{7*7}}" in page.text, path
 
 
-async def list_audit_entries(deaths: Deaths) -> list[tuple[str, str]]:
-    rows = await deaths.owner.fetch("select actor, action from pabal.audit_log where action like 'event.%' order by id")
+async def list_audit_entries(event_queue: EventQueue) -> list[tuple[str, str]]:
+    rows = await event_queue.owner.fetch(
+        "select actor, action from pabal.audit_log where action like 'event.%' order by id"
+    )
     return [(row["actor"], row["action"]) for row in rows]
 
 
-async def test_cancelling_requires_confirmation_and_is_audited(admin: Signed, deaths: Deaths) -> None:
-    event = await deaths.publish()
+async def test_cancelling_requires_confirmation_and_is_audited(
+    admin: SignedInOperator, event_queue: EventQueue
+) -> None:
+    event = await event_queue.publish()
 
     confirmation = await admin.post(f"{EVENTS_PATH}/{event}/cancel")
     assert "1 event will be cancelled." in confirmation.text
-    assert (await deaths.event(event))["status"] == "pending"
-    assert await list_audit_entries(deaths) == []
+    assert (await event_queue.load_event(event))["status"] == "pending"
+    assert await list_audit_entries(event_queue) == []
     done = await admin.post(f"{EVENTS_PATH}/{event}/cancel", count="1")
 
     assert (done.status_code, done.headers["location"]) == (303, f"{EVENTS_PATH}/{event}")
-    assert (await deaths.event(event))["status"] == "cancelled"
-    assert await list_audit_entries(deaths) == [("operator:the-admin", "event.cancelled")]
+    assert (await event_queue.load_event(event))["status"] == "cancelled"
+    assert await list_audit_entries(event_queue) == [("operator:the-admin", "event.cancelled")]
     again = await admin.post(f"{EVENTS_PATH}/{event}/cancel", count="1")
     assert again.status_code == 409
     assert "The event has already finished" in again.text
 
 
-async def test_cancelling_a_broadcast_requires_the_exact_count(admin: Signed, deaths: Deaths) -> None:
-    await deaths.owner.execute(SUBSCRIBED)
-    event = await deaths.publish(target=None)
+async def test_cancelling_a_broadcast_requires_the_exact_count(
+    admin: SignedInOperator, event_queue: EventQueue
+) -> None:
+    await event_queue.owner.execute(SUBSCRIBED)
+    event = await event_queue.publish(target=None)
     assert "2 events will be cancelled." in (await admin.post(f"{EVENTS_PATH}/{event}/cancel")).text
-    [held] = await deaths.claim(service="minu_keep")
-    await deaths.settle(held)
+    [held] = await event_queue.claim(service="minu_keep")
+    await event_queue.settle(held)
 
     confirmation = await admin.post(f"{EVENTS_PATH}/{event}/cancel", count="2")
     assert "1 event will be cancelled." in confirmation.text
-    assert await list_audit_entries(deaths) == []
+    assert await list_audit_entries(event_queue) == []
     assert (await admin.post(f"{EVENTS_PATH}/{event}/cancel", count="1")).status_code == 303
 
-    statuses = await deaths.owner.fetch("select status from public.event_queue where parent_id = $1 order by 1", event)
+    statuses = await event_queue.owner.fetch(
+        "select status from public.event_queue where parent_id = $1 order by 1", event
+    )
     assert [statuse["status"] for statuse in statuses] == ["cancelled", "completed"]
 
 
-async def test_a_viewer_can_read_and_not_act(viewer: Signed, deaths: Deaths) -> None:
-    event = await deaths.publish()
+async def test_a_viewer_can_read_and_not_act(viewer: SignedInOperator, event_queue: EventQueue) -> None:
+    event = await event_queue.publish()
 
     page = await viewer.get(f"{EVENTS_PATH}/{event}")
     assert page.status_code == 200
     assert "/cancel" not in page.text
     assert (await viewer.post(f"{EVENTS_PATH}/{event}/cancel", count="1")).status_code == 403
-    assert (await deaths.event(event))["status"] == "pending"
+    assert (await event_queue.load_event(event))["status"] == "pending"
 
 
-async def test_a_forged_form_changes_nothing(admin: Signed, deaths: Deaths) -> None:
-    event = await deaths.publish()
+async def test_a_forged_form_changes_nothing(admin: SignedInOperator, event_queue: EventQueue) -> None:
+    event = await event_queue.publish()
 
     assert (await admin.post(f"{EVENTS_PATH}/{event}/cancel", count="1", csrf_token="00")).status_code == 403
-    assert (await deaths.event(event))["status"] == "pending"
+    assert (await event_queue.load_event(event))["status"] == "pending"
 
 
 @pytest.mark.parametrize(
     ("path", "status"),
     [(f"{UUID(int=1 << 100)}", 404), ("nonsense", 404), ("?cursor=nonsense", 400), (f"{UUID(int=0)}", 404)],
 )
-async def test_a_missing_row_is_not_found(admin: Signed, path: str, status: int) -> None:
+async def test_a_missing_row_is_not_found(admin: SignedInOperator, path: str, status: int) -> None:
     page = await admin.get(f"{EVENTS_PATH}{path}" if path.startswith("?") else f"{EVENTS_PATH}/{path}")
 
     assert page.status_code == status
     assert 'role="alert"' in page.text
 
 
-async def test_the_page_in_korean(admin: Signed, deaths: Deaths) -> None:
-    event = await deaths.publish()
+async def test_the_page_in_korean(admin: SignedInOperator, event_queue: EventQueue) -> None:
+    event = await event_queue.publish()
 
     assert "대기" in (await admin.get(EVENTS_PATH, "ko")).text
     assert "페이로드" in (await admin.get(f"{EVENTS_PATH}/{event}", "ko")).text

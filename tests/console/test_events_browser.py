@@ -8,8 +8,8 @@ from playwright.async_api import Browser, Page, expect
 
 from pabal.queue.outcome import Retry
 from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.failed_events import Deaths, replayed
-from support.operator import PASSWORD, enter
+from support.failed_events import EventQueue, replay_letters
+from support.operator import PASSWORD, sign_in_on_page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -17,17 +17,19 @@ LONG = "Traceback: " + "verylongwordwithoutanyspace" * 12
 PAYLOAD = msgspec.json.encode({"주문": 77, "buyer": {"name": "민우", "phone": "010-0000-0000"}, "items": ["Nitro"] * 4})
 
 
-async def create_replayed_event(deaths: Deaths) -> str:
+async def create_replayed_event(event_queue: EventQueue) -> str:
     """Create an event that failed, became a dead letter, was replayed, failed again and waits."""
-    event, letter = await deaths.dead("order.payment.captured", why=LONG, correlation_id="order-77", payload=PAYLOAD)
-    await replayed(deaths.hub, letter)
-    [held] = await deaths.claim()
-    await deaths.settle(held, Retry("the shop answered 503"))
+    event, letter = await event_queue.publish_failed(
+        "order.payment.captured", why=LONG, correlation_id="order-77", payload=PAYLOAD
+    )
+    await replay_letters(event_queue.hub, letter)
+    [held] = await event_queue.claim()
+    await event_queue.settle(held, Retry("the shop answered 503"))
     return str(event)
 
 
-async def test_a_new_event_appears_and_is_cancelled(page: Page, deaths: Deaths) -> None:
-    await enter(page)
+async def test_a_new_event_appears_and_is_cancelled(page: Page, event_queue: EventQueue) -> None:
+    await sign_in_on_page(page)
     await page.keyboard.press("g")
     await page.keyboard.press("e")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Events")
@@ -35,7 +37,7 @@ async def test_a_new_event_appears_and_is_cancelled(page: Page, deaths: Deaths) 
     await save_screenshot(page, "events-none")
     await page.evaluate("window.untouched = true")
 
-    await deaths.publish("order.paid", payload=PAYLOAD)
+    await event_queue.publish("order.paid", payload=PAYLOAD)
     await expect(page.get_by_role("row", name="order.paid")).to_contain_text("Pending", timeout=15_000)
     assert await page.evaluate("window.untouched")
 
@@ -50,12 +52,12 @@ async def test_a_new_event_appears_and_is_cancelled(page: Page, deaths: Deaths) 
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Cancelled")
 
 
-async def test_a_search_url_can_be_shared_and_a_trace_opened_from_any_page(page: Page, deaths: Deaths) -> None:
-    event = await create_replayed_event(deaths)
+async def test_a_search_url_can_be_shared_and_a_trace_opened_from_any_page(page: Page, event_queue: EventQueue) -> None:
+    event = await create_replayed_event(event_queue)
     for place in range(8):
-        await deaths.publish(("cart.filled", "order.paid")[place % 2])
-    await deaths.born_dead(3, "order %s not found")
-    await enter(page)
+        await event_queue.publish(("cart.filled", "order.paid")[place % 2])
+    await event_queue.insert_failed(3, "order %s not found")
+    await sign_in_on_page(page)
     await page.goto("/console/events")
     await page.get_by_label("Type", exact=True).fill("order.*")
     await page.get_by_role("button", name="Search").click()
@@ -81,10 +83,10 @@ async def test_a_search_url_can_be_shared_and_a_trace_opened_from_any_page(page:
     await expect(page.locator("pre")).not_to_contain_text("010-0000")
 
 
-async def test_the_korean_dark_layout_fits_a_phone(chromium: Browser, address: str, deaths: Deaths) -> None:
-    event = await create_replayed_event(deaths)
+async def test_the_korean_dark_layout_fits_a_phone(chromium: Browser, address: str, event_queue: EventQueue) -> None:
+    event = await create_replayed_event(event_queue)
     for _ in range(3):
-        await deaths.publish("order.paid", payload=PAYLOAD)
+        await event_queue.publish("order.paid", payload=PAYLOAD)
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
     async with open_checked_page(context) as page:
         await page.goto("/console/login")

@@ -13,10 +13,10 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.operators.operators import Role
 from pabal.settings import Settings
 from pabal.tokens.services import add_service
-from relay.people import TESTER, an_owner
-from support.operator import HOSTILE, Signed, sign_in
+from relay.people import TESTER, add_account
+from support.operator import HOSTILE, SignedInOperator, sign_in
 from support.relay_log import csrf_token_in
-from support.server import serving
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -37,13 +37,13 @@ def flash_text(response: httpx2.Response) -> SimpleCookie:
     return jar
 
 
-async def get_with_flash(admin: Signed, flash: str, path: str = SHOP, **headers: str) -> httpx2.Response:
+async def get_with_flash(admin: SignedInOperator, flash: str, path: str = SHOP, **headers: str) -> httpx2.Response:
     """Request a page with a flash cookie."""
     cookie = f"{OPERATOR_COOKIE}={admin.token}; {FLASH_COOKIE}={flash}"
     return await admin.web.get(path, headers={"cookie": cookie, "accept-language": "en"} | headers)
 
 
-async def test_a_flash_message_is_shown_once_and_not_by_automatic_refreshes(admin: Signed) -> None:
+async def test_a_flash_message_is_shown_once_and_not_by_automatic_refreshes(admin: SignedInOperator) -> None:
     flash = flash_text(await admin.post(f"{SHOP}/enable"))[FLASH_COOKIE]
     assert (flash["path"], flash["httponly"], flash["samesite"], flash["max-age"]) == ("/console", True, "lax", "30")
 
@@ -76,7 +76,7 @@ FOREIGN: tuple[object, ...] = (
 NONSENSE = ("", "%", "%5B", "[" * 10_000, "%00", "%FF%FE")
 
 
-async def test_a_forged_flash_cookie_shows_nothing(admin: Signed) -> None:
+async def test_a_forged_flash_cookie_shows_nothing(admin: SignedInOperator) -> None:
     for value in (*(quote(json.dumps(flash)) for flash in FOREIGN), *NONSENSE):
         page = await get_with_flash(admin, value)
         assert (page.status_code, 'class="flash"' in page.text) == (200, False), value
@@ -92,10 +92,10 @@ async def test_the_flash_cookie_is_secure_behind_https(database_urls: DatabaseUr
     home = {"origin": "https://hub.example.org"}
     async with (
         open_hub(public, database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
     ):
-        admin, owner = await sign_in(hub, web, Role.ADMIN), await an_owner(hub)
+        admin, owner = await sign_in(hub, web, Role.ADMIN), await add_account(hub)
         own = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"} | home
         shop = await web.post(f"{SHOP}/enable", data={"csrf_token": admin.session.csrf.hex()}, headers=own)
         entered = await web.post("/portal/login", data={"token": owner.token}, headers=home)

@@ -13,8 +13,8 @@ from pabal.console import health
 from pabal.doctor import Finding, FindingLevel
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings, variable_name
-from support.operator import HOSTILE, Signed, unharmed
-from support.server import serving
+from support.operator import HOSTILE, SignedInOperator, is_escaped
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ def row(page: httpx2.Response, name: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", match[0])).strip()
 
 
-async def test_findings_are_shown_with_advice(viewer: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_findings_are_shown_with_advice(viewer: SignedInOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "FIXED_PATCH_RELEASES", {})  # the tests may run on an old interpreter
     english, korean = await viewer.get("/console/health"), await viewer.get("/console/health", "ko")
 
@@ -47,7 +47,9 @@ async def test_findings_are_shown_with_advice(viewer: Signed, monkeypatch: pytes
     assert "모든 점검을 통과했습니다." in korean.text
 
 
-async def test_a_proxy_that_is_not_trusted_is_a_warning(viewer: Signed, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_proxy_that_is_not_trusted_is_a_warning(
+    viewer: SignedInOperator, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its clients share one address, so a few wrong secrets would lock all of them out."""
     for header in ("x-forwarded-for", "x-real-ip"):
         await viewer.web.get("/health", headers={header: "192.0.2.1"})
@@ -64,7 +66,7 @@ async def test_a_trusted_proxy_is_no_warning(database_urls: DatabaseUrls, settin
     trusting = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
     async with (
         open_hub(trusting, database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
     ):
         await web.get("/health", headers={"x-forwarded-for": "192.0.2.1"})
@@ -77,7 +79,7 @@ async def test_a_trusted_proxy_is_no_warning(database_urls: DatabaseUrls, settin
     [(FindingLevel.WARNING, "Some checks need attention."), (FindingLevel.BAD, "Some checks failed.")],
 )
 async def test_the_worst_level_is_the_summary_and_findings_are_escaped(
-    viewer: Signed, monkeypatch: pytest.MonkeyPatch, level: FindingLevel, summary: str
+    viewer: SignedInOperator, monkeypatch: pytest.MonkeyPatch, level: FindingLevel, summary: str
 ) -> None:
     async def run_test_checks(*_: object) -> list[Finding]:
         return [Finding(FindingLevel.GOOD, "disk", "there"), Finding(level, HOSTILE, HOSTILE, HOSTILE)]
@@ -86,11 +88,11 @@ async def test_the_worst_level_is_the_summary_and_findings_are_escaped(
     page = await viewer.get("/console/health")
 
     assert summary in page.text
-    assert unharmed(page)
+    assert is_escaped(page)
     assert page.text.count("&lt;script&gt;alert(1)") == 4  # three in the finding, one in the settings
 
 
-async def test_the_report_is_cached_between_requests(viewer: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_report_is_cached_between_requests(viewer: SignedInOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, release = 0, asyncio.Event()
 
     async def run_test_checks(*_: object) -> list[Finding]:
@@ -109,7 +111,7 @@ async def test_the_report_is_cached_between_requests(viewer: Signed, monkeypatch
     assert row(await viewer.get("/console/health"), "disk") == "OK disk visit 2"
 
 
-async def test_every_setting_is_listed_and_secrets_are_redacted(hub: Hub, viewer: Signed) -> None:
+async def test_every_setting_is_listed_and_secrets_are_redacted(hub: Hub, viewer: SignedInOperator) -> None:
     page = await viewer.get("/console/health")
 
     for name in Settings.model_fields:
@@ -123,7 +125,7 @@ async def test_every_setting_is_listed_and_secrets_are_redacted(hub: Hub, viewer
     assert "PABAL_KEEP_EVENTS" in changed
     assert "PABAL_KEEP_MESSAGES" in untouched
     assert "&lt;script&gt;alert(1)" in row(page, "PABAL_WAITING_TEXT")
-    assert unharmed(page)
+    assert is_escaped(page)
 
 
 async def test_the_page_requires_a_sign_in(web: httpx2.AsyncClient) -> None:

@@ -14,10 +14,10 @@ from pabal.console import live
 from pabal.console.live import OpenStreamCounter, open_streams_of, refresh_stream
 from pabal.hub import Hub
 from pabal.operators.operators import Role
-from relay.people import an_owner, pair, write
+from relay.people import add_account, pair_user, send_command
 from support.operator import sign_in
-from support.server import serving
-from support.wait import until
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ MINA = "mina-plusfriend-1"
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as where:
+    async with serve_hub(hub) as where:
         yield where
 
 
@@ -39,12 +39,12 @@ async def signed_in_client(hub: Hub, address: str, surface: str) -> AsyncGenerat
                 signed = await sign_in(hub, web, Role.VIEWER, f"viewer{id(web)}")
                 web.headers["cookie"] = f"pabal_session={signed.token}"
             case "portal":
-                owner = await an_owner(hub, f"owner{id(web)}")
+                owner = await add_account(hub, f"owner{id(web)}")
                 await web.post("/portal/login", data={"token": owner.token})
             case _:
                 user = f"{MINA}{id(web)}"
-                await pair(hub, user, (await an_owner(hub, f"owner{id(web)}")).account)
-                [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, user, "/code"))
+                await pair_user(hub, user, (await add_account(hub, f"owner{id(web)}")).account)
+                [code] = re.findall(r"/chat\?code=([\w-]+)", await send_command(hub, user, "/code"))
                 await web.post("/chat", data={"code": code})
         yield web
 
@@ -79,10 +79,10 @@ async def test_a_sign_in_has_a_limited_number_of_streams(hub: Hub, address: str,
         async def opens_again() -> bool:
             return (await open_stream(web, surface, stack)).status_code == 200
 
-        await until(opens_again)
+        await wait_until(opens_again)
         assert (await open_stream(web, surface, stack)).status_code == 429
         await stack.aclose()
-        await until(opens_again)
+        await wait_until(opens_again)
         await stack.aclose()
 
 

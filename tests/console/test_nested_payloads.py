@@ -7,12 +7,12 @@ import httpx2
 import pytest
 
 from pabal.hub import DatabaseUrls, Hub
-from relay.people import a_code, an_owner, pair, write
-from support.clusters import Connection, connected
-from support.failed_events import deaths_of
+from relay.people import add_account, create_code, pair_user, send_command
+from support.clusters import Connection, open_connection
+from support.failed_events import open_event_queue
 from support.notifications import draft_notification, register_builtin_templates, request_drafts
-from support.operator import Signed
-from support.relay_log import Talk
+from support.operator import SignedInOperator
+from support.relay_log import MessageLog
 
 pytestmark = pytest.mark.anyio
 
@@ -29,11 +29,11 @@ def nested_json(levels: int = LEVELS) -> str:
 
 @pytest.fixture
 async def db(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
-    async with connected(database_urls.direct or database_urls.main) as owner:
+    async with open_connection(database_urls.direct or database_urls.main) as owner:
         yield owner
 
 
-async def assert_redacted(admin: Signed, *paths: str) -> None:
+async def assert_redacted(admin: SignedInOperator, *paths: str) -> None:
     for path in paths:
         page = await admin.get(path)
         assert page.status_code == 200, path
@@ -42,10 +42,10 @@ async def assert_redacted(admin: Signed, *paths: str) -> None:
 
 @pytest.mark.parametrize("levels", [900, LEVELS])
 async def test_a_deeply_nested_event_and_its_dead_letter(
-    admin: Signed, hub: Hub, database_urls: DatabaseUrls, db: Connection, levels: int
+    admin: SignedInOperator, hub: Hub, database_urls: DatabaseUrls, db: Connection, levels: int
 ) -> None:
-    async with deaths_of(hub, database_urls) as deaths:
-        event, letter = await deaths.dead()
+    async with open_event_queue(hub, database_urls) as deaths:
+        event, letter = await deaths.publish_failed()
     await db.execute("update event_queue set payload = $1::text::jsonb", nested_json(levels))
     await db.execute(
         "update dead_letter_queue set original_payload = $1::text::jsonb, original_envelope = $1::text::jsonb",
@@ -57,14 +57,14 @@ async def test_a_deeply_nested_event_and_its_dead_letter(
     )
 
 
-async def test_a_deeply_nested_message_and_its_reply(admin: Signed, hub: Hub, db: Connection) -> None:
-    owner, talk = await an_owner(hub), Talk(db)
-    await pair(hub, USER, owner.account)
-    message = await talk.written(owner.account, USER, "hello")
-    await talk.answered(message)
+async def test_a_deeply_nested_message_and_its_reply(admin: SignedInOperator, hub: Hub, db: Connection) -> None:
+    owner, talk = await add_account(hub), MessageLog(db)
+    await pair_user(hub, USER, owner.account)
+    message = await talk.insert_message(owner.account, USER, "hello")
+    await talk.insert_reply(message)
     await db.execute("update inbound_messages set kakao_payload = $1::text::jsonb", nested_json())
     await db.execute("update relay_replies set response = $1::text::jsonb", nested_json())
-    await a_code(hub, owner.account)
+    await create_code(hub, owner.account)
     await db.execute("update pairing_codes set metadata = $1::text::jsonb", nested_json())
 
     await assert_redacted(admin, f"/console/relay/messages/{message}", f"/console/relay/accounts/{owner.account}")
@@ -72,14 +72,14 @@ async def test_a_deeply_nested_message_and_its_reply(admin: Signed, hub: Hub, db
     home = str(admin.web.base_url).rstrip("/")
     async with httpx2.AsyncClient(base_url=home, headers={"origin": home}) as web:
         await web.post("/portal/login", data={"token": owner.token})
-        [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, USER, "/code"))
+        [code] = re.findall(r"/chat\?code=([\w-]+)", await send_command(hub, USER, "/code"))
         await web.post("/chat", data={"code": code})
         for path in ("/portal", "/portal/messages", f"/portal/messages/{message}", "/chat"):
             page = await web.get(path)
             assert (page.status_code, SECRET in page.text) == (200, False), path
 
 
-async def test_a_deeply_nested_notification_and_audit_row(admin: Signed, hub: Hub, db: Connection) -> None:
+async def test_a_deeply_nested_notification_and_audit_row(admin: SignedInOperator, hub: Hub, db: Connection) -> None:
     await register_builtin_templates(hub)
     [row] = await request_drafts(hub, draft_notification(hub))
     await db.execute("update notification.requests set payload = $1::text::jsonb", nested_json())

@@ -17,7 +17,7 @@ from pabal.notifications.rules.rules import Rule, list_rules
 from pabal.notifications.states import NotificationState
 from pabal.trace.explain_notification import ExplanationLine
 from support.notifications import draft_notification, load_notification, register_builtin_templates, request_drafts, sql
-from support.operator import HOSTILE, Signed, unharmed
+from support.operator import HOSTILE, SignedInOperator, is_escaped
 from support.rules import TESTER, add_test_rule
 
 pytestmark = pytest.mark.anyio
@@ -67,7 +67,7 @@ async def list_actors(database_urls: DatabaseUrls, action: str) -> list[str]:
 
 
 async def test_the_notification_log_shows_states_and_is_filtered_by_the_query_string(
-    notifications_hub: Hub, admin: Signed
+    notifications_hub: Hub, admin: SignedInOperator
 ) -> None:
     async with notifications_hub.transaction() as tx:
         await update_preferences(tx, "200", PreferencesUpdate(dm_enabled=False), TESTER)
@@ -93,7 +93,7 @@ async def test_the_notification_log_shows_states_and_is_filtered_by_the_query_st
 
 
 @pytest.mark.parametrize("query", ["", "?state=pending", "?recipient=100", "?state=pending&template=payment.succeeded"])
-async def test_the_notification_log_is_paginated(notifications_hub: Hub, admin: Signed, query: str) -> None:
+async def test_the_notification_log_is_paginated(notifications_hub: Hub, admin: SignedInOperator, query: str) -> None:
     request_ids = [
         row.id
         for row in await request_drafts(notifications_hub, *(draft_notification(notifications_hub) for _ in range(105)))
@@ -113,7 +113,7 @@ async def test_the_notification_log_is_paginated(notifications_hub: Hub, admin: 
 
 
 async def test_a_notification_explains_its_state_in_the_language_of_the_page(
-    notifications_hub: Hub, admin: Signed
+    notifications_hub: Hub, admin: SignedInOperator
 ) -> None:
     async with notifications_hub.transaction() as tx:
         await update_preferences(tx, "100", PreferencesUpdate(payment_notifications=False, locale="ko"), TESTER)
@@ -133,7 +133,7 @@ async def test_a_notification_explains_its_state_in_the_language_of_the_page(
 
 
 async def test_secrets_of_a_payload_are_redacted_in_its_text_too(
-    notifications_hub: Hub, database_urls: DatabaseUrls, admin: Signed
+    notifications_hub: Hub, database_urls: DatabaseUrls, admin: SignedInOperator
 ) -> None:
     row = await request_one(notifications_hub)
     await sql(
@@ -165,7 +165,7 @@ def test_only_valid_timestamps_in_a_text_become_times() -> None:
 
 
 async def test_attempts_are_listed_with_their_outcomes(
-    notifications_hub: Hub, database_urls: DatabaseUrls, admin: Signed
+    notifications_hub: Hub, database_urls: DatabaseUrls, admin: SignedInOperator
 ) -> None:
     row = await request_one(notifications_hub)
     assert "No attempts yet" in (await admin.get(f"{NOTIFICATIONS_PATH}/{row}")).text
@@ -178,7 +178,7 @@ async def test_attempts_are_listed_with_their_outcomes(
 
 
 async def test_only_an_admin_can_cancel_a_notification(
-    notifications_hub: Hub, database_urls: DatabaseUrls, admin: Signed, viewer: Signed
+    notifications_hub: Hub, database_urls: DatabaseUrls, admin: SignedInOperator, viewer: SignedInOperator
 ) -> None:
     row = await request_one(notifications_hub)
     assert "Cancel notification" in (await admin.get(f"{NOTIFICATIONS_PATH}/{row}")).text
@@ -196,11 +196,13 @@ async def test_only_an_admin_can_cancel_a_notification(
 
 
 @pytest.mark.parametrize("path", [f"/{UUID(int=7)}", "/nonsense", f"/rules/{UUID(int=7)}", "/templates/no.such"])
-async def test_a_missing_row_is_not_found(notifications_hub: Hub, admin: Signed, path: str) -> None:
+async def test_a_missing_row_is_not_found(notifications_hub: Hub, admin: SignedInOperator, path: str) -> None:
     assert (await admin.get(NOTIFICATIONS_PATH + path)).status_code == 404
 
 
-async def test_a_template_is_previewed_for_every_channel_and_language(notifications_hub: Hub, admin: Signed) -> None:
+async def test_a_template_is_previewed_for_every_channel_and_language(
+    notifications_hub: Hub, admin: SignedInOperator
+) -> None:
     listed = (await admin.get(f"{NOTIFICATIONS_PATH}/templates")).text
     assert all(f"/templates/{template.key}" in listed for template in notifications_hub.templates.all())
 
@@ -225,7 +227,7 @@ async def test_a_template_is_previewed_for_every_channel_and_language(notificati
     ],
 )
 async def test_an_invalid_sample_shows_its_field_errors(
-    notifications_hub: Hub, admin: Signed, payload: str, says: str
+    notifications_hub: Hub, admin: SignedInOperator, payload: str, says: str
 ) -> None:
     page = await admin.get(f"{NOTIFICATIONS_PATH}/templates/payment.succeeded?payload={payload}")
 
@@ -235,7 +237,7 @@ async def test_an_invalid_sample_shows_its_field_errors(
 
 
 async def test_a_rule_is_added_edited_disabled_and_deleted(
-    notifications_hub: Hub, database_urls: DatabaseUrls, admin: Signed
+    notifications_hub: Hub, database_urls: DatabaseUrls, admin: SignedInOperator
 ) -> None:
     added = await admin.post(RULES, **NEW)
     assert (added.status_code, added.headers["location"]) == (303, RULES)
@@ -295,7 +297,7 @@ async def test_a_rule_is_added_edited_disabled_and_deleted(
     ],
 )
 async def test_an_invalid_rule_shows_field_errors_and_keeps_the_input(
-    notifications_hub: Hub, admin: Signed, wrong: dict[str, str], says: str
+    notifications_hub: Hub, admin: SignedInOperator, wrong: dict[str, str], says: str
 ) -> None:
     response = await admin.post(RULES, **NEW | wrong)
 
@@ -306,7 +308,7 @@ async def test_an_invalid_rule_shows_field_errors_and_keeps_the_input(
     assert await rules_of(notifications_hub) == []
 
 
-async def test_a_second_rule_with_the_same_name_is_refused(notifications_hub: Hub, admin: Signed) -> None:
+async def test_a_second_rule_with_the_same_name_is_refused(notifications_hub: Hub, admin: SignedInOperator) -> None:
     await add_test_rule(notifications_hub, name="Restores")
     response = await admin.post(RULES, **NEW)
 
@@ -314,7 +316,9 @@ async def test_a_second_rule_with_the_same_name_is_refused(notifications_hub: Hu
     assert "name: rule Restores already exists" in response.text
 
 
-async def test_a_viewer_can_read_and_not_change_rules(notifications_hub: Hub, viewer: Signed, admin: Signed) -> None:
+async def test_a_viewer_can_read_and_not_change_rules(
+    notifications_hub: Hub, viewer: SignedInOperator, admin: SignedInOperator
+) -> None:
     rule = await add_test_rule(notifications_hub)
     page = await viewer.get(f"{RULES}/{rule.id}")
     assert "<fieldset disabled>" in page.text
@@ -327,7 +331,7 @@ async def test_a_viewer_can_read_and_not_change_rules(notifications_hub: Hub, vi
 
 
 async def test_a_failing_address_is_listed_and_reset_by_an_admin(
-    notifications_hub: Hub, database_urls: DatabaseUrls, admin: Signed, viewer: Signed
+    notifications_hub: Hub, database_urls: DatabaseUrls, admin: SignedInOperator, viewer: SignedInOperator
 ) -> None:
     assert "No blocked addresses." in (await admin.get(f"{NOTIFICATIONS_PATH}/addresses")).text
     row = await request_one(notifications_hub)
@@ -347,7 +351,7 @@ async def test_a_failing_address_is_listed_and_reset_by_an_admin(
 
 
 async def test_hostile_values_are_escaped_everywhere(
-    notifications_hub: Hub, database_urls: DatabaseUrls, admin: Signed
+    notifications_hub: Hub, database_urls: DatabaseUrls, admin: SignedInOperator
 ) -> None:
     rule = await add_test_rule(notifications_hub, name=HOSTILE)
     row = await request_one(notifications_hub, payload={"item": HOSTILE, "amount": 1, "currency": HOSTILE})
@@ -365,13 +369,13 @@ async def test_hostile_values_are_escaped_everywhere(
     for path in ("", f"/{row}", "/rules", f"/rules/{rule.id}", "/addresses"):
         page = await admin.get(NOTIFICATIONS_PATH + path)
         assert page.status_code == 200
-        assert unharmed(page)
+        assert is_escaped(page)
         assert ("alert(1)" in page.text) == (path != ""), path
     for query in ("recipient", "template", "state"):
-        assert unharmed(await admin.get(f"{NOTIFICATIONS_PATH}?{query}={HOSTILE}"))
+        assert is_escaped(await admin.get(f"{NOTIFICATIONS_PATH}?{query}={HOSTILE}"))
     preview = await admin.get(f"{NOTIFICATIONS_PATH}/templates/payment.succeeded?payload={HOSTILE}")
-    assert unharmed(preview)
-    assert unharmed(await admin.post(RULES, **dict.fromkeys(NEW, HOSTILE)))
+    assert is_escaped(preview)
+    assert is_escaped(await admin.post(RULES, **dict.fromkeys(NEW, HOSTILE)))
 
 
 @pytest.mark.parametrize("state", [None, "pending"])

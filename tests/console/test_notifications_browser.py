@@ -8,7 +8,7 @@ from pabal.notifications.dispatch.addresses import mark_address_unhealthy
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
 from support.notifications import draft_notification, register_builtin_templates, request_drafts
-from support.operator import PASSWORD, enter
+from support.operator import PASSWORD, sign_in_on_page
 from support.rules import TESTER, add_test_rule
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -23,7 +23,7 @@ async def notifications_hub(hub: Hub) -> Hub:
 
 async def test_opening_a_notification_from_the_log_and_cancelling_it(notifications_hub: Hub, page: Page) -> None:
     await request_drafts(notifications_hub, draft_notification(notifications_hub))
-    await enter(page)
+    await sign_in_on_page(page)
     await page.keyboard.press("g")
     await page.keyboard.press("n")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Notifications")
@@ -41,7 +41,7 @@ async def test_opening_a_notification_from_the_log_and_cancelling_it(notificatio
 
 
 async def test_a_new_notification_appears_without_a_reload(notifications_hub: Hub, page: Page) -> None:
-    await enter(page)
+    await sign_in_on_page(page)
     await page.goto(NOTIFICATIONS_PATH)
     await page.evaluate("window.untouched = true")
     await expect(page.get_by_text("No notifications yet.")).to_be_visible()
@@ -54,7 +54,7 @@ async def test_a_new_notification_appears_without_a_reload(notifications_hub: Hu
 
 
 async def test_a_rule_is_added_with_the_form(notifications_hub: Hub, page: Page) -> None:
-    await enter(page)
+    await sign_in_on_page(page)
     await page.goto(f"{NOTIFICATIONS_PATH}/rules")
     await page.get_by_role("link", name="Add rule").click()
     await page.get_by_label("Name").fill("Paid")

@@ -12,7 +12,7 @@ from support.notifications import (
     request_drafts,
     sql,
 )
-from support.operator import Signed
+from support.operator import SignedInOperator
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ async def failed_notification(notifications_hub: Hub, database_urls: DatabaseUrl
 
 
 async def test_a_resent_notification_and_its_original_link_to_each_other(
-    notifications_hub: Hub, database_urls: DatabaseUrls, admin: Signed, failed_notification: UUID
+    notifications_hub: Hub, database_urls: DatabaseUrls, admin: SignedInOperator, failed_notification: UUID
 ) -> None:
     before = (await admin.get(f"{NOTIFICATIONS_PATH}/{failed_notification}")).text
     done = await admin.post(f"{NOTIFICATIONS_PATH}/{failed_notification}/again")
@@ -60,7 +60,7 @@ async def test_a_resent_notification_and_its_original_link_to_each_other(
 
 
 async def test_resending_requires_an_admin_and_a_csrf_token(
-    notifications_hub: Hub, admin: Signed, viewer: Signed, failed_notification: UUID
+    notifications_hub: Hub, admin: SignedInOperator, viewer: SignedInOperator, failed_notification: UUID
 ) -> None:
     path = f"{NOTIFICATIONS_PATH}/{failed_notification}/again"
 
@@ -71,7 +71,7 @@ async def test_resending_requires_an_admin_and_a_csrf_token(
 
 
 async def test_a_notification_that_cannot_be_resent_says_why(
-    notifications_hub: Hub, admin: Signed, failed_notification: UUID
+    notifications_hub: Hub, admin: SignedInOperator, failed_notification: UUID
 ) -> None:
     await admin.post(f"{NOTIFICATIONS_PATH}/{failed_notification}/again")
     [second] = [row for row in await list_all_notifications(notifications_hub) if row.id != failed_notification]

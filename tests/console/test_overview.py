@@ -16,9 +16,9 @@ from pabal.queue import processes
 from pabal.queue.outcome import DONE, Dead
 from pabal.queue.throughput import CountedOutcome, ThroughputCounter, ThroughputMinute
 from pabal.stats import HubStats, LaneStats, UnhandledEvents
-from support.clusters import connected
+from support.clusters import open_connection
 from support.lane_under_test import Events, Travel
-from support.operator import HOSTILE, Signed, unharmed
+from support.operator import HOSTILE, SignedInOperator, is_escaped
 
 pytestmark = pytest.mark.anyio
 
@@ -93,12 +93,12 @@ def text_of(html: str) -> str:
 
 
 async def test_a_lane_shows_its_throughput(
-    hub: Hub, database_urls: DatabaseUrls, admin: Signed, travel: Travel
+    hub: Hub, database_urls: DatabaseUrls, admin: SignedInOperator, travel: Travel
 ) -> None:
     assert database_urls.direct
     hub.db.on_outcome_counts = None
     await record_throughput(hub, done=1200, failed=30, dead=2)
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         events = Events(hub, owner, travel)
         await events.put(3)
         [held] = await events.claim(limit=1)
@@ -114,7 +114,7 @@ async def test_a_lane_shows_its_throughput(
     assert " / min" in text
 
 
-async def test_an_empty_hub_is_healthy_in_both_languages(admin: Signed, viewer: Signed) -> None:
+async def test_an_empty_hub_is_healthy_in_both_languages(admin: SignedInOperator, viewer: SignedInOperator) -> None:
     english, korean = await admin.get("/console"), await viewer.get("/console", "ko")
 
     assert "All systems normal." in english.text
@@ -125,7 +125,7 @@ async def test_an_empty_hub_is_healthy_in_both_languages(admin: Signed, viewer: 
     assert korean.text.count("지난 1시간 동안 처리된 항목이 없습니다.") == 3
 
 
-async def test_workers_and_chores_show_their_last_state(hub: Hub, admin: Signed, travel: Travel) -> None:
+async def test_workers_and_chores_show_their_last_state(hub: Hub, admin: SignedInOperator, travel: Travel) -> None:
     await report_worker(hub, version="0.9.1", holds=4, program="till", handlers={"shop": ["order.*"]})
     await hub.chores.run_due()
     well = text_of((await admin.get("/console")).text)
@@ -140,10 +140,12 @@ async def test_workers_and_chores_show_their_last_state(hub: Hub, admin: Signed,
     assert "purge events 3 min ago" in late
 
 
-async def test_texts_of_chores_and_workers_are_escaped(hub: Hub, database_urls: DatabaseUrls, admin: Signed) -> None:
+async def test_texts_of_chores_and_workers_are_escaped(
+    hub: Hub, database_urls: DatabaseUrls, admin: SignedInOperator
+) -> None:
     assert database_urls.direct
     await report_worker(hub, f"w {HOSTILE}", version=HOSTILE, program=HOSTILE, handlers={HOSTILE: [HOSTILE]})
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         await owner.execute(
             "insert into pabal.chores (name, last_started_at, last_error) values ('purge events', now(), $1)", HOSTILE
         )
@@ -154,14 +156,14 @@ async def test_texts_of_chores_and_workers_are_escaped(hub: Hub, database_urls: 
     assert "1 chore failed on its last run: purge events" in page.text
     assert page.text.count("&lt;script&gt;alert(1)") >= 5
     assert "{{7*7}}" in page.text
-    assert unharmed(page)
+    assert is_escaped(page)
 
 
 class TestBacklogs:
     @pytest.fixture
     async def events(self, hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> Any:
         assert database_urls.direct
-        async with connected(database_urls.direct) as owner:
+        async with open_connection(database_urls.direct) as owner:
             yield Events(hub, owner, travel)
 
     async def subscribe(self, events: Events, **columns: Any) -> None:

@@ -10,9 +10,9 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.queue import processes
 from pabal.queue.outcome import DONE, Dead, Retry
 from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.clusters import connected
+from support.clusters import open_connection
 from support.lane_under_test import Events, Travel
-from support.operator import PASSWORD, enter
+from support.operator import PASSWORD, sign_in_on_page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -29,7 +29,7 @@ SILENT = timedelta(minutes=1, seconds=40)
 @pytest.fixture
 async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
     assert database_urls.direct
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         yield Events(hub, owner, travel)
 
 
@@ -63,7 +63,7 @@ async def create_busy_hub(hub: Hub, events: Events) -> None:
 
 
 async def test_completed_and_failed_work_appears_without_a_reload(events: Events, page: Page) -> None:
-    await enter(page)
+    await sign_in_on_page(page)
     await page.evaluate("window.untouched = true")
     lane = page.get_by_role("region", name="Events")
     await expect(lane).to_contain_text("Nothing was processed in the last hour.")
@@ -108,7 +108,7 @@ async def test_a_busy_overview_fits_a_phone_in_dark_mode(
 
 
 async def test_a_keyboard_shortcut_opens_the_health_page(page: Page) -> None:
-    await enter(page)
+    await sign_in_on_page(page)
     await page.locator("#main").focus()
     await page.keyboard.press("g")
     await page.keyboard.press("h")

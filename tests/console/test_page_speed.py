@@ -8,17 +8,17 @@ from time import process_time
 import httpx2
 import pytest
 
-from conftest import at
+from conftest import url_with_database
 from pabal.console.guards import Page
 from pabal.console.routes import PAGES
 from pabal.db import embedded
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.operators.operators import Role
 from pabal.settings import Settings
-from support.clusters import Connection, connected
-from support.operator import Signed, sign_in
-from support.pabal_process import PATIENCE
-from support.server import serving
+from support.clusters import Connection, open_connection
+from support.operator import SignedInOperator, sign_in
+from support.pabal_process import PROCESS_TIMEOUT
+from support.server import serve_hub
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -101,7 +101,7 @@ BACKENDS = "select pid from pg_stat_activity where datname = current_database() 
 class Reader:
     """A signed-in operator, with the CPU time used so far."""
 
-    signed: Signed
+    signed: SignedInOperator
     owner: Connection
 
     async def work(self) -> float:
@@ -119,19 +119,21 @@ async def reader(
     postgres: embedded.ServerAddress, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Reader]:
     """An operator of a hub with a million events, filled once per module."""
-    async with connected(postgres.owner_url) as server:
+    async with open_connection(postgres.owner_url) as server:
         await server.execute(f"create database million template {template_database}")
         await server.execute(
             "alter database million set max_parallel_workers_per_gather = 0"
         )  # so that backends account for all work
-        database_urls = DatabaseUrls(at(postgres.hub_url, "million"), at(postgres.owner_url, "million"))
+        database_urls = DatabaseUrls(
+            url_with_database(postgres.hub_url, "million"), url_with_database(postgres.owner_url, "million")
+        )
         settings = Settings(_env_file=None, data_dir=tmp_path_factory.mktemp("million"))  # pyright: ignore[reportCallIssue]
-        async with connected(at(postgres.owner_url, "million")) as owner:
+        async with open_connection(url_with_database(postgres.owner_url, "million")) as owner:
             await owner.execute(FILL)
             async with (
                 open_hub(settings, database_urls) as hub,
-                serving(hub) as address,
-                httpx2.AsyncClient(base_url=address, timeout=PATIENCE) as web,
+                serve_hub(hub) as address,
+                httpx2.AsyncClient(base_url=address, timeout=PROCESS_TIMEOUT) as web,
             ):
                 yield Reader(await sign_in(hub, web, Role.ADMIN), owner)
         await server.execute("drop database million with (force)")

@@ -14,8 +14,8 @@ from pabal.notifications.people.preferences import PREFERENCE_FLAGS, Preferences
 from pabal.notifications.people.tokens import PERSON_COOKIE_LIFETIME, PERSON_LINK_LIFETIME
 from pabal.settings import Settings
 from pabal.web.auth import PERSON_COOKIE
-from support.inbox import JUN, MINA, NASTY, Inbox, inbox_of
-from support.server import serving
+from support.inbox import HOSTILE_TEXTS, JUN, MINA, Inbox, open_inbox
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as where:
+    async with serve_hub(hub) as where:
         yield where
 
 
@@ -74,8 +74,8 @@ async def test_the_cookie_is_secure_behind_https(database_urls: DatabaseUrls, se
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
         open_hub(public, database_urls) as hub,
-        inbox_of(hub, database_urls) as inbox,
-        serving(hub) as address,
+        open_inbox(hub, database_urls) as inbox,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
     ):
         headers = {"origin": "https://hub.example.org"}
@@ -107,7 +107,7 @@ async def test_other_sites_cannot_sign_an_owner_in(address: str, inbox: Inbox, o
         assert "set-cookie" in (await mine.post("/me", data={"token": link})).headers
 
 
-@pytest.mark.parametrize("link", ["", "garbage", "pbp_" + "a" * 43, "\0", NASTY[0]])
+@pytest.mark.parametrize("link", ["", "garbage", "pbp_" + "a" * 43, "\0", HOSTILE_TEXTS[0]])
 async def test_an_invalid_link_is_refused(web: httpx2.AsyncClient, link: str) -> None:
     assert "<script>" not in (await web.get("/me", params={"token": link})).text
     assert "set-cookie" not in (await web.post("/me", data={"token": link})).headers
@@ -144,19 +144,19 @@ async def test_preferences_are_saved_with_the_form(web: httpx2.AsyncClient, inbo
 
 
 async def test_toasts_are_marked_as_read_and_archived_with_forms(web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    one, two, three = [await inbox.arrive() for _ in range(3)]
+    one, two, three = [await inbox.insert_toast() for _ in range(3)]
     await open_person_page(web, inbox)
 
     for path in (f"/me/toasts/{one}/read", f"/me/toasts/{two}/archive", "/me/read"):
         response = await web.post(path)
         assert (response.status_code, response.headers["location"]) == (303, "/me")
 
-    assert {(toast.id, toast.state) for toast in await inbox.listed()} == {(one, "read"), (three, "read")}
+    assert {(toast.id, toast.state) for toast in await inbox.list_toasts()} == {(one, "read"), (three, "read")}
     assert f"toast-{two}" in (await web.get("/me?view=archived")).text
 
 
 async def test_reading_changes_nothing(web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    await inbox.arrive()
+    await inbox.insert_toast()
     await open_person_page(web, inbox)
     before = await inbox.changes()
     for path in ("/me", "/me/inbox", "/me?view=archived", "/me?cursor=nonsense"):
@@ -170,7 +170,7 @@ async def test_reading_changes_nothing(web: httpx2.AsyncClient, inbox: Inbox) ->
 async def test_cross_site_requests_with_the_cookie_are_refused(
     address: str, inbox: Inbox, hub: Hub, origin: str | None
 ) -> None:
-    toast = await inbox.arrive()
+    toast = await inbox.insert_toast()
     headers = {"origin": origin} if origin else {}
     cookies = {PERSON_COOKIE: await inbox.cookie()}
     async with httpx2.AsyncClient(base_url=address, headers=headers, cookies=cookies) as web:
@@ -187,7 +187,7 @@ async def test_cross_site_requests_with_the_cookie_are_refused(
 
     assert {response.status_code for response in forged} == {403}
     assert still_there.status_code == 200
-    assert [toast.state for toast in await inbox.listed()] == ["unseen"]
+    assert [toast.state for toast in await inbox.list_toasts()] == ["unseen"]
     assert (await preferences_of(hub)).updated_at is None
 
 
@@ -198,7 +198,7 @@ async def test_sec_fetch_site_is_accepted_in_place_of_an_origin(address: str, in
 
 
 async def test_a_page_shows_nothing_of_another_person(web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    theirs = await inbox.arrive(JUN, body="between us")
+    theirs = await inbox.insert_toast(JUN, body="between us")
     await open_person_page(web, inbox, MINA)
 
     assert "between us" not in (await web.get("/me")).text
@@ -209,7 +209,7 @@ async def test_a_page_shows_nothing_of_another_person(web: httpx2.AsyncClient, i
         "/me/toasts/x/eat",
     ):
         assert (await web.post(path)).status_code == 404
-    assert [toast.state for toast in await inbox.listed(JUN)] == ["unseen"]
+    assert [toast.state for toast in await inbox.list_toasts(JUN)] == ["unseen"]
 
 
 async def test_signing_out_ends_the_session(web: httpx2.AsyncClient, inbox: Inbox) -> None:
@@ -222,7 +222,7 @@ async def test_signing_out_ends_the_session(web: httpx2.AsyncClient, inbox: Inbo
 
 
 async def test_older_toasts_are_paginated(web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    ids = [await inbox.arrive() for _ in range(25)]
+    ids = [await inbox.insert_toast() for _ in range(25)]
     await open_person_page(web, inbox)
     toast_ids: list[UUID] = []
     path: str | None = "/me"
@@ -235,9 +235,9 @@ async def test_older_toasts_are_paginated(web: httpx2.AsyncClient, inbox: Inbox)
     assert toast_ids == ids[::-1]
 
 
-@pytest.mark.parametrize("nasty", NASTY)
+@pytest.mark.parametrize("nasty", HOSTILE_TEXTS)
 async def test_toasts_are_escaped(web: httpx2.AsyncClient, inbox: Inbox, nasty: str) -> None:
-    await inbox.arrive(title=nasty, body=nasty)
+    await inbox.insert_toast(title=nasty, body=nasty)
     await open_person_page(web, inbox)
 
     page = (await web.get("/me")).text
@@ -272,7 +272,7 @@ async def test_the_page_needs_its_cookie_only_under_its_own_path(
 ) -> None:
     """Browsers send the cookie to /me only, so the page's script must not use another path."""
     await open_person_page(web, inbox)
-    toast = await inbox.arrive()
+    toast = await inbox.insert_toast()
     script = (await web.get("/console/static/person.js")).text
     paths = re.findall(r"(?:fetch|EventSource)\(`([^`]+)`", script)
     assert paths

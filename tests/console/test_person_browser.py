@@ -19,9 +19,9 @@ from support.browser import (
     open_checked_page,
     save_screenshot,
 )
-from support.inbox import MINA, NASTY, Inbox
-from support.server import serving
-from support.wait import until
+from support.inbox import HOSTILE_TEXTS, MINA, Inbox
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -30,7 +30,7 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as where:
+    async with serve_hub(hub) as where:
         yield where
 
 
@@ -66,7 +66,7 @@ async def open_person_page(page: Page, inbox: Inbox) -> None:
 
 
 async def test_the_link_opens_the_page_and_is_removed_from_the_url(page: Page, inbox: Inbox) -> None:
-    await inbox.arrive(title="Payment received", body="Thank you.")
+    await inbox.insert_toast(title="Payment received", body="Thank you.")
     await open_person_page(page, inbox)
 
     assert page.url.endswith("/me")
@@ -78,23 +78,23 @@ async def test_the_link_opens_the_page_and_is_removed_from_the_url(page: Page, i
 async def test_a_new_toast_appears_without_a_reload(page: Page, inbox: Inbox) -> None:
     await open_person_page(page, inbox)
     await expect(page.get_by_text("No notifications yet.")).to_be_visible()
-    toast = await inbox.arrive(title="It is here", body="while you looked")
+    toast = await inbox.insert_toast(title="It is here", body="while you looked")
 
     await expect(page.locator("#popups article")).to_contain_text("It is here")
     await expect(page.locator(f"#inbox #toast-{toast}")).to_contain_text("while you looked")
     await expect(page).to_have_title("(1) My notifications · Pabal")
-    await until(lambda: seen(inbox))
+    await wait_until(lambda: seen(inbox))
     await save_screenshot(page, "me-live")
 
 
 async def seen(inbox: Inbox) -> bool:
-    return all(toast.seen_at for toast in await inbox.listed())
+    return all(toast.seen_at for toast in await inbox.list_toasts())
 
 
 async def test_a_toast_read_in_one_tab_is_read_in_all_tabs_and_devices(
     chromium: Browser, address: str, inbox: Inbox
 ) -> None:
-    await inbox.arrive(title="Everywhere")
+    await inbox.insert_toast(title="Everywhere")
     here, phone = await new_context(chromium, address), await new_context(chromium, address, viewport=NARROW)
     async with open_checked_page(here) as one, open_checked_page(here) as two, open_checked_page(phone) as three:
         await open_person_page(one, inbox)
@@ -121,12 +121,12 @@ async def test_toasts_sent_during_an_outage_appear_afterwards(
     context = await new_context(chromium, address)
     page = await context.new_page()
     await open_person_page(page, inbox)
-    await until(lambda: len(hub.toast_streams) == 1)
+    await wait_until(lambda: len(hub.toast_streams) == 1)
     await context.set_offline(True)
     hub.toast_streams.close_all()
     await expect(page.get_by_role("alert")).to_contain_text("Connection lost")
     await save_screenshot(page, "me-away")
-    await inbox.arrive(title="Meanwhile")
+    await inbox.insert_toast(title="Meanwhile")
     await context.set_offline(False)
 
     await expect(page.locator("#inbox").get_by_text("Meanwhile")).to_be_visible(timeout=15_000)
@@ -141,7 +141,7 @@ async def test_a_preference_is_saved_when_it_is_switched(page: Page, inbox: Inbo
     await page.get_by_role("switch", name="Payments").uncheck()
     await expect(page.locator("#saved")).to_have_text("Saved.")
     await page.get_by_role("switch", name="Advertising at night").check()
-    await until(lambda: load_consent(hub))
+    await wait_until(lambda: load_consent(hub))
 
     assert not (await preferences_of(hub)).payment_notifications
     await page.reload()
@@ -169,7 +169,7 @@ async def test_a_preference_that_could_not_be_saved_switches_back(
 
 
 async def test_every_action_works_without_scripts(chromium: Browser, address: str, inbox: Inbox, hub: Hub) -> None:
-    await inbox.arrive(title="Plain")
+    await inbox.insert_toast(title="Plain")
     context = await new_context(chromium, address, java_script_enabled=False)
     page = await context.new_page()
     await open_person_page(page, inbox)
@@ -188,7 +188,7 @@ async def test_every_action_works_without_scripts(chromium: Browser, address: st
 
 
 async def test_navigation_works_with_the_keyboard_alone(page: Page, inbox: Inbox, hub: Hub) -> None:
-    first, second = await inbox.arrive(title="First"), await inbox.arrive(title="Second")
+    first, second = await inbox.insert_toast(title="First"), await inbox.insert_toast(title="Second")
     await open_person_page(page, inbox)
     await page.keyboard.press("Tab")
     await expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
@@ -206,11 +206,11 @@ async def test_navigation_works_with_the_keyboard_alone(page: Page, inbox: Inbox
     assert not (await preferences_of(hub)).dm_enabled
 
 
-@pytest.mark.parametrize("nasty", NASTY)
+@pytest.mark.parametrize("nasty", HOSTILE_TEXTS)
 async def test_a_toast_runs_no_script(page: Page, inbox: Inbox, nasty: str) -> None:
-    await inbox.arrive(title=nasty, body=nasty)
+    await inbox.insert_toast(title=nasty, body=nasty)
     await open_person_page(page, inbox)
-    live = await inbox.arrive(title=nasty, body=nasty)
+    live = await inbox.insert_toast(title=nasty, body=nasty)
 
     await expect(page.locator("#popups article")).to_contain_text(nasty)
     await expect(page.locator(f"#toast-{live} .body")).to_have_text(nasty)
@@ -243,19 +243,19 @@ async def test_the_layout_fits_and_is_readable(
 
 
 async def fill(inbox: Inbox) -> None:
-    await inbox.arrive(
+    await inbox.insert_toast(
         title="결제가 완료되었습니다", body="9,900원 · 파발 프로 (월간)\n영수증은 대시보드에서 볼 수 있습니다."
     )
-    read = await inbox.arrive(
+    read = await inbox.insert_toast(
         category="recovery", title="복구가 끝났습니다", body="채널 42개와 역할 17개를 되돌렸습니다."
     )
     await inbox.mark(read, ToastAction.READ)
-    away = await inbox.arrive(category="system", title="Put away", body="Old news.")
+    away = await inbox.insert_toast(category="system", title="Put away", body="Old news.")
     await inbox.mark(away, ToastAction.ARCHIVE)
-    await inbox.arrive(category="marketing", title="Spring offer", body="Two months for the price of one.")
-    await inbox.arrive(category="system", title=None, body="A notice that has no title at all, only this line.")
-    await inbox.arrive(title="W" * 120, body="https://example.org/" + "very-long-path/" * 12)
-    await inbox.arrive(
+    await inbox.insert_toast(category="marketing", title="Spring offer", body="Two months for the price of one.")
+    await inbox.insert_toast(category="system", title=None, body="A notice that has no title at all, only this line.")
+    await inbox.insert_toast(title="W" * 120, body="https://example.org/" + "very-long-path/" * 12)
+    await inbox.insert_toast(
         category="antinuke",
         title="AntiNuke: 14 channels were deleted within 8 seconds",
         body="By bot “helper#0420” in guild Sejong. Its permissions were taken away.",

@@ -7,9 +7,9 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
-from relay.people import a_session, an_owner, connection_of, pair, write
+from relay.people import add_account, conversation_state_of, new_session, pair_user, send_command
 from support.browser import NARROW, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.relay_log import Talk
+from support.relay_log import MessageLog
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -25,29 +25,29 @@ async def sign_in_to_portal(page: Page, token: str) -> None:
 
 
 async def test_an_unpaired_session_continues_when_it_is_paired(hub: Hub, page: Page) -> None:
-    session = await a_session(hub)
+    session = await new_session(hub)
     await sign_in_to_portal(page, session.token)
     await expect(page.locator(".pairing-command")).to_have_text(f"/pair {session.code}")
     await save_screenshot(page, "portal-waiting")
 
-    await write(hub, MINA, f"/pair {session.code}")
+    await send_command(hub, MINA, f"/pair {session.code}")
 
     await expect(page.get_by_role("heading", name="Users")).to_be_visible(timeout=15_000)
     await expect(page.locator("#users")).to_contain_text("Connected")
 
 
-async def test_pairing_a_user_with_a_code_and_blocking_them(hub: Hub, page: Page, talk: Talk) -> None:
-    bot = await an_owner(hub, "Minu's bot")
+async def test_pairing_a_user_with_a_code_and_blocking_them(hub: Hub, page: Page, message_log: MessageLog) -> None:
+    bot = await add_account(hub, "Minu's bot")
     await sign_in_to_portal(page, bot.token)
     await page.get_by_role("button", name="Create pairing code").click()
     typed = await page.locator(".pairing-command").inner_text()
     await expect(page.locator("[data-seconds-left]")).to_have_text(re.compile(r"9:5\d"))
     await page.evaluate("window.untouched = true")
 
-    await write(hub, MINA, typed)
+    await send_command(hub, MINA, typed)
     await expect(page.locator("#users tbody tr")).to_have_count(1, timeout=15_000)
     await page.get_by_role("button", name="Block", exact=True).focus()
-    await pair(hub, "jun-plusfriend-22", bot.account)
+    await pair_user(hub, "jun-plusfriend-22", bot.account)
     await expect(page.locator("#users tbody tr")).to_have_count(2, timeout=15_000)
     await expect(page.get_by_role("button", name="Block", exact=True).last).to_be_focused()
     assert await page.evaluate("window.untouched")
@@ -56,7 +56,7 @@ async def test_pairing_a_user_with_a_code_and_blocking_them(hub: Hub, page: Page
     await page.get_by_role("button", name="Continue").click()
 
     await expect(page.get_by_role("status").first).to_have_text("Blocked.")
-    assert (await connection_of(talk.db, MINA))[0] == "BLOCKED"
+    assert (await conversation_state_of(message_log.db, MINA))[0] == "BLOCKED"
     await page.get_by_role("button", name="Rotate token").click()
     await page.get_by_role("button", name="Continue").click()
     await expect(page.locator(".secret")).to_have_text(re.compile("prt_"))
@@ -67,10 +67,10 @@ async def test_pairing_a_user_with_a_code_and_blocking_them(hub: Hub, page: Page
 
 @pytest.mark.parametrize(("scheme", "locale", "size"), [("dark", "ko-KR", NARROW), ("light", "en-GB", WIDE)])
 async def test_the_layout_fits_and_is_readable(
-    hub: Hub, chromium: Browser, address: str, talk: Talk, scheme: Any, locale: str, size: Any
+    hub: Hub, chromium: Browser, address: str, message_log: MessageLog, scheme: Any, locale: str, size: Any
 ) -> None:
     name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"
-    bot = await an_owner(hub, "아주아주긴이름의봇" * 6)
+    bot = await add_account(hub, "아주아주긴이름의봇" * 6)
     context = await chromium.new_context(base_url=address, locale=locale, viewport=size, color_scheme=scheme)
     async with open_checked_page(context) as page:
         await page.goto("/portal/login")
@@ -79,11 +79,15 @@ async def test_the_layout_fits_and_is_readable(
         await sign_in_to_portal(page, bot.token)
         await save_screenshot(page, f"portal-empty-{name}")
         for user in ("mina-plusfriend-1", "jun-plusfriend-22", "sora-plusfriend-333"):
-            await pair(hub, user, bot.account)
-        await talk.db.execute("update conversation_mappings set state = 'PENDING' where conversation_key like '%jun%'")
-        await talk.db.execute("update conversation_mappings set state = 'BLOCKED' where conversation_key like '%sora%'")
-        message = await talk.written(bot.account, MINA, "긴 이야기를 해 줘 " * 10)
-        await talk.answered(message, "옛날 옛적에\n" * 9, "refused", "Kakao answered 400")
+            await pair_user(hub, user, bot.account)
+        await message_log.db.execute(
+            "update conversation_mappings set state = 'PENDING' where conversation_key like '%jun%'"
+        )
+        await message_log.db.execute(
+            "update conversation_mappings set state = 'BLOCKED' where conversation_key like '%sora%'"
+        )
+        message = await message_log.insert_message(bot.account, MINA, "긴 이야기를 해 줘 " * 10)
+        await message_log.insert_reply(message, "옛날 옛적에\n" * 9, "refused", "Kakao answered 400")
         await page.locator("form[action='/portal/code'] button").click()
         for path in ("", "/messages", f"/messages/{message}"):
             await page.goto(f"/portal{path}")

@@ -16,7 +16,7 @@ from pabal.hub import Hub
 from pabal.operators.operators import find_operator_credentials, set_operator_password
 from pabal.operators.password import hash_password
 from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
-from support.operator import HOSTILE, PASSWORD, Signed, unharmed
+from support.operator import HOSTILE, PASSWORD, SignedInOperator, is_escaped
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,9 @@ select subject from pabal.audit_log where action = 'operator.sign_in_failed'
 """)
 
 
-async def sign_in_elsewhere(hub: Hub, who: Signed, user_agent: str = "a phone", password: str = PASSWORD) -> str:
+async def sign_in_elsewhere(
+    hub: Hub, who: SignedInOperator, user_agent: str = "a phone", password: str = PASSWORD
+) -> str:
     """Sign in again from another browser."""
     async with hub.transaction() as tx:
         credentials = await authenticate_operator(await find_operator_credentials(tx, who.session.name), password)
@@ -50,7 +52,7 @@ async def list_audit_entries(hub: Hub) -> list[str]:
         return await tx.column(ENTRIES)
 
 
-async def test_the_profile_lists_the_sessions(hub: Hub, viewer: Signed, admin: Signed) -> None:
+async def test_the_profile_lists_the_sessions(hub: Hub, viewer: SignedInOperator, admin: SignedInOperator) -> None:
     await sign_in_elsewhere(hub, viewer)
     await sign_in_elsewhere(hub, admin, "somebody else's")
 
@@ -63,7 +65,9 @@ async def test_the_profile_lists_the_sessions(hub: Hub, viewer: Signed, admin: S
     assert '<a href="/console/you"' in (await viewer.get("/console")).text
 
 
-async def test_changing_the_password_ends_all_other_sessions(hub: Hub, web: httpx2.AsyncClient, viewer: Signed) -> None:
+async def test_changing_the_password_ends_all_other_sessions(
+    hub: Hub, web: httpx2.AsyncClient, viewer: SignedInOperator
+) -> None:
     phone = await sign_in_elsewhere(hub, viewer)
 
     response = await viewer.post("/console/you/password", old=PASSWORD, new=NEW, again=NEW)
@@ -94,7 +98,7 @@ async def test_changing_the_password_ends_all_other_sessions(hub: Hub, web: http
     ],
 )
 async def test_an_invalid_password_is_explained_and_nothing_changes(
-    hub: Hub, admin: Signed, old: str, new: str, again: str, status: int, says: str
+    hub: Hub, admin: SignedInOperator, old: str, new: str, again: str, status: int, says: str
 ) -> None:
     response = await admin.post("/console/you/password", old=old, new=new, again=again)
 
@@ -105,7 +109,7 @@ async def test_an_invalid_password_is_explained_and_nothing_changes(
     assert await sign_in_elsewhere(hub, admin)
 
 
-async def test_password_changes_are_rate_limited(hub: Hub, admin: Signed) -> None:
+async def test_password_changes_are_rate_limited(hub: Hub, admin: SignedInOperator) -> None:
     statuses = [
         (await admin.post("/console/you/password", old="wrong horse", new=NEW, again=NEW)).status_code
         for _ in range(PASSWORD_CHANGE_ATTEMPTS.count)
@@ -117,7 +121,7 @@ async def test_password_changes_are_rate_limited(hub: Hub, admin: Signed) -> Non
     assert await sign_in_elsewhere(hub, admin)
 
 
-async def test_a_wrong_current_password_is_audited(hub: Hub, admin: Signed) -> None:
+async def test_a_wrong_current_password_is_audited(hub: Hub, admin: SignedInOperator) -> None:
     form = {"old": "wrong horse", "new": NEW, "again": NEW}
 
     assert (await admin.post("/console/you/password", **form)).status_code == 403
@@ -127,7 +131,7 @@ async def test_a_wrong_current_password_is_audited(hub: Hub, admin: Signed) -> N
 
 
 async def test_a_password_reset_in_the_meantime_is_kept(
-    hub: Hub, admin: Signed, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, admin: SignedInOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stolen password is changed in the console while an admin resets it with the CLI."""
     reset = await hash_password("the reset horse")
@@ -150,7 +154,7 @@ async def test_a_password_reset_in_the_meantime_is_kept(
     assert credentials.password_hash == reset
 
 
-async def test_one_session_is_ended_or_all_others_with_the_exact_count(hub: Hub, viewer: Signed) -> None:
+async def test_one_session_is_ended_or_all_others_with_the_exact_count(hub: Hub, viewer: SignedInOperator) -> None:
     tokens = [await sign_in_elsewhere(hub, viewer) for _ in range(3)]
     page = (await viewer.get("/console/you")).text
     [first, *_] = re.findall(r"/console/you/sessions/([0-9a-f-]{36})/end", page)
@@ -167,7 +171,9 @@ async def test_one_session_is_ended_or_all_others_with_the_exact_count(hub: Hub,
     assert [entry.rpartition(".")[2] for entry in await list_audit_entries(hub)].count("sessions_ended") == 2
 
 
-async def test_an_operator_cannot_end_sessions_of_others(hub: Hub, viewer: Signed, admin: Signed) -> None:
+async def test_an_operator_cannot_end_sessions_of_others(
+    hub: Hub, viewer: SignedInOperator, admin: SignedInOperator
+) -> None:
     response = await viewer.post(f"/console/you/sessions/{admin.session.session_id}/end")
 
     assert response.status_code == 404
@@ -175,7 +181,7 @@ async def test_an_operator_cannot_end_sessions_of_others(hub: Hub, viewer: Signe
 
 
 @pytest.mark.parametrize("path", ["password", "sessions/end", "sessions/{}/end"])
-async def test_a_forged_form_changes_nothing(hub: Hub, viewer: Signed, path: str) -> None:
+async def test_a_forged_form_changes_nothing(hub: Hub, viewer: SignedInOperator, path: str) -> None:
     phone = await sign_in_elsewhere(hub, viewer)
     url = f"/console/you/{path}".format(viewer.session.session_id)
 
@@ -186,7 +192,7 @@ async def test_a_forged_form_changes_nothing(hub: Hub, viewer: Signed, path: str
     assert await is_active(hub, viewer.token)
 
 
-async def test_hostile_names_and_user_agents_are_escaped(hub: Hub, admin: Signed) -> None:
+async def test_hostile_names_and_user_agents_are_escaped(hub: Hub, admin: SignedInOperator) -> None:
     await sign_in_elsewhere(hub, admin, HOSTILE)
     async with hub.transaction() as tx:
         await tx.run(RENAME, name=HOSTILE[:64], operator=admin.session.id)
@@ -194,5 +200,5 @@ async def test_hostile_names_and_user_agents_are_escaped(hub: Hub, admin: Signed
     for path in ("/console/you", "/console", "/console/audit"):
         page = await admin.get(path)
         assert page.status_code == 200
-        assert unharmed(page)
+        assert is_escaped(page)
         assert "&lt;script&gt;alert(1)" in page.text

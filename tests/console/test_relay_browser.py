@@ -6,18 +6,18 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
-from relay.people import an_owner, pair
+from relay.people import add_account, pair_user
 from support.browser import NARROW, TABLET, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.operator import PASSWORD, enter
-from support.relay_log import Talk
+from support.operator import PASSWORD, sign_in_on_page
+from support.relay_log import MessageLog
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 USER = "x1-plusfriend-9Q4tzK"
 
 
-async def test_creating_an_account_with_a_code_and_deleting_it(page: Page, talk: Talk) -> None:
-    await enter(page)
+async def test_creating_an_account_with_a_code_and_deleting_it(page: Page, message_log: MessageLog) -> None:
+    await sign_in_on_page(page)
     await page.keyboard.press("g")
     await page.keyboard.press("r")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Relay")
@@ -37,18 +37,20 @@ async def test_creating_an_account_with_a_code_and_deleting_it(page: Page, talk:
     await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
     await page.get_by_role("button", name="Continue").click()
     await expect(page.get_by_role("status").first).to_contain_text("Account deleted. Messages deleted: 0.")
-    assert await talk.count("accounts") == 0
+    assert await message_log.count("accounts") == 0
 
 
-async def test_messages_appear_without_a_reload_and_are_navigated_by_keyboard(hub: Hub, page: Page, talk: Talk) -> None:
-    bot = await an_owner(hub, "minu")
-    await pair(hub, USER, bot.account)
-    await enter(page)
+async def test_messages_appear_without_a_reload_and_are_navigated_by_keyboard(
+    hub: Hub, page: Page, message_log: MessageLog
+) -> None:
+    bot = await add_account(hub, "minu")
+    await pair_user(hub, USER, bot.account)
+    await sign_in_on_page(page)
     await page.goto("/console/relay/messages")
     await expect(page.get_by_text("No messages yet.")).to_be_visible()
     await page.evaluate("window.untouched = true")
 
-    message = await talk.written(bot.account, USER, "is anybody there?")
+    message = await message_log.insert_message(bot.account, USER, "is anybody there?")
     await expect(page.get_by_text("is anybody there?")).to_be_visible(timeout=15_000)
     await page.keyboard.press("j")
     await expect(page.locator("[data-row]")).to_be_focused()
@@ -57,16 +59,16 @@ async def test_messages_appear_without_a_reload_and_are_navigated_by_keyboard(hu
 
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Message")
     await expect(page.get_by_text("No reply yet.")).to_be_visible()
-    await talk.answered(message, "here I am", "refused", "Kakao answered 400")
+    await message_log.insert_reply(message, "here I am", "refused", "Kakao answered 400")
     await expect(page.locator("blockquote").get_by_text("here I am")).to_be_visible(timeout=15_000)
     await save_screenshot(page, "relay-message")
 
 
-async def test_exporting_and_erasing_a_conversation(hub: Hub, page: Page, talk: Talk) -> None:
-    bot = await an_owner(hub, "minu")
-    await pair(hub, USER, bot.account)
-    await talk.answered(await talk.written(bot.account, USER))
-    await enter(page)
+async def test_exporting_and_erasing_a_conversation(hub: Hub, page: Page, message_log: MessageLog) -> None:
+    bot = await add_account(hub, "minu")
+    await pair_user(hub, USER, bot.account)
+    await message_log.insert_reply(await message_log.insert_message(bot.account, USER))
+    await sign_in_on_page(page)
     await page.goto(f"/console/relay/conversation?key=bot%3A{USER}")
     await save_screenshot(page, "relay-conversation")
 
@@ -80,15 +82,17 @@ async def test_exporting_and_erasing_a_conversation(hub: Hub, page: Page, talk: 
     await page.get_by_role("button", name="Continue").click()
 
     await expect(page.get_by_role("status").first).to_contain_text("of which messages: 1.")
-    assert await talk.count("conversation_mappings") == 0
+    assert await message_log.count("conversation_mappings") == 0
 
 
-async def test_the_korean_dark_layout_fits_a_phone(hub: Hub, chromium: Browser, address: str, talk: Talk) -> None:
-    bot = await an_owner(hub, "아주아주긴이름의봇" * 6)
-    await pair(hub, USER, bot.account)
-    message = await talk.written(bot.account, USER, "오늘 날씨 어때요? " * 12)
-    await talk.answered(message, "맑고 서늘합니다.", "refused", "Kakao answered 400: " + "no" * 60)
-    await talk.written(bot.account, USER, None)
+async def test_the_korean_dark_layout_fits_a_phone(
+    hub: Hub, chromium: Browser, address: str, message_log: MessageLog
+) -> None:
+    bot = await add_account(hub, "아주아주긴이름의봇" * 6)
+    await pair_user(hub, USER, bot.account)
+    message = await message_log.insert_message(bot.account, USER, "오늘 날씨 어때요? " * 12)
+    await message_log.insert_reply(message, "맑고 서늘합니다.", "refused", "Kakao answered 400: " + "no" * 60)
+    await message_log.insert_message(bot.account, USER, None)
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
     async with open_checked_page(context) as page:
         await page.goto("/console/login")

@@ -8,25 +8,27 @@ import pytest
 
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.hub import DatabaseUrls, Hub
-from relay.people import an_owner, key_of, pair
-from support.dump import dumped
-from support.operator import HOSTILE, Signed, unharmed
-from support.relay_log import SECRET_URL, Talk, read
+from relay.people import add_account, key_of_user, pair_user
+from support.dump import dump_database
+from support.operator import HOSTILE, SignedInOperator, is_escaped
+from support.relay_log import SECRET_URL, MessageLog, page_text
 
 pytestmark = pytest.mark.anyio
 
 PAGE = "/console/relay/conversation"
 USER = "x1-plusfriend-9Q4tzK"
-KEY = key_of(USER)
+KEY = key_of_user(USER)
 
 
 @pytest.fixture
-async def bot(hub: Hub, talk: Talk) -> UUID:
+async def bot(hub: Hub, message_log: MessageLog) -> UUID:
     """An account with two users, one of whom has a reply."""
-    owner = await an_owner(hub)
+    owner = await add_account(hub)
     for user in (USER, "somebody"):
-        await pair(hub, user, owner.account)
-        await talk.answered(await talk.written(owner.account, user, "what is it?"), "it is this")
+        await pair_user(hub, user, owner.account)
+        await message_log.insert_reply(
+            await message_log.insert_message(owner.account, user, "what is it?"), "it is this"
+        )
     return owner.account
 
 
@@ -37,7 +39,7 @@ def count_in(page: str) -> str:
 
 
 @pytest.mark.usefixtures("bot")
-async def test_the_export_of_a_conversation_is_a_file(admin: Signed, talk: Talk) -> None:
+async def test_the_export_of_a_conversation_is_a_file(admin: SignedInOperator, message_log: MessageLog) -> None:
     file = await admin.post(f"{PAGE}/export", key=KEY)
 
     assert file.status_code == 200
@@ -49,33 +51,33 @@ async def test_the_export_of_a_conversation_is_a_file(admin: Signed, talk: Talk)
     assert "it is this" in json.dumps(message["reply"])
     assert SECRET_URL not in file.text
     query = "select actor, subject from pabal.audit_log where action = 'conversation.exported'"
-    [row] = await talk.db.fetch(query)
+    [row] = await message_log.db.fetch(query)
     assert tuple(row) == ("operator:the-admin", conversation_pseudonym(KEY))
 
 
 async def test_erasing_names_what_it_deletes_and_deletes_no_more(
-    admin: Signed, database_urls: DatabaseUrls, talk: Talk, bot: UUID
+    admin: SignedInOperator, database_urls: DatabaseUrls, message_log: MessageLog, bot: UUID
 ) -> None:
     confirmation = await admin.post(f"{PAGE}/erase", key=KEY)
-    assert "messages: 1, replies: 1" in read(confirmation.text)
-    assert USER not in read(confirmation.text)
+    assert "messages: 1, replies: 1" in page_text(confirmation.text)
+    assert USER not in page_text(confirmation.text)
     confirmed_count = count_in(confirmation.text)
-    await talk.written(bot, USER, "meanwhile")
+    await message_log.insert_message(bot, USER, "meanwhile")
 
     again = await admin.post(f"{PAGE}/erase", key=KEY, count=confirmed_count)
-    assert "messages: 2, replies: 1" in read(again.text)
+    assert "messages: 2, replies: 1" in page_text(again.text)
     assert count_in(again.text) == str(int(confirmed_count) + 1)
-    assert await talk.count("inbound_messages") == 3
+    assert await message_log.count("inbound_messages") == 3
     done = await admin.post(f"{PAGE}/erase", key=KEY, count=count_in(again.text))
 
     assert (done.status_code, done.headers["location"]) == (303, "/console/relay/conversations")
-    await talk.db.execute(
+    await message_log.db.execute(
         "delete from relay_control_events"
     )  # control events for open streams, which expire in minutes
-    assert USER.encode() not in await dumped(database_urls)
-    assert [await talk.count(table) for table in ("inbound_messages", "conversation_mappings")] == [1, 1]
+    assert USER.encode() not in await dump_database(database_urls)
+    assert [await message_log.count(table) for table in ("inbound_messages", "conversation_mappings")] == [1, 1]
     query = "select actor, subject, details::text from pabal.audit_log where action = 'conversation.erased'"
-    [row] = await talk.db.fetch(query)
+    [row] = await message_log.db.fetch(query)
     assert (row["actor"], row["subject"]) == ("operator:the-admin", conversation_pseudonym(KEY))
     assert json.loads(row["details"])["messages"] == 2
     assert (await admin.post(f"{PAGE}/erase", key=KEY, count="0")).status_code == 404
@@ -84,9 +86,9 @@ async def test_erasing_names_what_it_deletes_and_deletes_no_more(
 @pytest.mark.usefixtures("bot")
 @pytest.mark.parametrize("query", ["export", "erase"])
 async def test_exporting_and_erasing_require_an_admin_and_a_csrf_token(
-    admin: Signed, viewer: Signed, database_urls: DatabaseUrls, talk: Talk, query: str
+    admin: SignedInOperator, viewer: SignedInOperator, database_urls: DatabaseUrls, message_log: MessageLog, query: str
 ) -> None:
-    before = await talk.deeds()
+    before = await message_log.audit_actions()
     count = count_in((await admin.post(f"{PAGE}/erase", key=KEY)).text)
     path = f"{PAGE}/{query}"
 
@@ -95,31 +97,31 @@ async def test_exporting_and_erasing_require_an_admin_and_a_csrf_token(
     assert (await admin.get(path)).status_code in {404, 405}
     assert (await admin.post(path, key="bot:nobody", count=count)).status_code == 404
 
-    assert await talk.deeds() == before
-    assert USER.encode() in await dumped(database_urls)
+    assert await message_log.audit_actions() == before
+    assert USER.encode() in await dump_database(database_urls)
     assert f"{PAGE}/{query}" not in (await viewer.get(f"{PAGE}?key={KEY}")).text
 
 
 @pytest.mark.usefixtures("bot")
-async def test_erasing_does_not_undo_a_block(admin: Signed, talk: Talk) -> None:
-    await talk.db.execute("update conversation_mappings set state = 'BLOCKED', blocked_by = 'operator'")
+async def test_erasing_does_not_undo_a_block(admin: SignedInOperator, message_log: MessageLog) -> None:
+    await message_log.db.execute("update conversation_mappings set state = 'BLOCKED', blocked_by = 'operator'")
     count = count_in((await admin.post(f"{PAGE}/erase", key=KEY)).text)
 
     refused = await admin.post(f"{PAGE}/erase", key=KEY, count=count)
 
     assert refused.status_code == 409
     assert "Unblock it first" in refused.text
-    assert await talk.count("conversation_mappings") == 2
+    assert await message_log.count("conversation_mappings") == 2
     page = (await admin.get(f"{PAGE}?key={KEY}")).text
     assert f"{PAGE}/erase" not in page
     assert f"{PAGE}/export" in page
 
 
-async def test_the_confirmation_escapes_hostile_keys(hub: Hub, admin: Signed) -> None:
-    owner = await an_owner(hub)
-    await pair(hub, HOSTILE, owner.account)
+async def test_the_confirmation_escapes_hostile_keys(hub: Hub, admin: SignedInOperator) -> None:
+    owner = await add_account(hub)
+    await pair_user(hub, HOSTILE, owner.account)
 
-    confirmation = await admin.post(f"{PAGE}/erase", key=key_of(HOSTILE))
+    confirmation = await admin.post(f"{PAGE}/erase", key=key_of_user(HOSTILE))
 
     assert confirmation.status_code == 200
-    assert unharmed(confirmation)
+    assert is_escaped(confirmation)

@@ -16,8 +16,8 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.operators.operators import Role, add_operator, ensure_first_operator
 from pabal.operators.sessions import find_operator_session
 from pabal.settings import Settings
-from support.operator import HOSTILE, PASSWORD, Signed
-from support.server import serving
+from support.operator import HOSTILE, PASSWORD, SignedInOperator
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,9 @@ async def submit_sign_in(web: httpx2.AsyncClient, name: str, password: str, cook
     )
 
 
-async def test_the_cookie_is_rotated_after_an_hour(admin: Signed, web: httpx2.AsyncClient, travel: Travel) -> None:
+async def test_the_cookie_is_rotated_after_an_hour(
+    admin: SignedInOperator, web: httpx2.AsyncClient, travel: Travel
+) -> None:
     assert session_cookie(await admin.get("/console")) is None
     await travel(HOUR)
 
@@ -88,7 +90,7 @@ async def test_the_cookie_is_rotated_after_an_hour(admin: Signed, web: httpx2.As
 
 
 async def test_the_sign_in_page_rotates_the_cookie_of_a_signed_in_operator(
-    admin: Signed, web: httpx2.AsyncClient, travel: Travel
+    admin: SignedInOperator, web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     await travel(HOUR)
 
@@ -101,7 +103,7 @@ async def test_the_sign_in_page_rotates_the_cookie_of_a_signed_in_operator(
 
 @pytest.mark.parametrize("path", ["/console/nowhere-at-all", "/console/services/nobody", "/console/you", "/console"])
 async def test_concurrent_requests_rotate_the_cookie_once(
-    admin: Signed, web: httpx2.AsyncClient, travel: Travel, path: str
+    admin: SignedInOperator, web: httpx2.AsyncClient, travel: Travel, path: str
 ) -> None:
     await travel(HOUR)
 
@@ -114,7 +116,7 @@ async def test_concurrent_requests_rotate_the_cookie_once(
 
 
 async def test_a_form_sent_during_a_rotation_is_accepted(
-    admin: Signed, web: httpx2.AsyncClient, travel: Travel
+    admin: SignedInOperator, web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     await travel(HOUR)
 
@@ -128,7 +130,7 @@ async def test_a_form_sent_during_a_rotation_is_accepted(
 
 
 async def test_automatic_refreshes_neither_rotate_the_cookie_nor_extend_the_session(
-    admin: Signed, web: httpx2.AsyncClient, travel: Travel
+    admin: SignedInOperator, web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     for _ in range(2):
         await travel(59 * MINUTE)
@@ -142,7 +144,7 @@ async def test_automatic_refreshes_neither_rotate_the_cookie_nor_extend_the_sess
 
 async def test_a_stream_survives_a_rotation_and_ends_with_its_session(
     hub: Hub,
-    admin: Signed,
+    admin: SignedInOperator,
     web: httpx2.AsyncClient,
     travel: Travel,
     monkeypatch: pytest.MonkeyPatch,
@@ -169,7 +171,7 @@ async def test_a_stream_survives_a_rotation_and_ends_with_its_session(
 
 
 async def test_a_stream_survives_a_database_outage(
-    hub: Hub, admin: Signed, web: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, short_intervals: None
+    hub: Hub, admin: SignedInOperator, web: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, short_intervals: None
 ) -> None:
     monkeypatch.setattr(live, "REFRESHES_PER_ACCESS_CHECK", 1)
     headers = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"}
@@ -251,7 +253,7 @@ async def test_no_connection_is_held_while_passwords_are_verified(
     patient = httpx2.Timeout(60)
     async with (
         open_hub(one, database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address, timeout=patient) as web,
     ):
         async with hub.transaction() as tx:

@@ -13,9 +13,9 @@ from pabal.console.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE
 from pabal.core.log import configure_logging
 from pabal.hub import DatabaseUrls, Hub
 from pabal.operators.operators import ensure_first_operator
-from relay.people import an_owner, key_of, pair, write
-from support.dump import dumped
-from support.inbox import inbox_of
+from relay.people import add_account, key_of_user, pair_user, send_command
+from support.dump import dump_database
+from support.inbox import open_inbox
 from support.operator import PASSWORD
 from support.relay_log import csrf_token_in
 
@@ -77,25 +77,25 @@ async def test_using_the_console_logs_no_secret(
     shown_secrets = [*map(secret_in, created)]
     secrets |= {web.cookies[OPERATOR_COOKIE], csrf, *shown_secrets}
 
-    owner = await an_owner(hub, "mina's bot")
-    await pair(hub, USER, owner.account)
+    owner = await add_account(hub, "mina's bot")
+    await pair_user(hub, USER, owner.account)
     await web.post("/portal/login", data={"token": owner.token[:-1]})
     await web.post("/portal/login", data={"token": owner.token})
     csrf_token = csrf_token_in((await web.get("/portal")).text)
     again = await web.post("/portal/rotate", data={"csrf_token": csrf_token, "count": "0"})
     secrets |= {owner.token, csrf_token, web.cookies["pabal_portal"], secret_in(again)}
-    [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, USER, "/code"))
+    [code] = re.findall(r"/chat\?code=([\w-]+)", await send_command(hub, USER, "/code"))
     await web.get("/chat", params={"code": code})
     await web.post("/chat", data={"code": code})
-    async with inbox_of(hub, database_urls) as inbox:
+    async with open_inbox(hub, database_urls) as inbox:
         link = await inbox.token()
     await web.get("/me", params={"token": link})
     await web.post("/me", data={"token": link})
     secrets |= {code, link, web.cookies["pabal_chat"], web.cookies["pabal_me"]}
     for path in ("/console/relay/conversation?key=", "/console/relay/messages?conversation=", "/console/trace?id="):
-        assert (await web.get(path + key_of(USER))).status_code == 200
+        assert (await web.get(path + key_of_user(USER))).status_code == 200
     for path in ("/portal/messages?conversation=", "/console/relay/conversations?key=", "/console/nowhere?id="):
-        await web.get(path + key_of(USER))
+        await web.get(path + key_of_user(USER))
 
     lines = capsys.readouterr().err
     entries = [json.loads(line) for line in lines.splitlines()]
@@ -103,7 +103,7 @@ async def test_using_the_console_logs_no_secret(
     assert {"/chat", "/me", "/portal/login", "/console/relay/conversation"} <= {line.get("path") for line in entries}
     assert [secret for secret in secrets if secret in lines] == []
     assert min(map(len, secrets)) > 8
-    dump = await dumped(database_urls)  # contains the stored webhook reply and the user
+    dump = await dump_database(database_urls)  # contains the stored webhook reply and the user
     assert [secret for secret in secrets - {USER, csrf, code} if secret.encode() in dump] == []
 
 

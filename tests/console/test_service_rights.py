@@ -4,14 +4,14 @@ import pytest
 
 from console.test_services import list_audit_entries
 from pabal.hub import Hub
-from support.operator import Signed
-from tokens.asking import added
+from support.operator import SignedInOperator
+from tokens.token_operations import add_shop
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_rights_are_shown_and_changed(hub: Hub, admin: Signed, viewer: Signed) -> None:
-    await added(hub, "shop")
+async def test_rights_are_shown_and_changed(hub: Hub, admin: SignedInOperator, viewer: SignedInOperator) -> None:
+    await add_shop(hub, "shop")
     before = await viewer.get("/console/services/shop")
 
     response = await admin.post(

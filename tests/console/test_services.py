@@ -19,10 +19,10 @@ from pabal.tokens import inspect
 from pabal.tokens.issue import authenticate_client
 from pabal.tokens.permission import Permission
 from pabal.tokens.services import add_service, count_live_families, list_live_secrets, list_service_summaries
-from support.dump import dumped
-from support.operator import HOSTILE, Signed, unharmed
-from support.subscriptions import seen, subscribe
-from tokens.asking import added, is_good, refreshed, signed_in
+from support.dump import dump_database
+from support.operator import HOSTILE, SignedInOperator, is_escaped
+from support.subscriptions import reload_subscription, subscribe
+from tokens.token_operations import add_shop, is_valid_token, issue_pair, refresh_pair
 
 pytestmark = pytest.mark.anyio
 
@@ -66,9 +66,11 @@ async def live_families(hub: Hub, name: str = "shop") -> int:
         return await count_live_families(tx, name)
 
 
-async def test_the_list_shows_permissions_and_last_use(hub: Hub, admin: Signed, viewer: Signed) -> None:
-    await signed_in(hub, await added(hub, permissions=("read", "events:publish")))
-    await added(hub, "quiet", permissions=("hub:admin",))
+async def test_the_list_shows_permissions_and_last_use(
+    hub: Hub, admin: SignedInOperator, viewer: SignedInOperator
+) -> None:
+    await issue_pair(hub, await add_shop(hub, permissions=("read", "events:publish")))
+    await add_shop(hub, "quiet", permissions=("hub:admin",))
 
     async with hub.autocommit() as tx:
         every = {service_summary.name: service_summary for service_summary in await list_service_summaries(tx)}
@@ -89,9 +91,11 @@ async def test_the_list_shows_permissions_and_last_use(hub: Hub, admin: Signed, 
     assert [permission for permission in Permission if f'name="permission" value="{permission}"' not in form] == []
 
 
-async def test_services_are_paginated_and_token_families_counted_up_to_a_limit(hub: Hub, admin: Signed) -> None:
+async def test_services_are_paginated_and_token_families_counted_up_to_a_limit(
+    hub: Hub, admin: SignedInOperator
+) -> None:
     for n in range(52):
-        await added(hub, f"service_{n:02}")
+        await add_shop(hub, f"service_{n:02}")
     first = await admin.get("/console/services")
     [cursor] = re.findall(r'href="/console/services\?cursor=(\w+)" rel="next"', first.text)
     second = await admin.get(f"/console/services?cursor={cursor}")
@@ -100,7 +104,7 @@ async def test_services_are_paginated_and_token_families_counted_up_to_a_limit(h
     assert sorted(names[0] + names[1]) == [f"service_{n:02}" for n in range(52)]
     assert 'rel="next"' not in second.text
 
-    await added(hub)
+    await add_shop(hub)
     async with hub.autocommit() as tx:
         await tx.run(MANY, count=inspect.MAX_COUNTED_FAMILIES + 20)
     assert "1,000+" in (await admin.get("/console/services?cursor=service_99")).text
@@ -111,7 +115,7 @@ async def test_services_are_paginated_and_token_families_counted_up_to_a_limit(h
 async def test_the_secret_of_a_new_service_works_and_is_shown_once(
     hub: Hub,
     database_urls: DatabaseUrls,
-    admin: Signed,
+    admin: SignedInOperator,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -135,7 +139,7 @@ async def test_the_secret_of_a_new_service_works_and_is_shown_once(
     shown = capsys.readouterr()
     texts = [*(page.text for page in pages), shown.out, shown.err, *(f"{r.__dict__}" for r in caplog.records)]
     texts += [str(reply.headers.raw) for reply in (response, again, rotated, *pages)]
-    texts += [(await dumped(database_urls)).decode()]
+    texts += [(await dump_database(database_urls)).decode()]
     assert "request answered" in shown.out + shown.err
     for value in (secret, second):
         assert not [text for text in texts if value.removeprefix("pbs_") in text]
@@ -153,7 +157,7 @@ async def test_the_secret_of_a_new_service_works_and_is_shown_once(
     ],
 )
 async def test_an_invalid_service_shows_the_form_with_its_error(
-    hub: Hub, admin: Signed, form: dict[str, str], says: str
+    hub: Hub, admin: SignedInOperator, form: dict[str, str], says: str
 ) -> None:
     response = await admin.post("/console/services", **form)
 
@@ -163,8 +167,8 @@ async def test_an_invalid_service_shows_the_form_with_its_error(
     assert await list_audit_entries(hub) == []
 
 
-async def test_two_concurrent_rotations_create_one_secret(hub: Hub, admin: Signed) -> None:
-    await added(hub)
+async def test_two_concurrent_rotations_create_one_secret(hub: Hub, admin: SignedInOperator) -> None:
+    await add_shop(hub)
     form = {"overlap": "7d", "newest": await newest_secret(hub)}
 
     responses = await asyncio.gather(*(admin.post("/console/services/shop/rotate", **form) for _ in range(6)))
@@ -177,9 +181,9 @@ async def test_two_concurrent_rotations_create_one_secret(hub: Hub, admin: Signe
 
 
 async def test_the_overlap_is_selectable_and_immediate_revocation_requires_confirmation(
-    hub: Hub, admin: Signed, travel: Travel
+    hub: Hub, admin: SignedInOperator, travel: Travel
 ) -> None:
-    first = await added(hub)
+    first = await add_shop(hub)
     rotated = await admin.post("/console/services/shop/rotate", overlap="1h", newest=await newest_secret(hub))
     [second] = {*SECRET.findall(rotated.text)}
     await travel(timedelta(minutes=59))
@@ -199,15 +203,15 @@ async def test_the_overlap_is_selectable_and_immediate_revocation_requires_confi
     assert wrong.status_code == 400
 
 
-async def test_a_service_is_disabled_and_enabled(hub: Hub, admin: Signed) -> None:
-    secret = await added(hub)
-    await signed_in(hub, secret)
+async def test_a_service_is_disabled_and_enabled(hub: Hub, admin: SignedInOperator) -> None:
+    secret = await add_shop(hub)
+    await issue_pair(hub, secret)
 
     confirmation = await admin.post("/console/services/shop/disable")
     assert "will be disabled. Its secrets and" in confirmation.text
     assert "1 active token are rejected" in confirmation.text
     assert await can_sign_in(hub, secret)
-    await signed_in(hub, secret)  # a new sign-in must not block the action
+    await issue_pair(hub, secret)  # a new sign-in must not block the action
     assert (await admin.post("/console/services/shop/disable", count=1)).status_code == 303
     assert not await can_sign_in(hub, secret)
     assert "Disabled" in (await admin.get("/console/services/shop")).text
@@ -216,7 +220,7 @@ async def test_a_service_is_disabled_and_enabled(hub: Hub, admin: Signed) -> Non
     assert await list_audit_entries(hub) == ["service.disabled", "service.enabled"]
 
 
-async def test_the_hub_service_cannot_be_disabled(hub: Hub, admin: Signed) -> None:
+async def test_the_hub_service_cannot_be_disabled(hub: Hub, admin: SignedInOperator) -> None:
     response = await admin.post("/console/services/hub/disable", count=0)
 
     assert response.status_code == 409
@@ -224,7 +228,7 @@ async def test_the_hub_service_cannot_be_disabled(hub: Hub, admin: Signed) -> No
     assert "/disable" not in (await admin.get("/console/services/hub")).text
 
 
-async def test_the_hub_service_gets_no_secret(hub: Hub, admin: Signed) -> None:
+async def test_the_hub_service_gets_no_secret(hub: Hub, admin: SignedInOperator) -> None:
     response = await admin.post("/console/services/hub/rotate", overlap="7d", newest="none")
 
     assert response.status_code == 409
@@ -233,10 +237,10 @@ async def test_the_hub_service_gets_no_secret(hub: Hub, admin: Signed) -> None:
     assert "/rotate" not in (await admin.get("/console/services/hub")).text
 
 
-async def test_one_token_family_is_revoked_or_all_with_the_exact_count(hub: Hub, admin: Signed) -> None:
-    secret = await added(hub)
-    pairs = [await signed_in(hub, secret) for _ in range(4)]
-    await refreshed(hub, pairs[0].refresh_token)
+async def test_one_token_family_is_revoked_or_all_with_the_exact_count(hub: Hub, admin: SignedInOperator) -> None:
+    secret = await add_shop(hub)
+    pairs = [await issue_pair(hub, secret) for _ in range(4)]
+    await refresh_pair(hub, pairs[0].refresh_token)
     page = await admin.get("/console/services/shop")
     assert "\N{MULTIPLICATION SIGN}1" in page.text
     assert page.text.count("never") == 3
@@ -250,15 +254,15 @@ async def test_one_token_family_is_revoked_or_all_with_the_exact_count(hub: Hub,
 
     every = "/console/services/shop/revoke"
     assert "3 tokens of “shop” will be revoked." in (await admin.post(every)).text
-    late = await signed_in(hub, secret)
+    late = await issue_pair(hub, secret)
     assert (await admin.post(every, count=3)).status_code == 303, "another one came meanwhile, and ends too"
     assert await live_families(hub) == 0
-    assert not await is_good(hub, late.access_token)
+    assert not await is_valid_token(hub, late.access_token)
     assert await list_audit_entries(hub) == ["token.revoked"] * 5
 
 
-async def test_token_families_are_paginated(hub: Hub, admin: Signed) -> None:
-    await added(hub)
+async def test_token_families_are_paginated(hub: Hub, admin: SignedInOperator) -> None:
+    await add_shop(hub)
     async with hub.autocommit() as tx:
         await tx.run(MANY, count=45)
     ids: list[str] = []
@@ -272,9 +276,9 @@ async def test_token_families_are_paginated(hub: Hub, admin: Signed) -> None:
     assert len(ids) == len({*ids}) == 45
 
 
-async def test_a_subscription_shows_its_state_and_can_be_paused(hub: Hub, admin: Signed) -> None:
-    await added(hub)
-    await added(hub, "mail")
+async def test_a_subscription_shows_its_state_and_can_be_paused(hub: Hub, admin: SignedInOperator) -> None:
+    await add_shop(hub)
+    await add_shop(hub, "mail")
     push, _ = await subscribe(hub, "shop", "order.*", url=URL)
     pull, _ = await subscribe(hub, "shop", "refund.made")
     home = f"/console/services/shop/subscriptions/{push.id}"
@@ -284,10 +288,10 @@ async def test_a_subscription_shows_its_state_and_can_be_paused(hub: Hub, admin:
     assert URL in page
 
     assert (await admin.post(f"{home}/pause")).status_code == 303
-    assert (await seen(hub, push)).paused_at is not None
+    assert (await reload_subscription(hub, push)).paused_at is not None
     assert "Paused" in (await admin.get("/console/services/shop")).text
     assert (await admin.post(f"{home}/resume")).status_code == 303
-    assert (await seen(hub, push)).paused_at is None
+    assert (await reload_subscription(hub, push)).paused_at is None
     for rest, says in ((timedelta(minutes=5), "Suspended (repeated failures)"), (timedelta(), "Probing")):
         async with hub.autocommit() as tx:
             await tx.run(FAIL, id=push.id, failures=6, rest=rest)
@@ -298,17 +302,17 @@ async def test_a_subscription_shows_its_state_and_can_be_paused(hub: Hub, admin:
         await disable_subscription(tx, push.id, "shop", URL, f"answered 410: {HOSTILE}", Actor("hub"))
     given_up = await admin.get("/console/services/shop")
     assert "is-auto_disabled" in given_up.text
-    assert unharmed(given_up)
+    assert is_escaped(given_up)
 
     elsewhere = f"/console/services/mail/subscriptions/{push.id}/resume"
     assert (await admin.post(elsewhere)).status_code == 404
-    assert (await seen(hub, push)).disabled_at is not None
+    assert (await reload_subscription(hub, push)).disabled_at is not None
     assert (await admin.post(f"/console/services/shop/subscriptions/{pull.id}/pause")).status_code == 409
     assert await list_audit_entries(hub) == ["subscription.paused", "subscription.resumed"]
 
 
-async def test_a_viewer_sees_only_the_host_of_a_url_and_no_buttons(hub: Hub, viewer: Signed) -> None:
-    await signed_in(hub, await added(hub))
+async def test_a_viewer_sees_only_the_host_of_a_url_and_no_buttons(hub: Hub, viewer: SignedInOperator) -> None:
+    await issue_pair(hub, await add_shop(hub))
     await subscribe(hub, "shop", "order.*", url=URL)
 
     page = (await viewer.get("/console/services/shop")).text
@@ -326,9 +330,9 @@ async def test_a_viewer_sees_only_the_host_of_a_url_and_no_buttons(hub: Hub, vie
     ],
 )
 async def test_viewers_and_forged_forms_change_nothing(
-    hub: Hub, database_urls: DatabaseUrls, admin: Signed, viewer: Signed, path: str
+    hub: Hub, database_urls: DatabaseUrls, admin: SignedInOperator, viewer: SignedInOperator, path: str
 ) -> None:
-    pair = await signed_in(hub, await added(hub))
+    pair = await issue_pair(hub, await add_shop(hub))
     push, _ = await subscribe(hub, "shop", "order.*", url=URL)
     url = f"/console/services{path}".format(f=pair.family_id, s=push.id)
     form = {
@@ -338,12 +342,12 @@ async def test_viewers_and_forged_forms_change_nothing(
         "overlap": "0",
         "newest": await newest_secret(hub),
     }
-    before = await dumped(database_urls)
+    before = await dump_database(database_urls)
 
     responses = [await viewer.post(url, **form), await admin.post(url, **form | {"csrf_token": "0" * 64})]
 
     assert [response.status_code for response in responses] == [403, 403]
-    assert without_keys(await dumped(database_urls)) == without_keys(before)
+    assert without_keys(await dump_database(database_urls)) == without_keys(before)
 
 
 def without_keys(dump: bytes) -> bytes:
@@ -355,8 +359,8 @@ def without_keys(dump: bytes) -> bytes:
     "path",
     ["nobody", "..%2faudit", "shop/families/" + NOBODY + "/revoke", "shop/subscriptions/" + NOBODY + "/pause"],
 )
-async def test_a_missing_service_is_not_found(hub: Hub, admin: Signed, path: str) -> None:
-    await added(hub)
+async def test_a_missing_service_is_not_found(hub: Hub, admin: SignedInOperator, path: str) -> None:
+    await add_shop(hub)
 
     page, done = await admin.get(f"/console/services/{path}"), await admin.post(f"/console/services/{path}", count=1)
 
@@ -364,9 +368,9 @@ async def test_a_missing_service_is_not_found(hub: Hub, admin: Signed, path: str
     assert done.status_code in {404, 405}
 
 
-async def test_a_family_of_another_service_is_not_found(hub: Hub, admin: Signed) -> None:
-    pair = await signed_in(hub, await added(hub))
-    await added(hub, "mail")
+async def test_a_family_of_another_service_is_not_found(hub: Hub, admin: SignedInOperator) -> None:
+    pair = await issue_pair(hub, await add_shop(hub))
+    await add_shop(hub, "mail")
 
     response = await admin.post(f"/console/services/mail/families/{pair.family_id}/revoke", count=1)
 
@@ -374,7 +378,7 @@ async def test_a_family_of_another_service_is_not_found(hub: Hub, admin: Signed)
     assert await live_families(hub) == 1
 
 
-async def test_hostile_values_are_escaped(hub: Hub, admin: Signed) -> None:
+async def test_hostile_values_are_escaped(hub: Hub, admin: SignedInOperator) -> None:
     async with hub.transaction() as tx:
         await add_service(tx, "shop", ["read"], Actor(HOSTILE), description=HOSTILE)
         draft = SubscriptionDraft("shop", ["order.*"], f"https://example.org/{HOSTILE}", HOSTILE)
@@ -386,5 +390,5 @@ async def test_hostile_values_are_escaped(hub: Hub, admin: Signed) -> None:
 
     assert [page.status_code for page in pages] == [200, 200, 200, 400, 200]
     for page in pages:
-        assert unharmed(page)
+        assert is_escaped(page)
         assert "{{7*7}}" in page.text or page is pages[-1]

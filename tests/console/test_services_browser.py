@@ -10,9 +10,9 @@ from pabal.events.subscriptions import disable_subscription, pause_subscription
 from pabal.hub import Hub
 from pabal.tokens.services import add_service, list_live_secrets, rotate_service_secret, set_service_active
 from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.operator import PASSWORD, enter
-from support.subscriptions import EVERYBODY, TESTER, subscribe
-from tokens.asking import added, refreshed, signed_in
+from support.operator import PASSWORD, sign_in_on_page
+from support.subscriptions import ALL_ACCESS, TESTER, subscribe
+from tokens.token_operations import add_shop, issue_pair, refresh_pair
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -25,15 +25,15 @@ update pabal.subscriptions set failures = 7, open_until = pabal.now() + interval
 
 async def create_services(hub: Hub) -> None:
     """Create a service with secrets, tokens and subscriptions, and some others."""
-    secret = await added(hub, "shop", ("write", "tokens:introspect"))
-    pairs = [await signed_in(hub, secret) for _ in range(3)]
-    await refreshed(hub, pairs[0].refresh_token)
+    secret = await add_shop(hub, "shop", ("write", "tokens:introspect"))
+    pairs = [await issue_pair(hub, secret) for _ in range(3)]
+    await refresh_pair(hub, pairs[0].refresh_token)
     push, _ = await subscribe(hub, "shop", "order.*", "refund.made", url=URL)
     paused, _ = await subscribe(hub, "shop", "mail.sent", url="https://mail.example.org/in")
     gone, _ = await subscribe(hub, "shop", "stock.low", url="https://stock.example.org/in")
     await subscribe(hub, "shop", "user.*")
     async with hub.transaction() as tx:
-        await pause_subscription(tx, paused.id, EVERYBODY, TESTER)
+        await pause_subscription(tx, paused.id, ALL_ACCESS, TESTER)
         await disable_subscription(tx, gone.id, "shop", "https://stock.example.org/in", "answered 410: moved", TESTER)
         await tx.run(FAIL, id=push.id)
         await rotate_service_secret(tx, "shop", TESTER)
@@ -43,7 +43,7 @@ async def create_services(hub: Hub) -> None:
 
 
 async def test_adding_a_service_with_the_keyboard_shows_its_secret_once(hub: Hub, page: Page) -> None:
-    await enter(page)
+    await sign_in_on_page(page)
     await page.keyboard.press("g")
     await page.keyboard.press("s")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Services")
@@ -78,16 +78,16 @@ async def test_adding_a_service_with_the_keyboard_shows_its_secret_once(hub: Hub
 
 
 async def test_token_families_and_subscriptions_update_on_the_page(hub: Hub, page: Page) -> None:
-    secret = await added(hub)
+    secret = await add_shop(hub)
     push, _ = await subscribe(hub, "shop", "order.*", url=URL)
-    await enter(page)
+    await sign_in_on_page(page)
     await page.goto("/console/services/shop")
     await page.evaluate("window.untouched = true")
     await expect(page.get_by_text("No active tokens.")).to_be_visible()
 
-    await signed_in(hub, secret)
+    await issue_pair(hub, secret)
     async with hub.transaction() as tx:
-        await pause_subscription(tx, push.id, EVERYBODY, TESTER)
+        await pause_subscription(tx, push.id, ALL_ACCESS, TESTER)
 
     await expect(page.locator("#tokens tbody tr")).to_have_count(1, timeout=15_000)
     await expect(page.locator("#subscriptions .tag")).to_have_text("Paused", timeout=15_000)

@@ -13,7 +13,7 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.operators import sessions
 from pabal.operators.operators import ensure_first_operator
 from pabal.settings import Settings
-from support.server import serving
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +83,7 @@ async def test_behind_https_the_cookie_is_secure_and_the_public_url_is_the_origi
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
         open_hub(public, database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
     ):
         page = await web.get("/console/login")
@@ -151,7 +151,7 @@ async def test_failures_on_one_name_hold_only_the_addresses_that_failed(
     behind = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
     async with (
         open_hub(behind, database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
     ):
         async with hub.transaction() as tx:
@@ -236,5 +236,5 @@ async def test_not_found_is_a_page(web: httpx2.AsyncClient) -> None:
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client that keeps cookies and follows no redirects."""
-    async with serving(hub) as address, httpx2.AsyncClient(base_url=address, follow_redirects=False) as client:
+    async with serve_hub(hub) as address, httpx2.AsyncClient(base_url=address, follow_redirects=False) as client:
         yield client

@@ -35,12 +35,12 @@ from pabal.relay.delivery.poll import ack_messages
 from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
 from pabal.relay.webhook.skill_response import chat_texts
 from pabal.settings import Settings
-from support.clusters import connected
-from support.failed_events import MINA, MINUTE, Deaths, replayed
-from support.fake_kakao import Kakao, kakao, kakao_says
+from support.clusters import open_connection
+from support.failed_events import MINA, MINUTE, EventQueue, replay_letters
+from support.fake_kakao import FakeKakao, kakao_response, run_fake_kakao
 from support.notifications import PAID, draft_notification, register_builtin_templates, request_drafts
-from support.operator import Signed
-from support.receiver import closes
+from support.operator import SignedInOperator
+from support.receiver import close_connection
 from support.relay_rows import Bot, Chat
 
 pytestmark = pytest.mark.anyio
@@ -58,18 +58,18 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def there() -> AsyncGenerator[Kakao]:
-    async with kakao() as opened:
+async def there() -> AsyncGenerator[FakeKakao]:
+    async with run_fake_kakao() as opened:
         yield opened
 
 
 @pytest.fixture
-async def bot(hub: Hub, database_urls: DatabaseUrls, there: Kakao) -> AsyncGenerator[Bot]:
-    async with connected(database_urls.direct or database_urls.main) as db:
+async def bot(hub: Hub, database_urls: DatabaseUrls, there: FakeKakao) -> AsyncGenerator[Bot]:
+    async with open_connection(database_urls.direct or database_urls.main) as db:
         yield await Bot.of(hub, Chat(db), there)
 
 
-async def shown(by: Signed, path: str) -> str:
+async def shown(by: SignedInOperator, path: str) -> str:
     """What a Korean page says, but for payloads, ids, commands and what is marked as somebody's own words."""
     page = await by.get(path, "ko")
     assert page.status_code == 200, page.text
@@ -85,7 +85,7 @@ async def shown(by: Signed, path: str) -> str:
     return html.unescape(re.sub(r"\s*<[^>]*>\s*", "\n", f"<{within}"))
 
 
-async def told(by: Signed, room: str, row: object) -> str:
+async def told(by: SignedInOperator, room: str, row: object) -> str:
     """All that is told of something, here and on its own page: in Korean, and no row's word as it is written."""
     says = "\n".join([await shown(by, f"/console/trace?id={row}"), await shown(by, f"/console/{room}/{row}")])
     assert ENGLISH.findall(says) == []
@@ -94,21 +94,21 @@ async def told(by: Signed, room: str, row: object) -> str:
 
 
 async def test_an_event_that_failed_died_was_replayed_and_came_through(
-    admin: Signed, hub: Hub, deaths: Deaths, travel: Travel
+    admin: SignedInOperator, hub: Hub, event_queue: EventQueue, travel: Travel
 ) -> None:
-    event = await deaths.publish(max_retries=1)
+    event = await event_queue.publish(max_retries=1)
     for outcome in (Retry("boom", SECOND), Dead("bang")):
-        [held] = await deaths.claim()
+        [held] = await event_queue.claim()
         await travel(90 * SECOND)
-        await deaths.settle(held, outcome)
+        await event_queue.settle(held, outcome)
         await travel(2 * SECOND)
-    letter = await deaths.letter(event)
-    await replayed(hub, letter)
-    again = await deaths.die(event, Dead("crash"))
-    await replayed(hub, again)
-    [held] = await deaths.claim()
+    letter = await event_queue.find_letter(event)
+    await replay_letters(hub, letter)
+    again = await event_queue.fail(event, Dead("crash"))
+    await replay_letters(hub, again)
+    [held] = await event_queue.claim()
     running = await told(admin, "events", event)
-    await deaths.settle(held)
+    await event_queue.settle(held)
 
     says = await told(admin, "events", event)
 
@@ -129,17 +129,17 @@ async def test_an_event_that_failed_died_was_replayed_and_came_through(
     assert "재처리됨" in await told(admin, "dead", again)
 
 
-async def test_a_broadcast_and_those_it_is_for(admin: Signed, hub: Hub, deaths: Deaths) -> None:
-    nobody = await deaths.publish(target=None)
-    await deaths.owner.execute(
+async def test_a_broadcast_and_those_it_is_for(admin: SignedInOperator, hub: Hub, event_queue: EventQueue) -> None:
+    nobody = await event_queue.publish(target=None)
+    await event_queue.owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types)"
         " values ('minu_build', 'pull', '{*}'), ('minu_keep', 'pull', '{*}')"
     )
-    event, off = await deaths.publish(target=None), await deaths.publish(target=None)
+    event, off = await event_queue.publish(target=None), await event_queue.publish(target=None)
     async with hub.transaction() as tx:
         await cancel_event(tx, await find_event(tx, off, EventAccess("hub", all_services=True)), MINA)
-    [held] = await deaths.claim(service="minu_keep")
-    await deaths.settle(held, Dead("boom"))
+    [held] = await event_queue.claim(service="minu_keep")
+    await event_queue.settle(held, Dead("boom"))
 
     whole = await told(admin, "events", event)
 
@@ -152,17 +152,19 @@ async def test_a_broadcast_and_those_it_is_for(admin: Signed, hub: Hub, deaths: 
     assert "취소했습니다 (operator:mina). 전달 2건" in await shown(admin, f"/console/trace?id={off}")
 
 
-async def test_events_that_wait_or_were_given_up(admin: Signed, hub: Hub, deaths: Deaths, travel: Travel) -> None:
-    later = await deaths.publish(deliver_at=datetime.now(UTC) + timedelta(hours=30))
-    late = await deaths.publish(expires_at=datetime.now(UTC) + MINUTE, target="minu_keep")
-    put_off, off, by_hand = await deaths.publish(), await deaths.publish(), await deaths.publish()
-    [held] = [each for each in await deaths.claim() if each.id == put_off]
-    await deaths.settle(held, Snooze("lunch", 30 * MINUTE))
+async def test_events_that_wait_or_were_given_up(
+    admin: SignedInOperator, hub: Hub, event_queue: EventQueue, travel: Travel
+) -> None:
+    later = await event_queue.publish(deliver_at=datetime.now(UTC) + timedelta(hours=30))
+    late = await event_queue.publish(expires_at=datetime.now(UTC) + MINUTE, target="minu_keep")
+    put_off, off, by_hand = await event_queue.publish(), await event_queue.publish(), await event_queue.publish()
+    [held] = [each for each in await event_queue.claim() if each.id == put_off]
+    await event_queue.settle(held, Snooze("lunch", 30 * MINUTE))
     async with hub.transaction() as tx:
         await cancel_event(tx, await find_event(tx, off, EventAccess("hub", all_services=True)), MINA)
-    await deaths.owner.execute("update public.event_queue set status = 'pending' where id = $1", by_hand)
-    await deaths.owner.execute("update public.event_queue set status = 'completed' where id = $1", by_hand)
-    in_line = await deaths.publish(ordering_key="o1")
+    await event_queue.owner.execute("update public.event_queue set status = 'pending' where id = $1", by_hand)
+    await event_queue.owner.execute("update public.event_queue set status = 'completed' where id = $1", by_hand)
+    in_line = await event_queue.publish(ordering_key="o1")
     await travel(2 * MINUTE)
     async with hub.autocommit() as tx:
         await LANE.expire(tx, 10)
@@ -176,12 +178,12 @@ async def test_events_that_wait_or_were_given_up(admin: Signed, hub: Hub, deaths
     assert "같은 순서 키의 앞선 이벤트를 기다립니다" in await told(admin, "events", in_line)
 
 
-async def test_what_is_left_of_an_event(admin: Signed, hub: Hub, deaths: Deaths) -> None:
-    event, letter = await deaths.dead()
-    await deaths.owner.execute("delete from public.event_queue")
+async def test_what_is_left_of_an_event(admin: SignedInOperator, hub: Hub, event_queue: EventQueue) -> None:
+    event, letter = await event_queue.publish_failed()
+    await event_queue.owner.execute("delete from public.event_queue")
     async with hub.transaction() as tx:
         anew = await replay_dead_letter(tx, letter, MINA)
-    again = await deaths.die(anew)
+    again = await event_queue.fail(anew)
     async with hub.transaction() as tx:
         await resolve_dead_letter(tx, again, MINA, "known")
 
@@ -198,22 +200,22 @@ async def fetch(bot: Bot, holder: str) -> None:
         assert await MESSAGES.claim(tx, 10, MINUTE, holder, bot.owner.id)
 
 
-async def test_messages_and_their_answers(admin: Signed, bot: Bot, travel: Travel) -> None:
-    first = await bot.hears("first")
+async def test_messages_and_their_answers(admin: SignedInOperator, bot: Bot, travel: Travel) -> None:
+    first = await bot.insert_message("first")
     waiting = await told(admin, "relay/messages", first)
     await fetch(bot, f"stream:{bot.owner.id}:s1")
     held = await told(admin, "relay/messages", first)
     await travel(51 * SECOND)
     async with bot.hub.autocommit() as tx:
         [dying] = await claim_expiring_callbacks(tx, 50 * SECOND)
-    bot.there.mood = kakao_says("SUCCESS", "됨")
+    bot.kakao.responder = kakao_response("SUCCESS", "됨")
     await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, chat_texts("ko")))
     await travel(20 * SECOND)
     left = await told(admin, "relay/messages", first)
     with pytest.raises(CallbackExpired):
-        await bot.answers(first, "늦음")
-    second = await bot.hears("second")
-    await bot.answers(second, "지금")
+        await bot.send_reply(first, "늦음")
+    second = await bot.insert_message("second")
+    await bot.send_reply(second, "지금")
 
     of_first, of_second = await told(admin, "relay/messages", first), await told(admin, "relay/messages", second)
 
@@ -230,21 +232,21 @@ async def test_messages_and_their_answers(admin: Signed, bot: Bot, travel: Trave
     assert "봇이 답변했고 콜백을 사용합니다" in of_second
 
 
-async def test_messages_that_nobody_answered(admin: Signed, bot: Bot, travel: Travel) -> None:
-    fetched = await bot.hears("fetched")
+async def test_messages_that_nobody_answered(admin: SignedInOperator, bot: Bot, travel: Travel) -> None:
+    fetched = await bot.insert_message("fetched")
     for holder in ("poll:t1", "poll:t2"):
         await fetch(bot, holder)
         await travel(MINUTE)
-    slept, acked = await bot.hears("slept"), await bot.hears("acked")
+    slept, acked = await bot.insert_message("slept"), await bot.insert_message("acked")
     async with bot.hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [acked])
     failing: list[UUID] = []
-    for mood, error in ((kakao_says("FAIL", "used"), CallbackFailed), (closes, CallbackUnconfirmed)):
-        failing.append(await bot.hears("failing"))
-        bot.there.mood = mood
+    for mood, error in ((kakao_response("FAIL", "used"), CallbackFailed), (close_connection, CallbackUnconfirmed)):
+        failing.append(await bot.insert_message("failing"))
+        bot.kakao.responder = mood
         with pytest.raises(error):
-            await bot.answers(failing[-1], "지금")
-    late = await bot.too_late("늦음")
+            await bot.send_reply(failing[-1], "지금")
+    late = await bot.send_late_reply("늦음")
     await travel(31 * MINUTE)
     async with bot.hub.transaction() as tx:
         await MESSAGES.expire(tx, 10)
@@ -289,8 +291,8 @@ async def dispatch(hub: Hub) -> None:
             await NotificationDispatchLane().settle(tx, [Settlement(each, outcome)])
 
 
-async def test_notifications_that_were_sent(admin: Signed, office: Hub, deaths: Deaths) -> None:
-    event = await deaths.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
+async def test_notifications_that_were_sent(admin: SignedInOperator, office: Hub, event_queue: EventQueue) -> None:
+    event = await event_queue.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
     toast = await ask(office, channel=NotificationChannel.DASHBOARD_TOAST, event=event)
     dm = await ask(office, event=event)
     async with office.transaction() as tx:
@@ -314,7 +316,9 @@ async def test_notifications_that_were_sent(admin: Signed, office: Hub, deaths: 
     assert "수신 설정과 관계없이 발송함: DM 수신 꺼짐 (hub)" in await told(admin, "notifications", urgent)
 
 
-async def test_notifications_that_were_not(admin: Signed, office: Hub, deaths: Deaths, travel: Travel) -> None:
+async def test_notifications_that_were_not(
+    admin: SignedInOperator, office: Hub, event_queue: EventQueue, travel: Travel
+) -> None:
     changed = await ask(office, recipient="101")
     async with office.transaction() as tx:
         await update_preferences(tx, "101", PreferencesUpdate(dm_enabled=False), MINA)

@@ -15,11 +15,9 @@ from pabal.hub import Hub
 from pabal.queue.outcome import Dead
 from pabal.trace.entry import TraceEntryKind
 from pabal.trace.notifications import MAX_TRACED_NOTIFICATIONS
-from support.failed_events import MINA, Deaths, replayed
-from support.notifications import draft_notification as notice
-from support.notifications import register_builtin_templates as registered
-from support.notifications import request_drafts as asked
-from support.operator import HOSTILE, Signed, unharmed
+from support.failed_events import MINA, EventQueue, replay_letters
+from support.notifications import draft_notification, register_builtin_templates, request_drafts
+from support.operator import HOSTILE, SignedInOperator, is_escaped
 from support.relay_rows import Chat, Owner
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +25,7 @@ pytestmark = pytest.mark.anyio
 ROOM = "/console/trace"
 
 
-async def traced(by: Signed, name: object, language: str = "en") -> httpx2.Response:
+async def traced(by: SignedInOperator, name: object, language: str = "en") -> httpx2.Response:
     page = await by.get(f"{ROOM}?{httpx2.QueryParams({'id': str(name)})}", language)
     assert page.status_code == 200, page.text
     return page
@@ -39,11 +37,13 @@ def told(page: httpx2.Response) -> list[tuple[str, str]]:
     return [(kind, re.sub(r"<[^>]+>", "", says)) for kind, says in found]
 
 
-async def test_a_life_is_one_line_of_time_under_each_of_its_names(admin: Signed, hub: Hub, deaths: Deaths) -> None:
-    event, letter = await deaths.dead(correlation_id="order-77")
-    await replayed(hub, letter)
-    [held] = await deaths.claim()
-    await deaths.settle(held)
+async def test_a_life_is_one_line_of_time_under_each_of_its_names(
+    admin: SignedInOperator, hub: Hub, event_queue: EventQueue
+) -> None:
+    event, letter = await event_queue.publish_failed(correlation_id="order-77")
+    await replay_letters(hub, letter)
+    [held] = await event_queue.claim()
+    await event_queue.settle(held)
 
     pages = [await traced(admin, each) for each in (event, str(letter)[:13], letter, "order-77", f" {event} ")]
 
@@ -64,14 +64,14 @@ async def test_a_life_is_one_line_of_time_under_each_of_its_names(admin: Signed,
         ]
 
 
-async def test_a_broadcast_tells_of_whom_each_moment_is(admin: Signed, deaths: Deaths) -> None:
-    await deaths.owner.execute(
+async def test_a_broadcast_tells_of_whom_each_moment_is(admin: SignedInOperator, event_queue: EventQueue) -> None:
+    await event_queue.owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types)"
         " values ('minu_build', 'pull', '{*}'), ('minu_keep', 'pull', '{*}')"
     )
-    event = await deaths.publish(target=None)
-    [held] = await deaths.claim(service="minu_keep")
-    await deaths.settle(held, Dead("boom"))
+    event = await event_queue.publish(target=None)
+    [held] = await event_queue.claim(service="minu_keep")
+    await event_queue.settle(held, Dead("boom"))
 
     page = (await traced(admin, event)).text
 
@@ -79,9 +79,9 @@ async def test_a_broadcast_tells_of_whom_each_moment_is(admin: Signed, deaths: D
     assert f'<a href="/console/events/{held.id}">Event → minu_keep</a>' in page
 
 
-async def test_what_shares_a_name_is_told_together(admin: Signed, deaths: Deaths) -> None:
-    paid = await deaths.publish("order.paid", correlation_id="order-77")
-    sent = await deaths.publish("order.sent", correlation_id="order-77")
+async def test_what_shares_a_name_is_told_together(admin: SignedInOperator, event_queue: EventQueue) -> None:
+    paid = await event_queue.publish("order.paid", correlation_id="order-77")
+    sent = await event_queue.publish("order.sent", correlation_id="order-77")
 
     page = await traced(admin, "order-77")
 
@@ -92,9 +92,9 @@ async def test_what_shares_a_name_is_told_together(admin: Signed, deaths: Deaths
     assert len(told(page)) == 2
 
 
-async def test_what_is_left_of_an_event_is_told(admin: Signed, hub: Hub, deaths: Deaths) -> None:
-    event, letter = await deaths.dead()
-    await deaths.owner.execute("delete from public.event_queue")
+async def test_what_is_left_of_an_event_is_told(admin: SignedInOperator, hub: Hub, event_queue: EventQueue) -> None:
+    event, letter = await event_queue.publish_failed()
+    await event_queue.owner.execute("delete from public.event_queue")
     async with hub.transaction() as tx:
         anew = await replay_dead_letter(tx, letter, MINA)
 
@@ -105,11 +105,13 @@ async def test_what_is_left_of_an_event_is_told(admin: Signed, hub: Hub, deaths:
     assert f'as the new event <a href="/console/events/{anew}">{anew}</a>' in page.text
 
 
-async def test_a_notification_and_its_event_lead_to_each_other(admin: Signed, hub: Hub, deaths: Deaths) -> None:
-    await registered(hub)
-    event = await deaths.publish()
-    drafts = [notice(hub, recipient=str(each), event=event) for each in range(MAX_TRACED_NOTIFICATIONS + 3)]
-    first, *_ = await asked(hub, *drafts)
+async def test_a_notification_and_its_event_lead_to_each_other(
+    admin: SignedInOperator, hub: Hub, event_queue: EventQueue
+) -> None:
+    await register_builtin_templates(hub)
+    event = await event_queue.publish()
+    drafts = [draft_notification(hub, recipient=str(each), event=event) for each in range(MAX_TRACED_NOTIFICATIONS + 3)]
+    first, *_ = await request_drafts(hub, *drafts)
 
     of_event, of_notice = await traced(admin, event), await traced(admin, first.id)
 
@@ -120,9 +122,11 @@ async def test_a_notification_and_its_event_lead_to_each_other(admin: Signed, hu
     assert re.search(r'class="verdict " role="status">pending, due', of_notice.text)
 
 
-async def test_notifications_that_no_event_made_are_found_by_what_they_share(admin: Signed, hub: Hub) -> None:
-    await registered(hub)
-    one, other = await asked(hub, *(notice(hub, recipient=each, correlation_id="visit-1") for each in ("1", "2")))
+async def test_notifications_that_no_event_made_are_found_by_what_they_share(admin: SignedInOperator, hub: Hub) -> None:
+    await register_builtin_templates(hub)
+    one, other = await request_drafts(
+        hub, *(draft_notification(hub, recipient=each, correlation_id="visit-1") for each in ("1", "2"))
+    )
 
     page = await traced(admin, "visit-1")
 
@@ -132,12 +136,12 @@ async def test_notifications_that_no_event_made_are_found_by_what_they_share(adm
 
 
 @pytest.fixture
-async def owner(deaths: Deaths) -> tuple[Chat, Owner]:
-    chat = Chat(deaths.owner)
+async def owner(event_queue: EventQueue) -> tuple[Chat, Owner]:
+    chat = Chat(event_queue.owner)
     return chat, await chat.owner()
 
 
-async def test_a_message_and_its_conversation(admin: Signed, owner: tuple[Chat, Owner]) -> None:
+async def test_a_message_and_its_conversation(admin: SignedInOperator, owner: tuple[Chat, Owner]) -> None:
     chat, account = owner
     key = await chat.conversation(account, HOSTILE)
     message = await chat.message(account, key, None)
@@ -145,16 +149,16 @@ async def test_a_message_and_its_conversation(admin: Signed, owner: tuple[Chat, 
     one, all_of_it = await traced(admin, message), await traced(admin, key)
 
     assert [kind for kind, _ in told(one)] == ["Accepted"]
-    assert unharmed(one)
-    assert unharmed(all_of_it)
+    assert is_escaped(one)
+    assert is_escaped(all_of_it)
     assert re.search(r'role="status">queued, expires in', one.text)
     assert f'href="/console/relay/messages/{message}"' in all_of_it.text
 
 
-async def test_several_that_begin_so_are_offered(admin: Signed, deaths: Deaths) -> None:
+async def test_several_that_begin_so_are_offered(admin: SignedInOperator, event_queue: EventQueue) -> None:
     ids = [UUID(int=(0xABCDEF12 << 96) + n) for n in (1, 2)]
     for each in ids:
-        await deaths.owner.execute(
+        await event_queue.owner.execute(
             "insert into public.event_queue (id, event_type, source_service, target_service)"
             " values ($1, 'order.paid', 'minu_find', 'minu_build')",
             each,
@@ -169,14 +173,14 @@ async def test_several_that_begin_so_are_offered(admin: Signed, deaths: Deaths) 
 
 
 @pytest.mark.parametrize("name", ["order-1", "00000000", HOSTILE, "x" * 300, "%00"])
-async def test_nothing_of_that_name_is_said(admin: Signed, name: str) -> None:
+async def test_nothing_of_that_name_is_said(admin: SignedInOperator, name: str) -> None:
     page = await traced(admin, name)
 
     assert "No event, dead letter, notification" in page.text
-    assert unharmed(page)
+    assert is_escaped(page)
 
 
-async def test_without_an_id_the_page_says_what_it_takes(viewer: Signed) -> None:
+async def test_without_an_id_the_page_says_what_it_takes(viewer: SignedInOperator) -> None:
     page = await viewer.get(ROOM)
 
     for words in ("Event", "Dead letter", "Correlation ID", "Conversation", "The first 8 characters"):
@@ -184,20 +188,22 @@ async def test_without_an_id_the_page_says_what_it_takes(viewer: Signed) -> None
     assert "앞 8자" in (await viewer.get(ROOM, "ko")).text
 
 
-async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, hub: Hub, deaths: Deaths) -> None:
-    event = await deaths.publish(correlation_id=HOSTILE, payload=msgspec.json.encode({HOSTILE: HOSTILE}))
-    letter = await deaths.die(event, Dead(HOSTILE))
-    await deaths.owner.execute(
+async def test_nothing_hostile_gets_out_of_its_field(
+    admin: SignedInOperator, hub: Hub, event_queue: EventQueue
+) -> None:
+    event = await event_queue.publish(correlation_id=HOSTILE, payload=msgspec.json.encode({HOSTILE: HOSTILE}))
+    letter = await event_queue.fail(event, Dead(HOSTILE))
+    await event_queue.owner.execute(
         "update public.dead_letter_queue set resolved_at = pabal.now(), resolved_by_actor = $1, resolution_notes = $1",
         HOSTILE,
     )
-    await deaths.owner.execute(
+    await event_queue.owner.execute(
         "insert into pabal.audit_log (actor, action, subject) values ($1, 'event.looked', $2)", HOSTILE, str(event)
     )
 
     for name, language in product((event, letter, HOSTILE), ("ko", "en")):
         page = await traced(admin, name, language)
-        assert unharmed(page)
+        assert is_escaped(page)
         assert page.text.count("&lt;script&gt;alert") > 4, name
 
 
@@ -209,11 +215,11 @@ def test_every_kind_of_moment_has_a_name_in_both_languages() -> None:
     assert named == {*found, "other"}
 
 
-async def test_it_goes_on_as_the_story_does(admin: Signed, deaths: Deaths) -> None:
-    event = await deaths.publish()
+async def test_it_goes_on_as_the_story_does(admin: SignedInOperator, event_queue: EventQueue) -> None:
+    event = await event_queue.publish()
     assert 'id="trace" data-live' in (await traced(admin, event)).text
     before = len(told(await traced(admin, event)))
-    [held] = await deaths.claim()
-    await deaths.settle(held)
+    [held] = await event_queue.claim()
+    await event_queue.settle(held)
 
     assert len(told(await traced(admin, event))) == before + 1

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from pabal.core import loop_watchdog
 from pabal.core.loop_watchdog import MAX_LAG, MAX_STACK_LENGTH, format_loop_stack, watched_event_loop
 from pabal.core.metrics import Metrics
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -28,9 +28,9 @@ async def test_a_blocking_call_is_logged_once_with_its_stack() -> None:
     with capture_logs() as lines:
         async with watched_event_loop(lags.append):
             block_the_loop("correct horse")
-            await until(lambda: bool(lines))
+            await wait_until(lambda: bool(lines))
             block_the_loop("correct horse")
-            await until(lambda: max(lags[-1:]) < MAX_LAG and len([lag for lag in lags if lag > MAX_LAG]) == 2)
+            await wait_until(lambda: max(lags[-1:]) < MAX_LAG and len([lag for lag in lags if lag > MAX_LAG]) == 2)
 
     [line] = lines
     assert line["event"] == "event loop blocked"
@@ -45,12 +45,12 @@ async def test_blocks_that_were_not_logged_are_counted(monkeypatch: pytest.Monke
     with capture_logs() as lines:
         async with watched_event_loop(lambda _: None) as watchdog:
             block_the_loop("first")
-            await until(lambda: len(lines) == 1)
+            await wait_until(lambda: len(lines) == 1)
             block_the_loop("second")
-            await until(lambda: watchdog.unreported == 1)
+            await wait_until(lambda: watchdog.unreported == 1)
             monkeypatch.setattr(loop_watchdog, "LOG_INTERVAL", 0.0)
             block_the_loop("third")
-            await until(lambda: len(lines) == 2)
+            await wait_until(lambda: len(lines) == 2)
 
     assert [line["earlier"] for line in lines] == [0, 1]
 
@@ -101,7 +101,7 @@ def test_a_stack_is_short() -> None:
 async def test_the_lag_is_a_metric_in_seconds() -> None:
     metrics = Metrics("test")
     async with watched_event_loop(metrics.observe_loop_lag):
-        await until(lambda: b"pabal_event_loop_lag_seconds_count 0.0" not in metrics.render())
+        await wait_until(lambda: b"pabal_event_loop_lag_seconds_count 0.0" not in metrics.render())
     text = metrics.render().decode()
     metrics.close()
 

@@ -9,9 +9,9 @@ from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
 from pabal.db.doorbell import Doorbell, check_listen_notify, encode_wakeups
 from pabal.hub import DatabaseUrls, Hub, connect_options, open_hub
 from pabal.settings import Settings
-from support.clusters import connected
-from support.fault_proxy import between
-from support.wait import until
+from support.clusters import open_connection
+from support.fault_proxy import run_fault_proxy
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ async def other_hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGen
 
 
 async def test_a_notification_wakes_another_process(hub: Hub, other_hub: Hub) -> None:
-    await until(lambda: other_hub.doorbell.listening)
+    await wait_until(lambda: other_hub.doorbell.listening)
     with other_hub.doorbell.listen(Channel.EVENTS) as events, other_hub.doorbell.listen(Channel.MESSAGES) as messages:
         async with hub.transaction() as tx:
             tx.notify(Channel.EVENTS)
@@ -36,7 +36,7 @@ async def test_a_notification_wakes_another_process(hub: Hub, other_hub: Hub) ->
 
 
 async def test_a_process_receives_its_own_notification_at_once_and_once(hub: Hub) -> None:
-    await until(lambda: hub.doorbell.listening)
+    await wait_until(lambda: hub.doorbell.listening)
     with hub.doorbell.listen(Channel.EVENTS) as listener:
         async with hub.transaction() as tx:
             tx.notify(Channel.EVENTS)
@@ -46,7 +46,7 @@ async def test_a_process_receives_its_own_notification_at_once_and_once(hub: Hub
 
 
 async def test_topics_reach_every_process(hub: Hub, other_hub: Hub) -> None:
-    await until(lambda: other_hub.doorbell.listening)
+    await wait_until(lambda: other_hub.doorbell.listening)
     with (
         other_hub.doorbell.listen(Channel.MESSAGES) as remote,
         hub.doorbell.listen(Channel.MESSAGES) as local,
@@ -71,7 +71,7 @@ def test_topics_that_exceed_one_notify_payload_wake_all_listeners() -> None:
 
 
 async def test_a_wakeup_between_listening_and_waiting_is_not_missed(hub: Hub) -> None:
-    await until(lambda: hub.doorbell.listening)
+    await wait_until(lambda: hub.doorbell.listening)
     with hub.doorbell.listen(Channel.EVENTS) as listener:
         hub.doorbell.notify([Channel.EVENTS])
         hub.doorbell.notify([Channel.EVENTS])
@@ -81,9 +81,9 @@ async def test_a_wakeup_between_listening_and_waiting_is_not_missed(hub: Hub) ->
 
 
 async def test_waiting_holds_no_connection_and_leaves_no_listener_behind(hub: Hub) -> None:
-    await until(lambda: hub.doorbell.listening)
+    await wait_until(lambda: hub.doorbell.listening)
     tasks = [asyncio.create_task(hub.doorbell.wait(Channel.EVENTS, TIMEOUT)) for _ in range(200)]
-    await until(lambda: len(hub.doorbell._listeners[Channel.EVENTS]) == 200)
+    await wait_until(lambda: len(hub.doorbell._listeners[Channel.EVENTS]) == 200)
     assert hub.db.connections_in_use() == 0
 
     hub.doorbell.notify([Channel.EVENTS])
@@ -93,9 +93,9 @@ async def test_waiting_holds_no_connection_and_leaves_no_listener_behind(hub: Hu
 
 
 async def test_unknown_payloads_are_ignored(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await until(lambda: hub.doorbell.listening)
+    await wait_until(lambda: hub.doorbell.listening)
     with hub.doorbell.listen(Channel.TOKENS) as listener:
-        async with connected(database_urls.main) as client:
+        async with open_connection(database_urls.main) as client:
             for payload in ("", " ", "sender", "sender unknown channels", "sender tokens unknown"):
                 await client.execute("select pg_notify($1, $2)", NOTIFY_CHANNEL, payload)
 
@@ -105,16 +105,16 @@ async def test_unknown_payloads_are_ignored(hub: Hub, database_urls: DatabaseUrl
 
 async def test_many_wakeups_are_sent_in_few_notifies(hub: Hub, database_urls: DatabaseUrls) -> None:
     payloads: list[str] = []
-    async with connected(database_urls.main) as connection:
+    async with open_connection(database_urls.main) as connection:
         await connection.add_listener(
             NOTIFY_CHANNEL, lambda _conn, _pid, _channel, payload: payloads.append(str(payload))
         )
         for _ in range(500):
             hub.doorbell.notify([Channel.EVENTS, Channel.MESSAGES])
 
-        await until(lambda: any(payload.endswith("events messages") for payload in payloads))
+        await wait_until(lambda: any(payload.endswith("events messages") for payload in payloads))
         await connection.execute("select pg_notify($1, 'last')", NOTIFY_CHANNEL)
-        await until(lambda: "last" in payloads)
+        await wait_until(lambda: "last" in payloads)
 
     assert len([payload for payload in payloads if "events" in payload]) < 5
 
@@ -122,14 +122,14 @@ async def test_many_wakeups_are_sent_in_few_notifies(hub: Hub, database_urls: Da
 async def test_all_listeners_are_woken_after_a_reconnect(
     hub: Hub, database_urls: DatabaseUrls, settings: Settings
 ) -> None:
-    async with between(database_urls.direct or database_urls.main) as (proxy, url):
+    async with run_fault_proxy(database_urls.direct or database_urls.main) as (proxy, url):
         second_doorbell = Doorbell(hub.db, connect_options(settings, url, pooler=False))
         await second_doorbell.open()
         try:
-            await until(lambda: second_doorbell.listening)
+            await wait_until(lambda: second_doorbell.listening)
             with second_doorbell.listen(Channel.NOTIFICATIONS) as listener:
                 proxy.reset()
-                await until(lambda: not second_doorbell.listening)
+                await wait_until(lambda: not second_doorbell.listening)
 
                 assert await listener.wait(TIMEOUT)
                 assert second_doorbell.listening
@@ -141,17 +141,17 @@ async def test_all_listeners_are_woken_after_a_reconnect(
 async def test_a_silently_dead_connection_is_detected(
     hub: Hub, database_urls: DatabaseUrls, settings: Settings
 ) -> None:
-    async with between(database_urls.direct or database_urls.main) as (proxy, url):
+    async with run_fault_proxy(database_urls.direct or database_urls.main) as (proxy, url):
         second_doorbell = Doorbell(
             hub.db, connect_options(settings, url, pooler=False), keepalive_interval=timedelta(milliseconds=50)
         )
         await second_doorbell.open()
         try:
-            await until(lambda: second_doorbell.listening)
-            proxy.swallow()
-            await until(lambda: not second_doorbell.listening)
-            proxy.flow()
-            await until(lambda: second_doorbell.listening)
+            await wait_until(lambda: second_doorbell.listening)
+            proxy.drop_bytes()
+            await wait_until(lambda: not second_doorbell.listening)
+            proxy.pass_bytes()
+            await wait_until(lambda: second_doorbell.listening)
         finally:
             await second_doorbell.close()
 
@@ -163,7 +163,7 @@ async def test_the_self_test_receives_its_own_notification(database_urls: Databa
 async def test_sending_continues_after_an_unexpected_error(
     hub: Hub, other_hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await until(lambda: other_hub.doorbell.listening)
+    await wait_until(lambda: other_hub.doorbell.listening)
     calls: list[str] = []
 
     def fail(wakeups: object) -> list[str]:
@@ -173,7 +173,7 @@ async def test_sending_continues_after_an_unexpected_error(
     with monkeypatch.context() as patch:
         patch.setattr(doorbell, "encode_wakeups", fail)
         hub.doorbell.notify([Channel.EVENTS])
-        await until(lambda: bool(calls))
+        await wait_until(lambda: bool(calls))
     with other_hub.doorbell.listen(Channel.EVENTS) as listener:
         hub.doorbell.notify([Channel.EVENTS])
 
@@ -195,9 +195,9 @@ async def test_listening_continues_after_an_unexpected_error(
     with monkeypatch.context() as patch:
         patch.setattr(doorbell, "connect_arguments", fail)
         await second_doorbell.open()
-        await until(lambda: len(calls) > 1)
+        await wait_until(lambda: len(calls) > 1)
         assert not second_doorbell.listening
     try:
-        await until(lambda: second_doorbell.listening)
+        await wait_until(lambda: second_doorbell.listening)
     finally:
         await second_doorbell.close()

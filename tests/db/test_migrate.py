@@ -10,7 +10,7 @@ from pabal.core.errors import MigrationError, Unavailable
 from pabal.db import migrate
 from pabal.db.migrate import apply_migrations, read_migration_status, revert_migrations
 from pabal.db.schema import AppliedMigration, check_migration_status, check_server_version, compare_migrations
-from support.clusters import Cluster, connected
+from support.clusters import Cluster, open_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ def write(folder: Path, version: str, name: str, sql: str, down: str = "select 1
 
 
 async def tables(url: str) -> set[str]:
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         rows = await conn.fetch("select relname from pg_class where relnamespace = 'public'::regnamespace")
     return {row["relname"] for row in rows}
 
@@ -128,7 +128,7 @@ def test_an_older_unknown_migration_is_not_reported_as_newer(folder: Path) -> No
 
 async def test_a_foreign_table_of_the_same_name_stops_the_migration(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.execute("create table public.two (foreign_column text); insert into public.two values ('kept')")
 
         with pytest.raises(MigrationError, match=r"table public\.two exists and is not Pabal's"):
@@ -141,7 +141,7 @@ async def test_a_foreign_table_of_the_same_name_stops_the_migration(server: Clus
 @pytest.mark.parametrize("name", ["public.accounts", "public.event_queue", "public.services"])
 async def test_a_foreign_table_of_the_same_name_stops_the_shipped_files(server: Cluster, name: str) -> None:
     url = await server.fresh_database()
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.execute(f"create table {name} (foreign_column text)")
 
         with pytest.raises(MigrationError, match=f"table {name} exists and is not Pabal's"):
@@ -189,7 +189,7 @@ async def test_two_concurrent_migrations_apply_each_file_once(server: Cluster) -
 
 async def test_waiting_for_another_migration_times_out(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
-    async with connected(url) as other, other.transaction():
+    async with open_connection(url) as other, other.transaction():
         await other.execute("select pg_advisory_xact_lock($1)", migrate.MIGRATION_LOCK_ID)
         with pytest.raises(MigrationError, match="another migration has held the lock"):
             await apply_migrations(url, folder=folder, lock_timeout=timedelta(milliseconds=150))
@@ -209,13 +209,13 @@ async def test_settings_reach_the_migration(server: Cluster, tmp_path: Path) -> 
 
     await apply_migrations(url, folder=tmp_path, settings={"pabal.test_setting": "on"})
 
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         assert await conn.fetchval("select setting from public.one") == "on"
 
 
 async def test_the_login_becomes_an_inheriting_member_of_service_role(server: Cluster) -> None:
     url = await server.fresh_database()
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.execute('create role "Hub Login" login')
         await apply_migrations(url, login="Hub Login")
         await apply_migrations(url, login="Hub Login")
@@ -228,14 +228,14 @@ async def test_a_superuser_login_needs_no_membership(server: Cluster) -> None:
     url = await server.fresh_database()
     await apply_migrations(url, login="pabal")
 
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         membership_count = await conn.fetchval("select count(*) from pg_auth_members where member = 'pabal'::regrole")
     assert membership_count == 0
 
 
 async def test_an_owner_without_superuser_can_migrate(server: Cluster) -> None:
     """As on Supabase and most managed servers, where the roles may exist already."""
-    async with connected(await server.fresh_database()) as conn:
+    async with open_connection(await server.fresh_database()) as conn:
         await conn.execute("create role db_owner login createrole createdb")
         await conn.execute("create database db_owner owner db_owner")
     url = server.url("db_owner", "db_owner")
@@ -254,7 +254,7 @@ async def test_an_unknown_login_is_refused(server: Cluster) -> None:
 
 async def test_the_error_for_a_login_without_inherit_says_what_to_do(server: Cluster) -> None:
     url = await server.fresh_database()
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.execute("create role without_inherit login noinherit")
         with pytest.raises(MigrationError, match="alter role without_inherit inherit"):
             await apply_migrations(url, login="without_inherit")

@@ -11,7 +11,7 @@ from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls
 from pabal.relay.webhook.receive import Q
 from support.clusters import Connection
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ async def test_a_plan_created_on_an_empty_table_is_replaced_when_it_fills(db: Da
     async def uses_primary_key() -> bool:
         return await index_in_plan(db) == "inbound_messages_pkey"
 
-    await until(uses_primary_key)
+    await wait_until(uses_primary_key)
 
 
 def test_plans_are_replaced_when_a_table_grows_fourfold_also_after_it_was_emptied() -> None:

@@ -19,10 +19,9 @@ from pabal.db.queries import parse_queries
 from pabal.doctor import FindingLevel, run_checks
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from support.fault_proxy import FaultProxy, between
-from support.fault_proxy import Settings as Session
-from support.server import serving
-from support.wait import until
+from support.fault_proxy import FaultProxy, StartupSettings, run_fault_proxy
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +48,7 @@ def settings(settings: Settings) -> Settings:
 @pytest.fixture
 async def proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[FaultProxy, DatabaseUrls]]:
     """A proxy in front of the main URL; the direct URL bypasses it."""
-    async with between(database_urls.main) as (fault_proxy, url):
+    async with run_fault_proxy(database_urls.main) as (fault_proxy, url):
         yield fault_proxy, DatabaseUrls(url, database_urls.direct)
 
 
@@ -91,16 +90,16 @@ async def test_statements_time_out_without_a_network_and_the_pool_recovers(
     fault_proxy, database_urls = proxy
     async with open_hub(settings, database_urls) as hub:
         assert await works(hub)
-        fault_proxy.swallow()
+        fault_proxy.drop_bytes()
 
         started = time.monotonic()
         assert not await works(hub)
         assert not any(await asyncio.gather(*(works(hub) for _ in range(20))))
         assert time.monotonic() - started < 12
 
-        fault_proxy.flow()
-        await until(lambda: works(hub))
-        await until(lambda: hub.db.connections_in_use() == 0)
+        fault_proxy.pass_bytes()
+        await wait_until(lambda: works(hub))
+        await wait_until(lambda: hub.db.connections_in_use() == 0)
 
 
 async def test_a_cancelled_statement_returns_without_a_network(
@@ -110,7 +109,7 @@ async def test_a_cancelled_statement_returns_without_a_network(
     slow_settings = settings.model_copy(update={"statement_timeout": timedelta(seconds=30)})
     async with open_hub(slow_settings, database_urls) as hub:
         assert await works(hub)
-        fault_proxy.swallow()
+        fault_proxy.drop_bytes()
         started = time.monotonic()
 
         with pytest.raises(TimeoutError):
@@ -127,19 +126,19 @@ async def test_a_health_check_responds_without_a_network(
     slow_settings = settings.model_copy(update={"statement_timeout": timedelta(seconds=30)})
     async with (
         open_hub(slow_settings, database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address, timeout=30) as web,
     ):
         assert await works(hub)  # opens a connection, so that the health check waits for its statement
-        fault_proxy.swallow()
+        fault_proxy.drop_bytes()
         started = time.monotonic()
 
         responses = await asyncio.gather(*(web.get("/health") for _ in range(5)))
 
         assert {response.status_code for response in responses} == {503}
         assert time.monotonic() - started < 10
-        fault_proxy.flow()
-        await until(lambda: healthy(web))
+        fault_proxy.pass_bytes()
+        await wait_until(lambda: healthy(web))
 
 
 async def healthy(web: httpx2.AsyncClient) -> bool:
@@ -179,9 +178,9 @@ async def test_an_invalid_url_is_unavailable(settings: Settings, url: str) -> No
             pass
 
 
-@pytest.mark.parametrize("behaviour", [Session.REFUSED, Session.SWALLOWED])
+@pytest.mark.parametrize("behaviour", [StartupSettings.REFUSED, StartupSettings.IGNORED])
 async def test_a_pooler_is_detected(
-    proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings, behaviour: Session
+    proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings, behaviour: StartupSettings
 ) -> None:
     fault_proxy, database_urls = proxy
     fault_proxy.settings = behaviour
@@ -192,7 +191,7 @@ async def test_a_pooler_is_detected(
             assert await tx.value(TIMEOUT) == "0"
         async with hub.autocommit() as tx:
             assert await tx.value(ONE) == 1
-        await until(lambda: hub.doorbell.listening)  # through the direct URL
+        await wait_until(lambda: hub.doorbell.listening)  # through the direct URL
 
     findings = {finding.what: finding for finding in await run_checks(settings, database_urls)}
     assert findings["pooler"].level is FindingLevel.GOOD
@@ -203,7 +202,7 @@ async def test_with_only_a_pooler_nothing_listens_and_the_doctor_advises(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
     fault_proxy, database_urls = proxy
-    fault_proxy.settings = Session.REFUSED
+    fault_proxy.settings = StartupSettings.REFUSED
     pooler_only = DatabaseUrls(database_urls.main, None)
     async with open_hub(settings, pooler_only) as hub:
         assert not hub.doorbell.listening
@@ -222,7 +221,7 @@ async def test_the_pooler_setting_overrides_the_detection(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
     fault_proxy, database_urls = proxy
-    fault_proxy.settings = Session.SWALLOWED
+    fault_proxy.settings = StartupSettings.IGNORED
     async with open_hub(settings.model_copy(update={"database_pooler": False}), database_urls) as hub:
         assert not hub.db.server_info.pooler
 
@@ -234,14 +233,14 @@ async def test_the_hub_recovers_after_a_restart_of_the_server(settings: Settings
         await apply_migrations(address.owner_url, login="pabal_hub")
         async with open_hub(settings, DatabaseUrls(address.hub_url, address.owner_url)) as hub:
             assert await works(hub)
-            await until(lambda: hub.doorbell.listening)
+            await wait_until(lambda: hub.doorbell.listening)
 
             await asyncio.to_thread(server.stop)
             assert not await works(hub)
-            await until(lambda: not hub.doorbell.listening)
+            await wait_until(lambda: not hub.doorbell.listening)
 
             server = await asyncio.to_thread(embedded.start_embedded_server, folder, port=address.port)
-            await until(lambda: works(hub))
-            await until(lambda: hub.doorbell.listening)
+            await wait_until(lambda: works(hub))
+            await wait_until(lambda: hub.doorbell.listening)
     finally:
         await asyncio.to_thread(server.stop)

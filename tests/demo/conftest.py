@@ -13,7 +13,7 @@ from pabal.demo.run import listener_url, serve_fake_kakao
 from pabal.hub import Hub, build_workers
 from pabal.settings import Settings
 from support.demo import RunningDemo
-from support.server import serving
+from support.server import serve_hub
 from support.webhook import WEBHOOK_HEADERS, WEBHOOK_SECRET
 
 
@@ -33,7 +33,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 async def demo(hub: Hub) -> AsyncGenerator[RunningDemo]:
     async with AsyncExitStack() as stack:
-        hub_address = await stack.enter_async_context(serving(hub))
+        hub_address = await stack.enter_async_context(serve_hub(hub))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         kakao = await stack.enter_async_context(serve_fake_kakao(listener, hub_address, WEBHOOK_HEADERS, has_bot=True))
         yield RunningDemo(hub_address, kakao, listener_url(listener))
@@ -42,7 +42,7 @@ async def demo(hub: Hub) -> AsyncGenerator[RunningDemo]:
 @pytest.fixture
 async def bot(demo: RunningDemo) -> AsyncGenerator[EchoBot]:
     """A running bot."""
-    joined = EchoBot(demo.hub, demo.announce, demo.thought.wait)
+    joined = EchoBot(demo.hub, demo.announce, demo.may_answer.wait)
     task = asyncio.create_task(joined.run())
     yield joined
     task.cancel()

@@ -19,7 +19,7 @@ from support.browser import (
     save_screenshot,
 )
 from support.demo import RunningDemo
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -203,7 +203,7 @@ async def test_each_tab_is_a_user(chromium: Browser, demo: RunningDemo, bot: Ech
             await page.goto("/")
             await page.get_by_role("button", name="/pair").click()
             await expect(page.get_by_role("log")).to_contain_text("Connected!")
-        await until(lambda: len(demo.paired) == 2)
+        await wait_until(lambda: len(demo.paired) == 2)
         await write(first, "only for the first")
         await expect(first.get_by_role("log")).to_contain_text("Echo: only for the first")
         await expect(second.get_by_role("log")).not_to_contain_text("only for the first")

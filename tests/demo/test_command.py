@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from support.demo_process import REAL_HUB_VARIABLES, read_page_events, send_message, sign_in, started
-from support.pabal_process import fresh_folder, leftovers, pabal
+from support.demo_process import REAL_HUB_VARIABLES, read_page_events, run_demo, send_message, sign_in
+from support.pabal_process import fresh_folder, pabal, remaining_processes
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def folder() -> Generator[Path]:
 
 
 def test_the_demo_answers_and_leaves_nothing_behind(folder: Path) -> None:
-    with started(folder, "--language", "en") as demo:
+    with run_demo(folder, "--language", "en") as demo:
         assert sign_in(demo.console, demo.password) == 303
         code = re.findall(r'"code":"([A-Z2-9-]{9})"', read_page_events(demo.chat, until='"code":"'))[0]
         send_message(demo.chat, f"/pair {code}")
@@ -32,14 +32,14 @@ def test_the_demo_answers_and_leaves_nothing_behind(folder: Path) -> None:
         assert demo.process.stdout
         assert demo.process.stdout.read() == ""
     assert demo.log.read_text() == ""
-    assert leftovers(folder) == []
+    assert remaining_processes(folder) == []
     assert [path.name for path in folder.iterdir()] == ["log"]
 
 
 def test_a_chosen_data_directory_is_kept(folder: Path) -> None:
     kept = folder / "kept"
     for attempt in range(2):
-        with started(folder, "--data-dir", str(kept), "--no-bot", "--no-samples") as demo:
+        with run_demo(folder, "--data-dir", str(kept), "--no-bot", "--no-samples") as demo:
             page = httpx2.get(demo.chat, headers={"accept-language": "en"}).text
             assert demo.console in page
             assert '"code":null' in read_page_events(demo.chat, until='"code":')
@@ -47,11 +47,11 @@ def test_a_chosen_data_directory_is_kept(folder: Path) -> None:
             assert demo.person == ""
             demo.end(signal.SIGTERM)
     assert (kept / "keys.json").exists()
-    assert leftovers(folder) == []
+    assert remaining_processes(folder) == []
 
 
 def test_a_port_in_use_is_one_line_and_starts_nothing(folder: Path) -> None:
-    with started(folder, "--no-bot", "--no-samples") as demo:
+    with run_demo(folder, "--no-bot", "--no-samples") as demo:
         before = {*folder.iterdir()}
         for option, address in (("--port", demo.console), ("--chat-port", demo.chat)):
             port = address.rpartition(":")[2]

@@ -14,13 +14,13 @@ from pabal.demo.kakao import CALLBACK_LIFETIME_SECONDS, FakeKakao
 from pabal.demo.run import listener_url, serve_fake_kakao
 from pabal.relay.webhook.payload import KakaoPayload, parse_inbound_payload
 from support.demo import USER
-from support.receiver import Receiver, answers, closes, receiver
+from support.receiver import Receiver, close_connection, respond_with, run_receiver
 from support.webhook import WEBHOOK_HEADERS
 
 pytestmark = pytest.mark.anyio
 
-AWAITED = answers(body=b'{"version":"2.0","useCallback":true,"data":{"text":"Hm"}}')
-ON_THE_SPOT = answers(body=b'{"version":"2.0","template":{"outputs":[{"simpleText":{"text":"Hello"}}]}}')
+AWAITED = respond_with(body=b'{"version":"2.0","useCallback":true,"data":{"text":"Hm"}}')
+ON_THE_SPOT = respond_with(body=b'{"version":"2.0","template":{"outputs":[{"simpleText":{"text":"Hello"}}]}}')
 
 
 def skill(text: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Platform:
 async def platform() -> AsyncGenerator[Platform]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with (
-            receiver() as skill_server,
+            run_receiver() as skill_server,
             serve_fake_kakao(
                 listener,
                 skill_server.url.removesuffix("/hook"),
@@ -64,7 +64,7 @@ async def platform() -> AsyncGenerator[Platform]:
             httpx2.AsyncClient(base_url=listener_url(listener)) as web,
         ):
             platform = Platform(kakao, skill_server, web)
-            platform.skill_server.mood = AWAITED
+            platform.skill_server.responder = AWAITED
             yield platform
 
 
@@ -81,7 +81,7 @@ async def test_the_payload_is_one_the_hub_reads(platform: Platform) -> None:
 
 
 async def test_an_immediate_response_is_shown_and_ends_the_callback(platform: Platform) -> None:
-    platform.skill_server.mood = ON_THE_SPOT
+    platform.skill_server.responder = ON_THE_SPOT
     await platform.kakao.send_message(USER, "hi")
 
     assert platform.kinds == ["mine", "said"]
@@ -132,7 +132,7 @@ async def test_an_invalid_response_uses_up_the_callback(platform: Platform, body
 
 
 async def test_a_failing_skill_server_is_shown_in_the_chat(platform: Platform) -> None:
-    platform.skill_server.script.extend([answers(503), answers(200, b"<html>"), closes])
+    platform.skill_server.script.extend([respond_with(503), respond_with(200, b"<html>"), close_connection])
     for _ in range(3):
         await platform.kakao.send_message(USER, "hi")
 

@@ -8,7 +8,7 @@ from pabal.demo.bot import EchoBot
 from pabal.hub import Hub
 from pabal.relay.webhook.skill_response import chat_texts
 from support.demo import USER, RunningDemo
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ async def test_a_user_pairs_and_gets_an_echo(demo: RunningDemo, bot: EchoBot) ->
         assert demo.texts()[0].startswith("You are not connected to a bot yet.")
         await demo.pair()
         await page.post(f"/chats/{USER}", json={"text": "line one\nline\u2028two", "language": "en"})
-    await demo.sees("Echo: line one\nline\u2028two")
+    await demo.wait_for_text("Echo: line one\nline\u2028two")
 
     assert demo.texts()[1].startswith("Connected!")
     last = demo.kakao.chat(USER).entries[-1]
@@ -34,31 +34,31 @@ async def test_a_user_pairs_and_gets_an_echo(demo: RunningDemo, bot: EchoBot) ->
 async def test_the_bot_sends_a_card_and_speaks_korean(demo: RunningDemo, bot: EchoBot) -> None:
     await demo.pair()
     await demo.kakao.send_message(USER, "카드", "ko")
-    await until(lambda: "textCard" in str(demo.kakao.chat(USER).entries[-1]))
+    await wait_until(lambda: "textCard" in str(demo.kakao.chat(USER).entries[-1]))
     await demo.kakao.send_message(USER, "안녕", "ko")
-    await demo.sees("메아리: 안녕")
+    await demo.wait_for_text("메아리: 안녕")
 
 
 async def test_two_users_have_their_own_sessions(demo: RunningDemo, bot: EchoBot) -> None:
     first = await demo.pair()
-    await until(lambda: demo.code not in {None, first})
+    await wait_until(lambda: demo.code not in {None, first})
     await demo.pair("demo-user-2")
 
     await demo.kakao.send_message(USER, "from the first", "en")
     await demo.kakao.send_message("demo-user-2", "from the second", "en")
-    await demo.sees("Echo: from the first")
-    await demo.sees("Echo: from the second", "demo-user-2")
+    await demo.wait_for_text("Echo: from the first")
+    await demo.wait_for_text("Echo: from the second", "demo-user-2")
     assert "Echo: from the second" not in demo.texts()
 
 
 async def test_a_user_who_unpairs_gets_a_new_code(demo: RunningDemo, bot: EchoBot) -> None:
     await demo.pair()
     await demo.kakao.send_message(USER, "/unpair")
-    await until(lambda: USER not in demo.paired)
+    await wait_until(lambda: USER not in demo.paired)
 
     await demo.pair()
     await demo.kakao.send_message(USER, "back", "en")
-    await demo.sees("Echo: back")
+    await demo.wait_for_text("Echo: back")
 
 
 async def test_a_slow_reply_is_announced_and_shown_with_the_next_one(
@@ -66,16 +66,16 @@ async def test_a_slow_reply_is_announced_and_shown_with_the_next_one(
 ) -> None:
     await demo.pair()
     await demo.kakao.send_message(USER, "slowly", "en")
-    await demo.sees(chat_texts("en").still_working)
-    demo.thought.set()
+    await demo.wait_for_text(chat_texts("en").still_working)
+    demo.may_answer.set()
 
     async def is_kept() -> bool:
         async with hub.autocommit() as tx:
             return await tx.value(KEPT) == 1
 
-    await until(is_kept)
+    await wait_until(is_kept)
     await demo.kakao.send_message(USER, "well?", "en")
-    await demo.sees("Echo: well?")
+    await demo.wait_for_text("Echo: well?")
     late, echo = demo.outputs()[-1]
     assert late["simpleText"]["text"] == "This is the answer I took my time for."
     assert echo["simpleText"]["text"] == "Echo: well?"
@@ -88,8 +88,8 @@ async def test_a_stream_resumes_and_answers_nothing_twice(hub: Hub, demo: Runnin
         await demo.kakao.send_message(USER, f"message {number}", "en")
         hub.relay.stream_registry.close_all()
         expected.append(f"Echo: message {number}")
-        await demo.sees(expected[-1])
+        await demo.wait_for_text(expected[-1])
 
     await demo.kakao.send_message(USER, "the last", "en")
-    await demo.sees("Echo: the last")
+    await demo.wait_for_text("Echo: the last")
     assert [text for text in demo.texts() if text.startswith("Echo: ")] == [*expected, "Echo: the last"]

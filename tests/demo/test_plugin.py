@@ -9,7 +9,7 @@ import pytest
 from pabal.demo.bot import DemoRelaySession, create_demo_session, demo_response, read_sse_events
 from pabal.relay.reply.validate import validate_skill_response
 from pabal.relay.webhook.skill_response import ChatLanguage
-from support.receiver import Mood, Receiver, answers, closes, receiver
+from support.receiver import Receiver, Responder, close_connection, respond_with, run_receiver
 
 pytestmark = pytest.mark.anyio
 
@@ -23,29 +23,29 @@ def stream(*blocks: str) -> bytes:
 
 @pytest.fixture
 async def hub() -> AsyncGenerator[Receiver]:
-    async with receiver() as there:
+    async with run_receiver() as there:
         yield there
 
 
 @pytest.fixture
 async def session(hub: Receiver) -> AsyncGenerator[DemoRelaySession]:
-    hub.script.append(answers(body=json.dumps(CREATED).encode()))
+    hub.script.append(respond_with(body=json.dumps(CREATED).encode()))
     async with httpx2.AsyncClient(base_url=hub.url.removesuffix("/hook"), trust_env=False) as web:
         yield await create_demo_session(web)
 
 
 async def test_it_reconnects_with_the_last_id_until_its_token_ends(hub: Receiver, session: DemoRelaySession) -> None:
     hub.script += [
-        answers(
+        respond_with(
             body=stream(
                 'id: 0\nevent: connected\ndata: {"status":"paired"}',
                 ": ping",
                 'id: 7\nevent: message\ndata: {"id":"m"}',
             )
         ),
-        answers(body=b'{"status":"paired"}'),
-        closes,
-        answers(401),
+        respond_with(body=b'{"status":"paired"}'),
+        close_connection,
+        respond_with(401),
     ]
     result = [item async for item in session.events()]
 
@@ -64,8 +64,10 @@ async def test_it_reconnects_with_the_last_id_until_its_token_ends(hub: Receiver
 
 async def test_after_pairing_it_reconnects_at_once_as_the_account(hub: Receiver, session: DemoRelaySession) -> None:
     hub.script += [
-        answers(body=stream('id: 0\nevent: pairing_complete\ndata: {"kakaoUserId":"u"}', "id: 1\nevent: x\ndata: {}")),
-        answers(410),
+        respond_with(
+            body=stream('id: 0\nevent: pairing_complete\ndata: {"kakaoUserId":"u"}', "id: 1\nevent: x\ndata: {}")
+        ),
+        respond_with(410),
     ]
     result = [item.name async for item in session.events()]
 
@@ -73,9 +75,9 @@ async def test_after_pairing_it_reconnects_at_once_as_the_account(hub: Receiver,
     assert [request.target for request in hub.requests[1:]] == ["/v1/events", "/v1/events"]
 
 
-@pytest.mark.parametrize("answer", [answers(body=b'{"status":"expired"}'), answers(404)])
-async def test_an_ended_session_is_not_reconnected(hub: Receiver, session: DemoRelaySession, answer: Mood) -> None:
-    hub.script += [answers(body=stream("id: 0\nevent: connected\ndata: {}")), answer]
+@pytest.mark.parametrize("answer", [respond_with(body=b'{"status":"expired"}'), respond_with(404)])
+async def test_an_ended_session_is_not_reconnected(hub: Receiver, session: DemoRelaySession, answer: Responder) -> None:
+    hub.script += [respond_with(body=stream("id: 0\nevent: connected\ndata: {}")), answer]
 
     assert [item.name async for item in session.events()] == ["connected"]
     assert len(hub.requests) == 3

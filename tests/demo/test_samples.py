@@ -11,10 +11,10 @@ import pytest
 
 from pabal.cli.database_settings import DatabaseSettings
 from pabal.cli.target import running_target
-from support.clusters import Connection, connected
-from support.demo_process import read_page_events, sign_in, started
-from support.pabal_process import fresh_folder, leftovers
-from support.wait import until
+from support.clusters import Connection, open_connection
+from support.demo_process import read_page_events, run_demo, sign_in
+from support.pabal_process import fresh_folder, remaining_processes
+from support.wait import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -47,9 +47,9 @@ LIFE = {
 async def test_every_page_of_the_console_has_data_and_nothing_is_left() -> None:
     with fresh_folder() as folder:
         kept = folder / "kept"
-        with started(folder, "--data-dir", str(kept), "--language", "en") as demo:
+        with run_demo(folder, "--data-dir", str(kept), "--language", "en") as demo:
             database_urls = running_target(DatabaseSettings(kept)).urls
-            async with connected(database_urls.main) as db:
+            async with open_connection(database_urls.main) as db:
                 assert await lacking(db) == []
             assert sign_in(demo.console, demo.password) == 303
             assert '"code":"' in read_page_events(demo.chat, until='"code":"')
@@ -61,7 +61,7 @@ async def test_every_page_of_the_console_has_data_and_nothing_is_left() -> None:
             demo.end()
             assert demo.process.returncode == 0
         assert demo.log.read_text() == ""
-        assert leftovers(folder) == []
+        assert remaining_processes(folder) == []
         again(folder, kept, demo.password)
 
 
@@ -71,7 +71,7 @@ async def lacking(db: Connection) -> list[str]:
     missed: list[str] = []
     for name, sign in LIFE.items():
         try:
-            await until(partial(shows, db, sign), within=max(over - time.monotonic(), 1))
+            await wait_until(partial(shows, db, sign), within=max(over - time.monotonic(), 1))
         except TimeoutError:
             missed.append(name)
     return missed
@@ -83,7 +83,7 @@ async def shows(db: Connection, sign: str) -> bool:
 
 def again(folder: Path, kept: Path, password: str) -> None:
     """A kept database can be used again."""
-    with started(folder, "--data-dir", str(kept)) as demo:
+    with run_demo(folder, "--data-dir", str(kept)) as demo:
         assert demo.password == "of the first start"
         assert sign_in(demo.console, password) == 303
         assert re.search(r"/me\?token=pbp_", demo.person)

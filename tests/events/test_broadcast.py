@@ -16,7 +16,7 @@ from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
 from pabal.tokens.services import add_service, set_service_active
 from support.clusters import Connection
-from support.subscriptions import EVERYBODY, TESTER, event, say, subscribe
+from support.subscriptions import ALL_ACCESS, TESTER, load_event, publish_test_event, subscribe
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ HUB = Actor("hub")
 async def deliveries(hub: Hub, broadcast: UUID) -> dict[str, str]:
     """The status of each delivery, by service."""
     async with hub.autocommit() as tx:
-        rows = await list_deliveries(tx, broadcast, EVERYBODY)
+        rows = await list_deliveries(tx, broadcast, ALL_ACCESS)
     statuses = {delivery.target_service: delivery.status for delivery in rows}
     assert len(statuses) == len(rows)
     return statuses
@@ -55,10 +55,10 @@ async def test_a_broadcast_reaches_all_subscribers_except_its_source(hub: Hub) -
         await subscribe(hub, service, "order.*")
     await subscribe(hub, "minu_frame", "cart.*")
 
-    broadcast = await say(hub, "order.paid", None, {"n": 1}, correlation_id="c", priority=2)
+    broadcast = await publish_test_event(hub, "order.paid", None, {"n": 1}, correlation_id="c", priority=2)
 
     assert await deliveries(hub, broadcast) == {"minu_build": "pending", "minu_keep": "pending"}
-    parent = await event(hub, broadcast)
+    parent = await load_event(hub, broadcast)
     assert (parent.status, parent.is_broadcast, parent.target_service) == ("completed", True, None)
     assert parent.processed_at == parent.created_at
     [held] = await claim(hub, "minu_build")
@@ -69,16 +69,16 @@ async def test_a_broadcast_reaches_all_subscribers_except_its_source(hub: Hub) -
 
 
 async def test_a_broadcast_without_subscribers_completes(hub: Hub) -> None:
-    broadcast = await say(hub, "order.paid", None)
+    broadcast = await publish_test_event(hub, "order.paid", None)
 
     assert await deliveries(hub, broadcast) == {}
-    assert (await event(hub, broadcast)).status == "completed"
+    assert (await load_event(hub, broadcast)).status == "completed"
 
 
 async def test_each_delivery_has_its_own_attempts_and_dead_letter(hub: Hub, owner: Connection) -> None:
     for service in ("minu_build", "minu_keep", "minu_frame"):
         await subscribe(hub, service, "order.*")
-    broadcast = await say(hub, "order.paid", None, max_retries=1)
+    broadcast = await publish_test_event(hub, "order.paid", None, max_retries=1)
 
     [succeeding] = await claim(hub, "minu_build")
     await settle(hub, succeeding)
@@ -89,7 +89,7 @@ async def test_each_delivery_has_its_own_attempts_and_dead_letter(hub: Hub, owne
 
     statuses = {"minu_build": "completed", "minu_keep": "failed", "minu_frame": "pending"}
     assert await deliveries(hub, broadcast) == statuses
-    assert (await event(hub, broadcast)).status == "completed"
+    assert (await load_event(hub, broadcast)).status == "completed"
     letters = await owner.fetch("select original_event_id, error_message from public.dead_letter_queue")
     assert [tuple(row) for row in letters] == [(failing.id, "not ever")]
     [waiting] = await claim(hub, "minu_frame")
@@ -118,14 +118,14 @@ async def test_disabled_subscriptions_get_nothing_and_paused_ones_get_it_later(h
     await owner.execute(state.format("disabled_at = now(), disabled_reason = 'gone'"), "minu_keep")
     await owner.execute(state.format("paused_at = now()"), "minu_frame")
 
-    assert await deliveries(hub, await say(hub, "order.paid", None)) == {"minu_frame": "pending"}
+    assert await deliveries(hub, await publish_test_event(hub, "order.paid", None)) == {"minu_frame": "pending"}
 
 
 async def test_several_matching_patterns_create_one_delivery(hub: Hub) -> None:
     await subscribe(hub, "minu_build", "order.*", "*.paid", "order.paid", "*")
     await subscribe(hub, "minu_build", "order.paid")
 
-    broadcast = await say(hub, "order.paid", None)
+    broadcast = await publish_test_event(hub, "order.paid", None)
 
     assert await deliveries(hub, broadcast) == {"minu_build": "pending"}
     assert len(await claim(hub, "minu_build")) == 1
@@ -150,7 +150,7 @@ async def test_a_star_matches_any_text_and_all_else_is_literal(hub: Hub) -> None
         await subscribe(hub, f"service_{number}", pattern)
 
     for event_type, matching in PATTERNS.items():
-        statuses = await deliveries(hub, await say(hub, event_type, None))
+        statuses = await deliveries(hub, await publish_test_event(hub, event_type, None))
         assert (event_type, {patterns[int(service.removeprefix("service_"))] for service in statuses}) == (
             event_type,
             {*matching},
@@ -170,9 +170,9 @@ async def must_not_run(_: ClaimedEvent) -> Outcome:
 async def test_a_notification_rule_gets_its_own_delivery_of_a_targeted_event(hub: Hub, owner: Connection) -> None:
     await add_rule(owner, "order.*")
     await add_rule(owner, "*.paid")
-    targeted = await say(hub, "order.paid", "minu_build")
-    await say(hub, "cart.sent", "minu_build")
-    broadcast = await say(hub, "order.paid", None)
+    targeted = await publish_test_event(hub, "order.paid", "minu_build")
+    await publish_test_event(hub, "cart.sent", "minu_build")
+    broadcast = await publish_test_event(hub, "order.paid", None)
 
     assert await deliveries(hub, targeted) == {"hub": "pending"}
     assert await deliveries(hub, broadcast) == {"hub": "pending"}
@@ -186,7 +186,7 @@ async def test_a_notification_rule_gets_its_own_delivery_of_a_targeted_event(hub
 async def test_a_service_lists_only_deliveries_it_may_see(hub: Hub) -> None:
     await subscribe(hub, "minu_build", "*")
     await subscribe(hub, "minu_keep", "*")
-    broadcast = await say(hub, "order.paid", None)
+    broadcast = await publish_test_event(hub, "order.paid", None)
 
     async with hub.autocommit() as tx:
         visible = {
@@ -203,7 +203,7 @@ async def test_each_subscriber_gets_the_events_of_a_key_in_order(hub: Hub) -> No
     for service in ("minu_build", "minu_keep"):
         await subscribe(hub, service, "order.*")
     for number in range(3):
-        await say(hub, "order.paid", None, {"n": number}, ordering_key="k")
+        await publish_test_event(hub, "order.paid", None, {"n": number}, ordering_key="k")
 
     async def complete_next(service: str) -> Any:
         [held] = await claim(hub, service)
@@ -218,8 +218,8 @@ async def test_each_subscriber_gets_the_events_of_a_key_in_order(hub: Hub) -> No
 async def test_deliver_at_and_expires_at_apply_to_each_delivery(hub: Hub, travel: Any, owner: Connection) -> None:
     await subscribe(hub, "minu_build", "order.*")
     now = await owner.fetchval("select pabal.now()")
-    await say(hub, "order.paid", None, {"n": 1}, deliver_at=now + MINUTE)
-    expired = await say(hub, "order.paid", None, {"n": 2}, expires_at=now + MINUTE / 2)
+    await publish_test_event(hub, "order.paid", None, {"n": 1}, deliver_at=now + MINUTE)
+    expired = await publish_test_event(hub, "order.paid", None, {"n": 2}, expires_at=now + MINUTE / 2)
 
     await travel(MINUTE)
 
@@ -228,11 +228,11 @@ async def test_deliver_at_and_expires_at_apply_to_each_delivery(hub: Hub, travel
 
 
 async def test_a_subscription_gets_only_later_broadcasts(hub: Hub) -> None:
-    before = await say(hub, "order.paid", None)
+    before = await publish_test_event(hub, "order.paid", None)
     subscription, _ = await subscribe(hub, "minu_build", "order.*")
-    after = await say(hub, "order.paid", None)
+    after = await publish_test_event(hub, "order.paid", None)
     async with hub.transaction() as tx:
-        await remove_subscription(tx, subscription.id, EVERYBODY, TESTER)
-    removed = await say(hub, "order.paid", None)
+        await remove_subscription(tx, subscription.id, ALL_ACCESS, TESTER)
+    removed = await publish_test_event(hub, "order.paid", None)
 
     assert [await deliveries(hub, row) for row in (before, after, removed)] == [{}, {"minu_build": "pending"}, {}]

@@ -12,13 +12,13 @@ from pabal.events.events import OPERATOR_ACCESS, cancel_event, find_event
 from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Outcome
-from support.clusters import Connection, connected
-from support.event_api import Service, come
+from support.clusters import Connection, open_connection
+from support.event_api import Service, connect_service
 from support.lane_under_test import Travel
 from support.oauth_client import TESTER
-from support.subscriptions import say
-from support.wait import WAITING, until, waits_for_it
-from support.worker import working
+from support.subscriptions import publish_test_event
+from support.wait import COUNT_LOCK_WAITS, wait_for_lock_of, wait_until
+from support.worker import run_worker
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ HOLD = timedelta(minutes=1)
 
 @pytest.fixture
 async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "shop")
+    return await connect_service(hub, web, "shop")
 
 
 async def test_a_cancelled_event_is_not_claimed_and_names_who_cancelled_it(shop: Service, owner: Connection) -> None:
@@ -36,7 +36,7 @@ async def test_a_cancelled_event_is_not_claimed_and_names_who_cancelled_it(shop:
     assert await shop.cancel(event["id"]) == {"cancelled": [event["id"]]}
 
     assert await shop.claim() == []
-    trace = await shop.show(event["id"])
+    trace = await shop.get_event(event["id"])
     assert (trace["status"], trace["last_error"], bool(trace["processed_at"])) == (
         "cancelled",
         "cancelled by shop",
@@ -57,7 +57,7 @@ async def test_a_holder_learns_of_the_cancellation_and_settles_nothing(shop: Ser
     assert await shop.nack(first, third, outcome="dead") == [409, 200]
     await travel(timedelta(hours=1))
     assert await shop.claim() == []
-    statuses = [(await shop.show(event["id"]))["status"] for event in (first, second, third)]
+    statuses = [(await shop.get_event(event["id"]))["status"] for event in (first, second, third)]
     assert statuses == ["cancelled", "completed", "failed"]
 
 
@@ -72,32 +72,32 @@ async def test_a_running_handler_is_cancelled(hub: Hub, shop: Service, owner: Co
             stopped.set()
         return DONE
 
-    async with working(hub, handle, hold=timedelta(seconds=0.3)):
+    async with run_worker(hub, handle, hold=timedelta(seconds=0.3)):
         event = await shop.publish(target_service="minu_build")
         async with asyncio.timeout(10):
             await began.wait()
             await shop.cancel(event["id"])
             await stopped.wait()
 
-    assert (await shop.show(event["id"]))["status"] == "cancelled"
+    assert (await shop.get_event(event["id"]))["status"] == "cancelled"
 
 
 async def test_only_the_source_or_an_admin_may_cancel(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
-    target, stranger = await come(hub, web, "target"), await come(hub, web, "stranger")
-    admin = await come(hub, web, "admin", "write", "hub:admin")
+    target, stranger = await connect_service(hub, web, "target"), await connect_service(hub, web, "stranger")
+    admin = await connect_service(hub, web, "admin", "write", "hub:admin")
     one, two = [(await shop.publish(target_service="target"))["id"] for _ in range(2)]
 
     assert (await target.cancel(one, status=403))["code"] == "forbidden"
     await stranger.cancel(one, status=404)
-    assert (await shop.show(one))["status"] == "pending"
+    assert (await shop.get_event(one))["status"] == "pending"
     await shop.cancel(one)
     assert (await admin.cancel(two))["cancelled"] == [two]
-    assert (await shop.show(two))["last_error"] == "cancelled by admin"
+    assert (await shop.get_event(two))["last_error"] == "cancelled by admin"
 
 
 async def test_cancelling_an_ended_event_says_how_it_ended(hub: Hub, owner: Connection) -> None:
     """The event ended after it was read."""
-    event_id = await say(hub, "order.paid", "minu_build")
+    event_id = await publish_test_event(hub, "order.paid", "minu_build")
     async with hub.autocommit() as tx:
         event = await find_event(tx, event_id, OPERATOR_ACCESS)
 
@@ -108,7 +108,7 @@ async def test_cancelling_an_ended_event_says_how_it_ended(hub: Hub, owner: Conn
     async with hub.transaction() as tx:
         await cancel_event(tx, event, TESTER)
         late = asyncio.create_task(cancel())
-        await waits_for_it(owner, late)
+        await wait_for_lock_of(owner, late)
 
     with pytest.raises(Conflict, match="it is cancelled"):
         await late
@@ -123,19 +123,19 @@ async def test_what_has_ended_stays_as_it_is(shop: Service) -> None:
             await shop.ack(*await shop.claim())
         else:
             await shop.nack(*await shop.claim(), outcome="dead")
-        before = await shop.show(event["id"])
+        before = await shop.get_event(event["id"])
 
         refused = await shop.cancel(event["id"], status=409)
 
         assert (end, refused["code"]) == (end, "conflict")
         assert before["status"] in refused["detail"]
-        assert await shop.show(event["id"]) == before
+        assert await shop.get_event(event["id"]) == before
 
 
 async def test_of_a_broadcast_what_is_still_open_is_called_off(
     hub: Hub, web: httpx2.AsyncClient, shop: Service
 ) -> None:
-    receivers = [await come(hub, web, name) for name in ("done", "holds", "waits")]
+    receivers = [await connect_service(hub, web, name) for name in ("done", "holds", "waits")]
     for receiver in receivers:
         await web.post("/v1/subscriptions", json={"event_types": ["order.*"]}, headers=receiver.headers)
     done, holds, waits = receivers
@@ -148,7 +148,7 @@ async def test_of_a_broadcast_what_is_still_open_is_called_off(
     assert await holds.ack(held) == [409]
     assert await waits.claim() == []
     statuses = {
-        delivery["target_service"]: delivery["status"] for delivery in (await shop.show(event["id"]))["deliveries"]
+        delivery["target_service"]: delivery["status"] for delivery in (await shop.get_event(event["id"]))["deliveries"]
     }
     assert statuses == {"done": "completed", "holds": "cancelled", "waits": "cancelled"}
     await shop.cancel(event["id"], status=409)
@@ -157,7 +157,7 @@ async def test_of_a_broadcast_what_is_still_open_is_called_off(
 async def test_a_subscriber_cannot_cancel_a_broadcast_or_its_delivery(
     hub: Hub, web: httpx2.AsyncClient, shop: Service
 ) -> None:
-    receiver = await come(hub, web, "receiver")
+    receiver = await connect_service(hub, web, "receiver")
     await web.post("/v1/subscriptions", json={"event_types": ["order.*"]}, headers=receiver.headers)
     event = await shop.publish()
     [held] = await receiver.claim()
@@ -186,12 +186,14 @@ async def test_of_a_concurrent_cancel_and_ack_only_one_succeeds(
 
     assert all(cancelled != (status == [200]) for cancelled, status in zip(cancellations, acked, strict=True))
     for event, cancelled in zip(events, cancellations, strict=True):
-        assert (await shop.show(event["id"]))["status"] == ("cancelled" if cancelled else "completed")
+        assert (await shop.get_event(event["id"]))["status"] == ("cancelled" if cancelled else "completed")
 
 
 async def test_cancelling_an_ordered_event_makes_the_next_one_due(hub: Hub, shop: Service) -> None:
-    rows: list[UUID] = [await say(hub, "order.paid", "shop", {"n": n}, ordering_key="k") for n in range(3)]
-    admin = await come(hub, shop.web, "admin", "write", "hub:admin")
+    rows: list[UUID] = [
+        await publish_test_event(hub, "order.paid", "shop", {"n": n}, ordering_key="k") for n in range(3)
+    ]
+    admin = await connect_service(hub, shop.web, "admin", "write", "hub:admin")
     await admin.cancel(str(rows[1]))
     [head] = await shop.claim()
     await admin.cancel(str(rows[0]))
@@ -208,7 +210,7 @@ async def test_cancelling_a_broadcast_and_a_heartbeat_do_not_deadlock(
         "insert into pabal.subscriptions (service_name, mode, event_types)"
         " select name, 'pull', '{order.paid}' from unnest('{minu_build,minu_keep}'::text[]) name"
     )
-    event = await say(hub, "order.paid", None)
+    event = await publish_test_event(hub, "order.paid", None)
     deliveries = await owner.fetch(
         "select target_service from event_queue where parent_id = $1 order by id desc", event
     )
@@ -227,14 +229,14 @@ async def test_cancelling_a_broadcast_and_a_heartbeat_do_not_deadlock(
             return await LANE.extend(tx, [later, sooner], HOLD)
 
     async def wait(sessions: int) -> bool:
-        return await owner.fetchval(WAITING) == sessions
+        return await owner.fetchval(COUNT_LOCK_WAITS) == sessions
 
-    async with connected(database_urls.main) as blocker, blocker.transaction():
+    async with open_connection(database_urls.main) as blocker, blocker.transaction():
         await blocker.execute("select from pabal.event_leases where id = $1 for no key update", sooner.lease)
         cancelling = asyncio.create_task(cancel())
-        await until(lambda: wait(1))
+        await wait_until(lambda: wait(1))
         extending = asyncio.create_task(extend())
-        await until(lambda: wait(2))
+        await wait_until(lambda: wait(2))
 
     assert {*await cancelling} == {sooner.id, later.id}
     assert await extending <= {sooner.id, later.id}

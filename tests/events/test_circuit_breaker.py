@@ -21,15 +21,23 @@ from pabal.events.circuit_breaker import (
 from pabal.events.push import PushDelivery, PushLane
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from support.clusters import connected
+from support.clusters import open_connection
 from support.lane_under_test import Travel
-from support.receiver import Receiver, answers, receiver, slow
-from support.subscriptions import ends, event, fails, pushing, say, seen, subscribe
-from support.wait import until
+from support.receiver import Receiver, respond_after, respond_with, run_receiver
+from support.subscriptions import (
+    load_event,
+    publish_test_event,
+    reload_subscription,
+    run_workers,
+    subscribe,
+    wait_for_failures,
+    wait_for_status,
+)
+from support.wait import wait_until
 
 NOW = datetime(2025, 11, 24, 10, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-RETRY_IN_AN_HOUR = answers(503, headers={"retry-after": "3600"})
+RETRY_IN_AN_HOUR = respond_with(503, headers={"retry-after": "3600"})
 
 
 @pytest.fixture
@@ -39,7 +47,7 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def endpoint() -> AsyncGenerator[Receiver]:
-    async with receiver() as server:
+    async with run_receiver() as server:
         yield server
 
 
@@ -80,25 +88,25 @@ def test_the_open_time_is_bounded_and_never_shrinks(failures: int) -> None:
 
 async def open_breaker(hub: Hub, endpoint: Receiver) -> None:
     """Open the breaker with failures that are not retried soon."""
-    endpoint.mood = RETRY_IN_AN_HOUR
-    for row in [await say(hub, "order.paid") for _ in range(FAILURE_THRESHOLD)]:
-        await fails(hub, row)
+    endpoint.responder = RETRY_IN_AN_HOUR
+    for row in [await publish_test_event(hub, "order.paid") for _ in range(FAILURE_THRESHOLD)]:
+        await wait_for_failures(hub, row)
 
 
 @pytest.mark.anyio
 async def test_an_open_breaker_uses_no_attempts(hub: Hub, endpoint: Receiver) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    async with pushing(hub):
+    async with run_workers(hub):
         await open_breaker(hub, endpoint)
-        subscription_now = await seen(hub, subscription)
-        late_event = await say(hub, "order.late")
+        subscription_now = await reload_subscription(hub, subscription)
+        late_event = await publish_test_event(hub, "order.late")
         assert await hub.pusher.schedule() == []
 
     assert subscription_now.failures == FAILURE_THRESHOLD
     assert subscription_now.open_until is not None
     assert timedelta(seconds=9) < subscription_now.open_until - subscription_now.updated_at <= FIRST_OPEN_DURATION
     assert len(endpoint.requests) == FAILURE_THRESHOLD
-    waiting_event = await event(hub, late_event)
+    waiting_event = await load_event(hub, late_event)
     assert (waiting_event.status, waiting_event.retry_count, waiting_event.processing_started_at) == (
         "pending",
         0,
@@ -115,21 +123,21 @@ async def test_all_processes_send_one_probe_and_its_success_closes_the_breaker(
     async with AsyncExitStack() as stack:
         other = await stack.enter_async_context(open_hub(settings, database_urls))
         for process in (hub, other):
-            await stack.enter_async_context(pushing(process))
+            await stack.enter_async_context(run_workers(process))
         await open_breaker(hub, endpoint)
-        rows = [await say(hub, "order.late") for _ in range(20)]
-        endpoint.mood = slow(release)
+        rows = [await publish_test_event(hub, "order.late") for _ in range(20)]
+        endpoint.responder = respond_after(release)
         await travel(FIRST_OPEN_DURATION)
 
-        await endpoint.received(FAILURE_THRESHOLD + 1)
+        await endpoint.wait_for_requests(FAILURE_THRESHOLD + 1)
         for process in (hub, other):
             assert await process.pusher.schedule() == []
         assert len(endpoint.requests) == FAILURE_THRESHOLD + 1
         release.set()
         for row in rows:
-            await ends(hub, row, "completed")
+            await wait_for_status(hub, row, "completed")
 
-    subscription_now = await seen(hub, subscription)
+    subscription_now = await reload_subscription(hub, subscription)
     assert (subscription_now.failures, subscription_now.open_until) == (0, None)
 
 
@@ -138,10 +146,10 @@ async def test_concurrent_claims_get_one_probe(
     hub: Hub, database_urls: DatabaseUrls, endpoint: Receiver, travel: Travel
 ) -> None:
     await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    async with pushing(hub):
+    async with run_workers(hub):
         await open_breaker(hub, endpoint)
     for _ in range(FAILURE_THRESHOLD):
-        await say(hub, "order.late")
+        await publish_test_event(hub, "order.late")
     await travel(FIRST_OPEN_DURATION)
     [slot] = await hub.pusher.schedule()
 
@@ -154,7 +162,7 @@ async def test_concurrent_claims_get_one_probe(
     [[probe]] = [claim_result for claim_result in claims if claim_result]
     assert probe.target.is_probe
     assert await hub.pusher.schedule() == []
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         [held_row] = await conn.fetch("select id from public.event_queue where status = 'processing'")
         attempts = await conn.fetch("select retry_count from public.event_queue where status = 'pending'")
     assert held_row["id"] == probe.id
@@ -166,17 +174,17 @@ async def test_a_failed_probe_doubles_the_open_time_and_a_lost_one_is_repeated(
     hub: Hub, endpoint: Receiver, travel: Travel
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url, within=1)
-    async with pushing(hub):
+    async with run_workers(hub):
         await open_breaker(hub, endpoint)
         for _ in range(3):
-            await say(hub, "order.late")
+            await publish_test_event(hub, "order.late")
         await travel(FIRST_OPEN_DURATION)
 
         async def has_probed() -> bool:
-            return (await seen(hub, subscription)).failures == FAILURE_THRESHOLD + 1
+            return (await reload_subscription(hub, subscription)).failures == FAILURE_THRESHOLD + 1
 
-        await until(has_probed)
-    subscription_now = await seen(hub, subscription)
+        await wait_until(has_probed)
+    subscription_now = await reload_subscription(hub, subscription)
     assert subscription_now.open_until is not None
     assert timedelta(seconds=19) < subscription_now.open_until - subscription_now.updated_at <= timedelta(seconds=20)
     assert len(endpoint.requests) == FAILURE_THRESHOLD + 1
@@ -198,21 +206,21 @@ async def test_a_success_resets_failures_and_writes_nothing_otherwise(
 
     async def version() -> tuple[str, str]:
         """The transactions that wrote and locked the row."""
-        async with connected(database_urls.main) as conn:
+        async with open_connection(database_urls.main) as conn:
             [row_version] = await conn.fetch("select xmin::text, xmax::text from pabal.subscriptions")
         return tuple(row_version)
 
     before = await version()
-    async with pushing(hub):
+    async with run_workers(hub):
         for _ in range(3):
-            await ends(hub, await say(hub, "order.paid"), "completed")
+            await wait_for_status(hub, await publish_test_event(hub, "order.paid"), "completed")
         assert await version() == before
 
         for _ in range(FAILURE_THRESHOLD):
             endpoint.script.append(RETRY_IN_AN_HOUR)
-            row = await say(hub, "order.paid")
-            await fails(hub, row)
-            assert (await seen(hub, subscription)).failures == 1
-            await ends(hub, await say(hub, "order.paid"), "completed")
+            row = await publish_test_event(hub, "order.paid")
+            await wait_for_failures(hub, row)
+            assert (await reload_subscription(hub, subscription)).failures == 1
+            await wait_for_status(hub, await publish_test_event(hub, "order.paid"), "completed")
 
-    assert (await seen(hub, subscription)).failures == 0
+    assert (await reload_subscription(hub, subscription)).failures == 0

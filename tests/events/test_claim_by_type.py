@@ -11,7 +11,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Retry, Snooze
 from support.clusters import Connection
-from support.subscriptions import say
+from support.subscriptions import publish_test_event
 
 pytestmark = pytest.mark.anyio
 
@@ -49,9 +49,9 @@ async def test_a_claim_takes_matching_events_and_leaves_the_rest(
 ) -> None:
     for event_type in TYPES:
         for _ in range(3):
-            await say(hub, event_type)
-        await say(hub, event_type, "minu_keep")
-        await say(hub, event_type, deliver_at=None, priority=9)
+            await publish_test_event(hub, event_type)
+        await publish_test_event(hub, event_type, "minu_keep")
+        await publish_test_event(hub, event_type, deliver_at=None, priority=9)
 
     claimed = await claim(hub, *patterns)
 
@@ -62,10 +62,10 @@ async def test_a_claim_takes_matching_events_and_leaves_the_rest(
 
 async def test_claims_take_the_highest_priority_of_all_types_first(hub: Hub) -> None:
     """One claim in eight takes the oldest event, so this test sets that quota to zero."""
-    low = await say(hub, "order.sent", priority=9)
-    first = await say(hub, "order.sent", priority=5)
-    second = await say(hub, "order.paid", priority=5)
-    urgent = await say(hub, "order.paid", priority=1)
+    low = await publish_test_event(hub, "order.sent", priority=9)
+    first = await publish_test_event(hub, "order.sent", priority=5)
+    second = await publish_test_event(hub, "order.paid", priority=5)
+    urgent = await publish_test_event(hub, "order.paid", priority=1)
     async with hub.autocommit() as tx:
         taken = [
             event.id
@@ -79,8 +79,8 @@ async def test_claims_take_the_highest_priority_of_all_types_first(hub: Hub) -> 
 
 
 async def test_an_event_that_is_due_again_keeps_its_type(hub: Hub, travel: Any) -> None:
-    await say(hub, "cart.filled")
-    row = await say(hub, "order.paid")
+    await publish_test_event(hub, "cart.filled")
+    row = await publish_test_event(hub, "order.paid")
     for outcome in (Retry("no", timedelta()), Snooze("later", timedelta())):
         held = await claim(hub, "order.%")
         assert [event.id for event in held] == [row]
@@ -92,7 +92,7 @@ async def test_an_event_that_is_due_again_keeps_its_type(hub: Hub, travel: Any) 
 
 
 async def test_a_type_changed_by_plain_sql_counts_at_once(hub: Hub, owner: Connection) -> None:
-    row = await say(hub, "order.paid")
+    row = await publish_test_event(hub, "order.paid")
     await owner.execute("update public.event_queue set event_type = 'cart.filled' where id = $1", row)
 
     assert await claim(hub, "order.%") == []
@@ -100,7 +100,7 @@ async def test_a_type_changed_by_plain_sql_counts_at_once(hub: Hub, owner: Conne
 
 
 async def test_the_next_event_of_a_key_is_due_with_its_type(hub: Hub) -> None:
-    rows = [await say(hub, kind, ordering_key="k") for kind in ("order.paid", "cart.filled")]
+    rows = [await publish_test_event(hub, kind, ordering_key="k") for kind in ("order.paid", "cart.filled")]
     assert await claim(hub, "cart.%") == []
     [head] = await claim(hub, "order.%")
     assert head.id == rows[0]
@@ -114,8 +114,8 @@ async def test_the_migration_fills_the_types_of_waiting_events(
     hub: Hub, database_urls: DatabaseUrls, owner: Connection
 ) -> None:
     assert database_urls.direct
-    rows = {await say(hub, "order.paid"), await say(hub, "order.paid", priority=1)}
-    await say(hub, "cart.filled")
+    rows = {await publish_test_event(hub, "order.paid"), await publish_test_event(hub, "order.paid", priority=1)}
+    await publish_test_event(hub, "cart.filled")
     await revert_migrations(database_urls.direct, to="20251201083000")
     await apply_migrations(database_urls.direct, login="pabal_hub")
 

@@ -14,9 +14,9 @@ from pabal.events.pull import EventPollRequest
 from pabal.hub import Hub, build_workers
 from pabal.queue.worker import Worker
 from support.clusters import Connection
-from support.handler_app import made
-from support.subscriptions import say
-from support.wait import until
+from support.handler_app import build_handlers
+from support.subscriptions import publish_test_event
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ async def run_gated_worker(hub: Hub, gates: Gates) -> AsyncGenerator[Worker[Any,
     program.on("*", service="minu_keep", concurrency=1)(gates.handle)
     [worker] = [
         candidate
-        for candidate in build_workers(hub, made(program))
+        for candidate in build_workers(hub, build_handlers(program))
         if isinstance(candidate, Worker) and candidate.name.startswith("handlers:")
     ]
     worker.config = replace(worker.config, concurrency=CONCURRENCY)
@@ -91,9 +91,9 @@ async def run_gated_worker(hub: Hub, gates: Gates) -> AsyncGenerator[Worker[Any,
 class TestHandlers:
     async def test_an_early_event_of_another_service_starts_with_the_first_batch(self, hub: Hub) -> None:
         gates = Gates()
-        await say(hub, "order.paid", "minu_keep")
+        await publish_test_event(hub, "order.paid", "minu_keep")
         async with run_gated_worker(hub, gates):
-            await until(lambda: "minu_keep" in gates.began)
+            await wait_until(lambda: "minu_keep" in gates.began)
 
             assert gates.began.index("minu_keep") <= CONCURRENCY // 2
 
@@ -101,30 +101,30 @@ class TestHandlers:
         """Slots that are freed one at a time must not always go to the first service of the schedule."""
         gates = Gates()
         async with run_gated_worker(hub, gates) as worker:
-            await until(lambda: worker.in_flight == len(gates.began) == CONCURRENCY)
-            await say(hub, "order.paid", "minu_keep")
+            await wait_until(lambda: worker.in_flight == len(gates.began) == CONCURRENCY)
+            await publish_test_event(hub, "order.paid", "minu_keep")
             released = 0
             while "minu_keep" not in gates.began:
                 assert released < MAX_ATTEMPTS
                 before = len(gates.began)
                 gates.release_one()
                 released += 1
-                await until(lambda before=before: len(gates.began) > before)
+                await wait_until(lambda before=before: len(gates.began) > before)
 
 
 @pytest.mark.usefixtures("flood")
 class TestPulling:
     async def test_neither_a_first_claim_nor_a_waiting_one_is_delayed(self, hub: Hub) -> None:
-        row = await say(hub, "order.paid", "minu_keep")
+        row = await publish_test_event(hub, "order.paid", "minu_keep")
         [claimed] = await hub.event_long_poll.poll(EventPollRequest("minu_keep", MINUTE), 10, timedelta())
         assert claimed.id == row
 
         waiting_poll = asyncio.create_task(hub.event_long_poll.poll(EventPollRequest("minu_keep", MINUTE), 10, MINUTE))
-        await until(lambda: bool(hub.event_long_poll._waiters))
+        await wait_until(lambda: bool(hub.event_long_poll._waiters))
         batches = [
             await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 1000, MINUTE) for _ in range(3)
         ]
-        row = await say(hub, "order.paid", "minu_keep")
+        row = await publish_test_event(hub, "order.paid", "minu_keep")
         async with asyncio.timeout(10):
             assert [event.id for event in await waiting_poll] == [row]
         assert [len(claimed) for claimed in batches] == [1000] * 3
@@ -132,7 +132,7 @@ class TestPulling:
     async def test_an_old_event_of_low_priority_is_not_starved(self, hub: Hub, owner: Connection) -> None:
         """One of eight claimed events is the longest due."""
         await owner.execute("update pabal.event_due set priority = 1; update public.event_queue set priority = 1")
-        row = await say(hub, "order.paid", priority=10)
+        row = await publish_test_event(hub, "order.paid", priority=10)
         await owner.execute("update pabal.event_due set due_at = due_at - interval '1 hour' where id = $1", row)
 
         claims = 1

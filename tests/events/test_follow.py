@@ -9,8 +9,8 @@ import pytest
 
 from pabal.events.follow import EventFollower
 from pabal.hub import DatabaseUrls, Hub
-from support.clusters import Connection, connected
-from support.subscriptions import say
+from support.clusters import Connection, open_connection
+from support.subscriptions import publish_test_event
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ NO_LOOKBACK = timedelta()
 async def shops(database_urls: DatabaseUrls) -> AsyncGenerator[list[Connection]]:
     """Two publishers with their own connections."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(connected(database_urls.main)) for _ in range(2)]
+        yield [await stack.enter_async_context(open_connection(database_urls.main)) for _ in range(2)]
 
 
 async def publish(shop: Connection) -> UUID:
@@ -48,12 +48,12 @@ async def test_an_event_is_reported_when_its_transaction_commits(hub: Hub, shops
         first = await publish(early)
         async with late.transaction():
             await late.execute("select 1")
-            meanwhile = [await say(hub, "order.sent") for _ in range(3)]
+            meanwhile = [await publish_test_event(hub, "order.sent") for _ in range(3)]
             assert await poll_new(hub, follower) == meanwhile
             second = await publish(late)  # its transaction began earlier, but writes only now
             assert await poll_new(hub, follower) == []
         assert await poll_new(hub, follower) == [second]
-        last = await say(hub, "order.sent")
+        last = await publish_test_event(hub, "order.sent")
         assert await poll_new(hub, follower) == [last]
     assert await poll_new(hub, follower) == [first]
     assert await poll_new(hub, follower) == []
@@ -65,7 +65,7 @@ async def test_earlier_events_are_not_reported_when_an_old_transaction_commits(
     shop, other = shops
     async with shop.transaction():
         await shop.execute("select 1")
-        await say(hub, "order.sent")
+        await publish_test_event(hub, "order.sent")
         async with other.transaction():
             await publish(other)
         follower = await start_follower(hub)

@@ -16,9 +16,9 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from pabal.tokens.services import set_service_active
 from support.clusters import Connection
-from support.handler_app import at_work, made
-from support.subscriptions import TESTER, ends, event, fails, say, subscribe
-from support.wait import until
+from support.handler_app import build_handlers, run_program
+from support.subscriptions import TESTER, load_event, publish_test_event, subscribe, wait_for_failures, wait_for_status
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -41,14 +41,14 @@ class TestMatching:
             calls.append(("keeps", event))
 
         rows = [
-            await say(hub, "order.paid", "minu_build", {"n": 1}, correlation_id="c"),
-            await say(hub, "cart.paid", "minu_build"),
-            await say(hub, "cart.sent", "minu_build"),
-            await say(hub, "order.paid", "minu_keep"),
+            await publish_test_event(hub, "order.paid", "minu_build", {"n": 1}, correlation_id="c"),
+            await publish_test_event(hub, "cart.paid", "minu_build"),
+            await publish_test_event(hub, "cart.sent", "minu_build"),
+            await publish_test_event(hub, "order.paid", "minu_keep"),
         ]
-        async with at_work(hub, program):
+        async with run_program(hub, program):
             for row in rows:
-                await ends(hub, row, "completed")
+                await wait_for_status(hub, row, "completed")
 
         handled = {event.id: (name, event) for name, event in calls}
         assert len(calls) == 4
@@ -64,10 +64,10 @@ class TestMatching:
         async def orders(event: client.Event) -> None:
             handled.append(event.event_type)
 
-        async with at_work(hub, program):
-            await say(hub, "cart.paid", None)
-            await say(hub, "order.paid", None)
-            await until(lambda: handled == ["order.paid"])
+        async with run_program(hub, program):
+            await publish_test_event(hub, "cart.paid", None)
+            await publish_test_event(hub, "order.paid", None)
+            await wait_until(lambda: handled == ["order.paid"])
 
 
 OUTCOMES: dict[str, Callable[[], Any]] = {
@@ -95,12 +95,12 @@ class TestOutcomes:
             return answer(event)
 
         program.on("*")(later if awaits else answer)
-        rows = {event_type: await say(hub, event_type) for event_type in OUTCOMES}
-        async with at_work(hub, program):
-            dead = await ends(hub, rows["dead"], "failed")
-            retried = await fails(hub, rows["retry"])
-            await until(lambda: has_error(hub, rows["snooze"]))
-        snoozed = await event(hub, rows["snooze"])
+        rows = {event_type: await publish_test_event(hub, event_type) for event_type in OUTCOMES}
+        async with run_program(hub, program):
+            dead = await wait_for_status(hub, rows["dead"], "failed")
+            retried = await wait_for_failures(hub, rows["retry"])
+            await wait_until(lambda: has_error(hub, rows["snooze"]))
+        snoozed = await load_event(hub, rows["snooze"])
 
         assert (dead.last_error, retried.last_error, snoozed.last_error) == ("never", "not yet", "busy")
         assert (snoozed.error_history or [], snoozed.retry_count) == ([], 0)
@@ -119,10 +119,10 @@ class TestOutcomes:
         async def async_handler(event: client.Event) -> None:
             raise LookupError("no such order")
 
-        rows = [await say(hub, event_type) for event_type in ("order.sync", "order.async")]
-        async with at_work(hub, program):
+        rows = [await publish_test_event(hub, event_type) for event_type in ("order.sync", "order.async")]
+        async with run_program(hub, program):
             for row in rows:
-                failed = await fails(hub, row)
+                failed = await wait_for_failures(hub, row)
                 assert (failed.last_error, failed.error_code) == ("LookupError: no such order", "LookupError")
                 stack = await owner.fetchval("select error_stack from public.event_queue where id = $1", row)
                 assert 'raise LookupError("no such order")' in stack
@@ -144,16 +144,16 @@ class TestOutcomes:
 
         program.on("order.wrapped")(sync_wrapper)
         program.on("order.object")(Called())
-        rows = [await say(hub, event_type) for event_type in ("order.wrapped", "order.object")]
-        async with at_work(hub, program):
+        rows = [await publish_test_event(hub, event_type) for event_type in ("order.wrapped", "order.object")]
+        async with run_program(hub, program):
             for row in rows:
-                await ends(hub, row, "completed")
+                await wait_for_status(hub, row, "completed")
 
         assert sorted(handled) == ["order.object", "order.wrapped"]
 
 
 async def has_error(hub: Hub, row: UUID) -> bool:
-    return (await event(hub, row)).last_error is not None
+    return (await load_event(hub, row)).last_error is not None
 
 
 class TestConcurrency:
@@ -192,17 +192,17 @@ class TestConcurrency:
             nonlocal other_calls
             other_calls += 1
 
-        rows = [await say(hub, "order.paid") for _ in range(30)]
-        async with at_work(hub, program):
+        rows = [await publish_test_event(hub, "order.paid") for _ in range(30)]
+        async with run_program(hub, program):
             try:
-                await until(lambda: running == 12)
+                await wait_until(lambda: running == 12)
                 for _ in range(5):  # other handlers go on, and no further order starts
-                    await ends(hub, await say(hub, "cart.paid"), "completed")
+                    await wait_for_status(hub, await publish_test_event(hub, "cart.paid"), "completed")
             finally:
                 gate.set()
                 opened.set()
             for row in rows:
-                await ends(hub, row, "completed")
+                await wait_for_status(hub, row, "completed")
 
         assert (peak, other_calls) == (12, 5)
 
@@ -223,11 +223,13 @@ class TestTimeout:
         def blocked(event: client.Event) -> None:
             gate.wait(30)
 
-        rows = [await say(hub, event_type, max_retries=3) for event_type in ("order.async", "order.sync")]
+        rows = [
+            await publish_test_event(hub, event_type, max_retries=3) for event_type in ("order.async", "order.sync")
+        ]
         try:
-            async with at_work(hub, program):
+            async with run_program(hub, program):
                 for row in rows:
-                    failed = await fails(hub, row)
+                    failed = await wait_for_failures(hub, row)
                     assert (failed.error_code, failed.last_error) == ("timeout", "took longer than 0.05 s")
         finally:
             gate.set()
@@ -241,9 +243,9 @@ class TestTimeout:
             async with asyncio.timeout(0):
                 await asyncio.Event().wait()
 
-        row = await say(hub, "order.paid")
-        async with at_work(hub, program):
-            assert (await fails(hub, row)).error_code == "TimeoutError"
+        row = await publish_test_event(hub, "order.paid")
+        async with run_program(hub, program):
+            assert (await wait_for_failures(hub, row)).error_code == "TimeoutError"
 
     async def test_a_blocked_thread_does_not_keep_the_worker_alive(self, hub: Hub) -> None:
         program, gate, started = client.App("minu_build"), threading.Event(), threading.Event()
@@ -253,15 +255,15 @@ class TestTimeout:
             started.set()
             gate.wait(30)
 
-        row = await say(hub, "order.paid")
+        row = await publish_test_event(hub, "order.paid")
         short_stop = hub.settings.model_copy(update={"stop_within": timedelta(milliseconds=50)})
         try:
-            async with at_work(replace(hub, settings=short_stop), program):
-                await until(started.is_set)
+            async with run_program(replace(hub, settings=short_stop), program):
+                await wait_until(started.is_set)
             assert [thread.daemon for thread in threading.enumerate() if thread.name == "handler"] == [True]
         finally:
             gate.set()
-        released = await event(hub, row)
+        released = await load_event(hub, row)
         assert (released.status, released.retry_count, released.processing_started_at) == ("pending", 0, None)
 
 
@@ -279,17 +281,17 @@ class TestPause:
         async def awake(event: client.Event) -> None:
             handled.append(event.target_service)
 
-        async with at_work(hub, program):
-            await until(lambda: subscribed(owner, "minu_build"))
+        async with run_program(hub, program):
+            await wait_until(lambda: subscribed(owner, "minu_build"))
         await owner.execute("update pabal.subscriptions set paused_at = now() where service_name = 'minu_build'")
-        await say(hub, "order.paid", "minu_build")
+        await publish_test_event(hub, "order.paid", "minu_build")
         program.on("cart.*")(orders)  # a new version of the program
 
-        async with open_hub(settings, database_urls) as again, at_work(again, program):
-            await ends(again, await say(again, "order.paid", "minu_keep"), "completed")
+        async with open_hub(settings, database_urls) as again, run_program(again, program):
+            await wait_for_status(again, await publish_test_event(again, "order.paid", "minu_keep"), "completed")
             assert handled == ["minu_keep"]
             await owner.execute("update pabal.subscriptions set paused_at = null where service_name = 'minu_build'")
-            await until(lambda: handled == ["minu_keep", "order.paid"])
+            await wait_until(lambda: handled == ["minu_keep", "order.paid"])
         [types] = await owner.fetch("select event_types from pabal.subscriptions where service_name = 'minu_build'")
         assert types["event_types"] == ["order.*", "cart.*"]
 
@@ -303,14 +305,14 @@ class TestPause:
         program.on("*", service="minu_keep")(handle)
         async with hub.transaction() as tx:
             await set_service_active(tx, "minu_build", TESTER, active=False)
-        row = await say(hub, "order.paid", "minu_build")
-        async with at_work(hub, program):
-            await ends(hub, await say(hub, "order.paid", "minu_keep"), "completed")
+        row = await publish_test_event(hub, "order.paid", "minu_build")
+        async with run_program(hub, program):
+            await wait_for_status(hub, await publish_test_event(hub, "order.paid", "minu_keep"), "completed")
             assert handled == ["minu_keep"]
 
             async with hub.transaction() as tx:
                 await set_service_active(tx, "minu_build", TESTER, active=True)
-            await ends(hub, row, "completed")
+            await wait_for_status(hub, row, "completed")
 
 
 async def subscribed(owner: Connection, service: str) -> bool:
@@ -324,7 +326,7 @@ class TestSubscribing:
             program.on(event_type)(print)
             with pytest.raises(error):
                 async with hub.transaction() as tx:
-                    await made(program).subscribe_services(tx)
+                    await build_handlers(program).subscribe_services(tx)
 
     async def test_subscribing_again_changes_nothing(self, hub: Hub, owner: Connection) -> None:
         await subscribe(hub, "minu_build", "order.*")
@@ -333,7 +335,7 @@ class TestSubscribing:
         versions: list[list[tuple[str, int]]] = []
         for _ in range(2):
             async with hub.transaction() as tx:
-                await made(program).subscribe_services(tx)
+                await build_handlers(program).subscribe_services(tx)
             rows = await owner.fetch("select mode, xmin::text::bigint from pabal.subscriptions order by created_at")
             versions.append([(row["mode"], row["xmin"]) for row in rows])
 

@@ -25,8 +25,8 @@ from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.queue.worker import Worker, WorkerConfig
 from support.clusters import Connection
 from support.lane_under_test import Travel
-from support.subscriptions import TESTER, event, say
-from support.wait import until
+from support.subscriptions import TESTER, load_event, publish_test_event
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +93,7 @@ class OrderChecker:
             case "exhausted":
                 return Retry("once more", NO_DELAY)
             case "cancelled":
-                row = await event(hub, item.id)
+                row = await load_event(hub, item.id)
                 async with hub.transaction() as tx:
                     await cancel_event(tx, row, TESTER)
             case _:
@@ -160,7 +160,7 @@ async def test_one_event_per_key_at_a_time_and_in_order(
     tasks = [asyncio.create_task(consume(hub, checker)) for _ in range(CONSUMERS)]
     tasks.append(asyncio.create_task(run_advance_chore(hub)))
     try:
-        await until(lambda: all_ended(owner), within=30)
+        await wait_until(lambda: all_ended(owner), within=30)
     finally:
         for task in tasks:
             task.cancel()
@@ -185,7 +185,7 @@ class TestTimes:
         return await owner.fetchval("select pabal.now()")
 
     async def test_a_scheduled_event_is_claimed_at_its_time(self, hub: Hub, owner: Connection, travel: Travel) -> None:
-        later = await say(hub, "order.paid", deliver_at=await self.now(owner) + MINUTE)
+        later = await publish_test_event(hub, "order.paid", deliver_at=await self.now(owner) + MINUTE)
         await travel(MINUTE - timedelta(seconds=5))
         assert await self.claim(hub) == []
         await travel(timedelta(seconds=5))
@@ -196,31 +196,31 @@ class TestTimes:
     async def test_an_expired_event_is_not_claimed_and_is_cancelled(
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
-        expiring = await say(hub, "order.paid", expires_at=await self.now(owner) + MINUTE)
-        kept = await say(hub, "order.paid", expires_at=await self.now(owner) + 3 * MINUTE)
+        expiring = await publish_test_event(hub, "order.paid", expires_at=await self.now(owner) + MINUTE)
+        kept = await publish_test_event(hub, "order.paid", expires_at=await self.now(owner) + 3 * MINUTE)
         await travel(2 * MINUTE)
 
         assert [claimed.id for claimed in await self.claim(hub)] == [kept]
-        expired = await event(hub, expiring)
+        expired = await load_event(hub, expiring)
         assert (expired.status, expired.last_error) == ("cancelled", "expired")
 
     async def test_a_held_event_does_not_expire(self, hub: Hub, owner: Connection, travel: Travel) -> None:
-        held = await say(hub, "order.paid", expires_at=await self.now(owner) + MINUTE / 2)
+        held = await publish_test_event(hub, "order.paid", expires_at=await self.now(owner) + MINUTE / 2)
         [claimed] = await self.claim(hub)
         await travel(MINUTE / 2)
         await hub.chores.run_due()
-        assert (await event(hub, held)).status == "processing"
+        assert (await load_event(hub, held)).status == "processing"
 
         async with hub.transaction() as tx:
             assert await settle_claimed_events(tx, "minu_build", {Receipt(claimed.id, claimed.lease): DONE}) != set()
         with pytest.raises(Conflict):
             async with hub.transaction() as tx:
-                await cancel_event(tx, await event(hub, held), TESTER)
+                await cancel_event(tx, await load_event(hub, held), TESTER)
 
     async def test_a_scheduled_first_event_holds_its_key(self, hub: Hub, owner: Connection, travel: Travel) -> None:
         rows: list[UUID] = [
-            await say(hub, "order.paid", ordering_key="k", deliver_at=await self.now(owner) + MINUTE),
-            await say(hub, "order.paid", ordering_key="k", priority=1),
+            await publish_test_event(hub, "order.paid", ordering_key="k", deliver_at=await self.now(owner) + MINUTE),
+            await publish_test_event(hub, "order.paid", ordering_key="k", priority=1),
         ]
         assert await self.claim(hub) == []
         await travel(MINUTE)

@@ -15,10 +15,10 @@ from pabal.events.lane import LANE, EventClaimFilter
 from pabal.hub import Hub
 from pabal.stats import StatsReader
 from support.clusters import Connection
-from support.handler_app import at_work, made
+from support.handler_app import build_handlers, run_program
 from support.lane_under_test import Travel
-from support.subscriptions import ends, event, say, subscribe
-from support.wait import until
+from support.subscriptions import load_event, publish_test_event, subscribe, wait_for_status
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -51,13 +51,13 @@ class TestSeveralPrograms:
         orders, carts = list[tuple[str, UUID]](), list[tuple[str, UUID]]()
         first, second = program_for("order.*", handled=orders), program_for("cart.*", handled=carts)
 
-        async with at_work(hub, first, "shop:orders"), at_work(hub, second, "shop:carts"):
-            rows = [await say(hub, f"{kind_name}.paid") for kind_name in ("order", "cart") * 20]
-            await say(hub, "order.sent", None)
-            await say(hub, "cart.sent", None)
+        async with run_program(hub, first, "shop:orders"), run_program(hub, second, "shop:carts"):
+            rows = [await publish_test_event(hub, f"{kind_name}.paid") for kind_name in ("order", "cart") * 20]
+            await publish_test_event(hub, "order.sent", None)
+            await publish_test_event(hub, "cart.sent", None)
             for row in rows:
-                await ends(hub, row, "completed")
-            await until(lambda: len(orders) == len(carts) == 21)
+                await wait_for_status(hub, row, "completed")
+            await wait_until(lambda: len(orders) == len(carts) == 21)
 
         assert {kind.partition(".")[0] for kind, _ in orders} == {"order"}
         assert {kind.partition(".")[0] for kind, _ in carts} == {"cart"}
@@ -67,14 +67,14 @@ class TestSeveralPrograms:
     async def test_a_removed_handler_is_unsubscribed_at_the_next_start(self, hub: Hub, owner: Connection) -> None:
         for program_name, types in (("a", ("order.*", "cart.*")), ("b", ("bill.*",)), ("a", ("order.*",))):
             async with hub.transaction() as tx:
-                await made(program_for(*types), program_name).subscribe_services(tx)
+                await build_handlers(program_for(*types), program_name).subscribe_services(tx)
 
         assert await subscribed_types(owner) == {"a": ["order.*"], "b": ["bill.*"]}
 
     async def test_a_program_is_disabled_after_a_week_until_it_runs_again(
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
-        running, idle = made(program_for("order.*"), "kept"), made(program_for("cart.*"), "left")
+        running, idle = build_handlers(program_for("order.*"), "kept"), build_handlers(program_for("cart.*"), "left")
         async with hub.transaction() as tx:
             await running.subscribe_services(tx)
             await idle.subscribe_services(tx)
@@ -94,7 +94,7 @@ class TestSeveralPrograms:
         assert {*await subscribed_types(owner)} == {"kept", "left"}
 
     async def test_last_seen_is_written_once_an_hour(self, hub: Hub, owner: Connection, travel: Travel) -> None:
-        program, changes = made(program_for("order.*")), Counter[int]()
+        program, changes = build_handlers(program_for("order.*")), Counter[int]()
         async with hub.transaction() as tx:
             await program.subscribe_services(tx)
         for _ in range(121):
@@ -107,13 +107,13 @@ class TestSeveralPrograms:
 
     async def test_pausing_one_program_does_not_pause_the_other(self, hub: Hub, owner: Connection) -> None:
         first, second = program_for("order.*"), program_for("cart.*")
-        async with at_work(hub, first, "a"), at_work(hub, second, "b"):
+        async with run_program(hub, first, "a"), run_program(hub, second, "b"):
             await owner.execute("update pabal.subscriptions set paused_at = now() where program = 'a'")
-            order, cart = await say(hub, "order.paid"), await say(hub, "cart.paid")
-            await ends(hub, cart, "completed")
-            assert (await event(hub, order)).status == "pending"
+            order, cart = await publish_test_event(hub, "order.paid"), await publish_test_event(hub, "cart.paid")
+            await wait_for_status(hub, cart, "completed")
+            assert (await load_event(hub, order)).status == "pending"
             await owner.execute("update pabal.subscriptions set paused_at = null where program = 'a'")
-            await ends(hub, order, "completed")
+            await wait_for_status(hub, order, "completed")
 
 
 class Gate:
@@ -142,12 +142,12 @@ class TestConcurrency:
             nonlocal done
             done += 1
 
-        orders = [await say(hub, "order.paid") for _ in range(40)]
-        async with at_work(hub, program):
-            await until(lambda: gate.peak["order.paid"] == 2)
-            carts = [await say(hub, "cart.paid") for _ in range(30)]
+        orders = [await publish_test_event(hub, "order.paid") for _ in range(40)]
+        async with run_program(hub, program):
+            await wait_until(lambda: gate.peak["order.paid"] == 2)
+            carts = [await publish_test_event(hub, "cart.paid") for _ in range(30)]
             for row in carts:
-                await ends(hub, row, "completed")
+                await wait_for_status(hub, row, "completed")
             processing = "select count(*) from public.event_queue where status = 'processing'"
             assert await owner.fetchval(processing) == 2  # events it cannot run yet stay claimable
             untouched = "select count(*) from public.event_queue where updated_at = created_at"
@@ -155,19 +155,19 @@ class TestConcurrency:
             gate.opened.set()
             async with asyncio.timeout(10):  # less than forty polls of one second: a freed slot claims at once
                 for row in orders:
-                    await ends(hub, row, "completed")
+                    await wait_for_status(hub, row, "completed")
 
         assert (gate.peak["order.paid"], done) == (2, 30)
 
     async def test_two_workers_of_one_program_share_the_events(self, hub: Hub) -> None:
         program, gate = client.App("minu_build"), Gate()
         program.on("order.*", concurrency=3)(gate.wait)
-        rows = [await say(hub, "order.paid") for _ in range(12)]
-        async with at_work(hub, program), at_work(hub, program):
-            await until(lambda: gate.held["order.paid"] == 6)
+        rows = [await publish_test_event(hub, "order.paid") for _ in range(12)]
+        async with run_program(hub, program), run_program(hub, program):
+            await wait_until(lambda: gate.held["order.paid"] == 6)
             gate.opened.set()
             for row in rows:
-                await ends(hub, row, "completed")
+                await wait_for_status(hub, row, "completed")
 
         assert gate.peak["order.paid"] == 6
 
@@ -183,18 +183,18 @@ class TestUnhandled:
     ) -> None:
         handled = list[tuple[str, UUID]]()
         unhandled_ids = [
-            await say(hub, event_type, max_retries=0, priority=priority)
+            await publish_test_event(hub, event_type, max_retries=0, priority=priority)
             for priority, event_type in enumerate(("a.b", "c.d"), 4)
         ]
-        await say(hub, "a.b", "minu_keep")  # a service without handlers is not counted
-        await say(hub, "a.b", deliver_at=(await event(hub, unhandled_ids[0])).created_at + DAY)
-        async with at_work(hub, program_for("order.*", handled=handled)):
+        await publish_test_event(hub, "a.b", "minu_keep")  # a service without handlers is not counted
+        await publish_test_event(hub, "a.b", deliver_at=(await load_event(hub, unhandled_ids[0])).created_at + DAY)
+        async with run_program(hub, program_for("order.*", handled=handled)):
             await travel(MINUTE)
-            await ends(hub, await say(hub, "order.paid"), "completed")
+            await wait_for_status(hub, await publish_test_event(hub, "order.paid"), "completed")
             assert (await hub.stats.read()).unhandled[0].count == 2
             assert await unhandled(web) == {"minu_build": 2.0}
 
-        waiting = await event(hub, unhandled_ids[0])
+        waiting = await load_event(hub, unhandled_ids[0])
         assert (waiting.status, waiting.retry_count, waiting.last_error) == ("pending", 0, None)
         async with hub.autocommit() as tx:
             pulled = await LANE.claim(tx, 5, MINUTE, "pull:minu_build", EventClaimFilter("minu_build"))
@@ -202,15 +202,15 @@ class TestUnhandled:
 
         async with hub.autocommit() as tx:
             await LANE.release(tx, pulled)
-        async with at_work(hub, program_for("order.*", "a.*", "c.*", handled=handled)):
+        async with run_program(hub, program_for("order.*", "a.*", "c.*", handled=handled)):
             for row in unhandled_ids:
-                await ends(hub, row, "completed")
+                await wait_for_status(hub, row, "completed")
 
     async def test_an_event_is_not_unhandled_with_a_pull_subscription(self, hub: Hub, travel: Travel) -> None:
         async with hub.transaction() as tx:
-            await made(program_for("order.*")).subscribe_services(tx)
-        await say(hub, "cart.paid")
-        await say(hub, "order.paid")
+            await build_handlers(program_for("order.*")).subscribe_services(tx)
+        await publish_test_event(hub, "cart.paid")
+        await publish_test_event(hub, "order.paid")
 
         async def unhandled_counts() -> list[tuple[str, int]]:
             return [(row.service, row.count) for row in (await StatsReader(hub.db).read()).unhandled]

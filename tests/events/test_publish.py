@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 import pytest
 
-from conftest import at
+from conftest import url_with_database
 from pabal import client
 from pabal.core.errors import Invalid
 from pabal.db import embedded
@@ -20,11 +20,11 @@ from pabal.events.publish import EventDraft, PublishResult, publish_event_batch,
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from support.clusters import Connection, connected
-from support.event_api import Service, come
+from support.clusters import Connection, open_connection
+from support.event_api import Service, connect_service
 from support.lane_under_test import Travel
-from support.wait import until
-from support.worker import working
+from support.wait import wait_until
+from support.worker import run_worker
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ async def second_hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGe
 
 @pytest.fixture
 async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "shop")
+    return await connect_service(hub, web, "shop")
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def publisher(
     _, _, address = postgres.hub_url.partition("@")
     _, _, database = database_urls.main.rpartition("/")
     try:
-        async with connected(at(f"postgresql://shop_app:horse@{address}", database)) as conn:
+        async with open_connection(url_with_database(f"postgresql://shop_app:horse@{address}", database)) as conn:
             yield conn
     finally:
         await owner.execute("drop role shop_app")
@@ -138,7 +138,7 @@ class TestBatch:
 
     async def test_a_batch_has_between_1_and_1000_events(self, shop: Service, owner: Connection) -> None:
         for events in ([{"event_type": "order.paid"}] * 1001, []):
-            problem = await shop.ask("POST", "events/batch", status=400, json={"events": events})
+            problem = await shop.call("POST", "events/batch", status=400, json={"events": events})
             assert [error["field"] for error in problem["mistakes"]] == ["events"]
 
         assert await published_types(owner) == []
@@ -219,9 +219,9 @@ class TestDoorbell:
             handled.append(event.event_type)
             return DONE
 
-        await until(lambda: hub.doorbell.listening)
-        async with working(hub, handle, poll_interval=HOUR) as worker:
-            await until(lambda: worker._listener is not None)
+        await wait_until(lambda: hub.doorbell.listening)
+        async with run_worker(hub, handle, poll_interval=HOUR) as worker:
+            await wait_until(lambda: worker._listener is not None)
             yield handled
 
     async def test_every_way_of_publishing_wakes_a_worker(
@@ -229,22 +229,22 @@ class TestDoorbell:
     ) -> None:
         minu_build: dict[str, Any] = {"target_service": "minu_build"}
         await shop.publish("by.http", **minu_build)
-        await until(lambda: woken == ["by.http"])
+        await wait_until(lambda: woken == ["by.http"])
 
         await shop.batch({"event_type": "by.batch", **minu_build})
-        await until(lambda: "by.batch" in woken)
+        await wait_until(lambda: "by.batch" in woken)
 
         await client.App("minu_find").publish(publisher, "by.function", target="minu_build")
-        await until(lambda: "by.function" in woken)
+        await wait_until(lambda: "by.function" in woken)
 
         await owner.execute(
             "insert into public.event_queue (event_type, source_service, target_service) "
             "values ('by.insert', 'minu_find', 'minu_build')"
         )
-        await until(lambda: "by.insert" in woken)
+        await wait_until(lambda: "by.insert" in woken)
 
         await second_hub.publisher.put(drafts(1)[0])
-        await until(lambda: "order.n1" in woken)
+        await wait_until(lambda: "order.n1" in woken)
         assert len(woken) == 5
 
 
@@ -360,14 +360,14 @@ class TestIdempotency:
 
         await owner.execute("select pg_advisory_lock(1)")
         both = asyncio.gather(put(hub, forth), put(second_hub, back))
-        await until(lambda: has_count(owner, "select count(*) from pg_locks where not granted", 2))
+        await wait_until(lambda: has_count(owner, "select count(*) from pg_locks where not granted", 2))
         await owner.execute("select pg_advisory_unlock(1)")
         first, second = await both
 
         ids = [[result.id for result in results if isinstance(result, PublishResult)] for results in (first, second)]
         assert ids[0] == ids[1][::-1]
         assert sorted(await published_types(owner)) == ["order.n1", "order.n2"]
-        await until(
+        await wait_until(
             lambda: has_count(owner, "select deadlocks from pg_stat_database where datname = current_database()", 1)
         )
 

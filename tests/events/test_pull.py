@@ -17,11 +17,11 @@ from pabal.hub import Hub
 from pabal.queue.long_poll import LongPoll
 from pabal.tokens.revoke import revoke_service_tokens
 from support.clusters import Connection
-from support.event_api import Handed, Service, come
+from support.event_api import ClaimedBody, Service, connect_service
 from support.lane_under_test import Travel
 from support.oauth_client import TESTER
-from support.server import serving
-from support.wait import until, waits_for_it
+from support.server import serve_hub
+from support.wait import wait_for_lock_of, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -31,10 +31,10 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "shop")
+    return await connect_service(hub, web, "shop")
 
 
-async def claim_new(shop: Service, count: int = 1, lease_seconds: int = 30, **overrides: Any) -> list[Handed]:
+async def claim_new(shop: Service, count: int = 1, lease_seconds: int = 30, **overrides: Any) -> list[ClaimedBody]:
     """Publish and claim `count` events of the shop."""
     await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop", **overrides} for n in range(count)))
     events = await shop.claim(limit=count, lease_seconds=lease_seconds)
@@ -72,7 +72,7 @@ async def test_a_claimed_event_has_all_fields(shop: Service) -> None:
 async def test_a_claim_returns_the_events_of_its_service_up_to_its_limit(
     hub: Hub, web: httpx2.AsyncClient, shop: Service
 ) -> None:
-    other = await come(hub, web, "other")
+    other = await connect_service(hub, web, "other")
     await shop.batch(
         *({"event_type": f"order.n{n}", "target_service": "shop", "priority": n} for n in range(10, 0, -1)),
         {"event_type": "order.theirs", "target_service": "other"},
@@ -87,7 +87,7 @@ class TestWaiting:
     @pytest.fixture
     async def long_poll(self, hub: Hub) -> AsyncGenerator[LongPoll[EventPollRequest, ClaimedEvent]]:
         """A long poll that polls once an hour, so that only the doorbell can end a wait."""
-        await until(lambda: hub.doorbell.listening)
+        await wait_until(lambda: hub.doorbell.listening)
         long_poll = LongPoll(
             hub.db, hub.doorbell, Channel.EVENTS, claim_events_for_polls, LANE.release, poll_interval=timedelta(hours=1)
         )
@@ -101,7 +101,7 @@ class TestWaiting:
         """The shop as a client of that long poll, with many connections."""
         limits = httpx2.Limits(max_connections=200)
         async with (
-            serving(replace(hub, event_long_poll=long_poll)) as address,
+            serve_hub(replace(hub, event_long_poll=long_poll)) as address,
             httpx2.AsyncClient(base_url=address, limits=limits) as web,
         ):
             yield replace(shop, web=web)
@@ -112,7 +112,7 @@ class TestWaiting:
         durations: list[float] = []
         for _ in range(5):
             waits = asyncio.create_task(waiting_shop.claim(wait=30_000))
-            await until(lambda: waiting(long_poll) == 1 and hub.db.connections_in_use() == 0)
+            await wait_until(lambda: waiting(long_poll) == 1 and hub.db.connections_in_use() == 0)
             started = time.perf_counter()
             await shop.publish(target_service="shop")
             assert len(await waits) == 1
@@ -124,7 +124,7 @@ class TestWaiting:
         self, hub: Hub, long_poll: LongPoll[EventPollRequest, ClaimedEvent], waiting_shop: Service, owner: Connection
     ) -> None:
         waits = asyncio.create_task(waiting_shop.claim(wait=30_000))
-        await until(lambda: waiting(long_poll) == 1 and hub.db.connections_in_use() == 0)
+        await wait_until(lambda: waiting(long_poll) == 1 and hub.db.connections_in_use() == 0)
         await owner.execute("select pabal.publish('minu_find', 'order.paid', target => 'shop')")
 
         assert [event["source_service"] for event in await waits] == ["minu_find"]
@@ -133,7 +133,7 @@ class TestWaiting:
         self, hub: Hub, long_poll: LongPoll[EventPollRequest, ClaimedEvent], shop: Service, waiting_shop: Service
     ) -> None:
         polls = [asyncio.create_task(waiting_shop.claim(wait=30_000, limit=1)) for _ in range(100)]
-        await until(lambda: waiting(long_poll) == 100 and hub.db.connections_in_use() == 0)
+        await wait_until(lambda: waiting(long_poll) == 100 and hub.db.connections_in_use() == 0)
         await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop"} for n in range(100)))
         batches = await asyncio.gather(*polls)
 
@@ -158,7 +158,7 @@ class TestReceipts:
             assert await shop.nack(settled, outcome="dead") == [409]
             assert await shop.extend(settled) == [409]
         assert await shop.extend(extended) == [200]
-        statuses = [(await shop.show(event["id"]))["status"] for event in (done, failed, extended)]
+        statuses = [(await shop.get_event(event["id"]))["status"] for event in (done, failed, extended)]
         assert statuses == ["completed", "pending", "processing"]
 
     async def test_each_receipt_has_its_own_result_in_order(self, shop: Service) -> None:
@@ -172,18 +172,18 @@ class TestReceipts:
     async def test_a_receipt_of_another_service_settles_nothing(
         self, hub: Hub, web: httpx2.AsyncClient, shop: Service
     ) -> None:
-        stranger = await come(hub, web, "thief", "write", "hub:admin")
+        stranger = await connect_service(hub, web, "thief", "write", "hub:admin")
         [event] = await claim_new(shop)
 
         assert await stranger.ack(event) == [409]
         assert await stranger.nack(event, outcome="dead") == [409]
         assert await stranger.extend(event, seconds=3600) == [409]
-        assert (await shop.show(event["id"]))["status"] == "processing"
+        assert (await shop.get_event(event["id"]))["status"] == "processing"
         assert await shop.ack(event) == [200]
 
     async def test_a_repeated_receipt_in_one_request_settles_once(self, shop: Service, owner: Connection) -> None:
         [event] = await claim_new(shop)
-        answer = await shop.ask("POST", "ack", json={"receipts": [event["receipt"]] * 2})
+        answer = await shop.call("POST", "ack", json={"receipts": [event["receipt"]] * 2})
 
         assert [result["status"] for result in answer["results"]] == [200]
         assert await owner.fetchval("select coalesce(sum(held), 0) from pabal.event_leases") == 0
@@ -205,7 +205,7 @@ class TestReceipts:
             ("claim", {"wait": 30_001}, "wait"),
             ("claim", {"lease_seconds": 3601}, "lease_seconds"),
         ):
-            problem = await shop.ask("POST", endpoint, status=400, json=body)
+            problem = await shop.call("POST", endpoint, status=400, json=body)
             assert (endpoint, [error["field"] for error in problem["mistakes"]]) == (endpoint, [field])
 
 
@@ -224,7 +224,7 @@ class TestLeases:
         assert await shop.ack(event) == [409]
         assert await shop.extend(event) == [409]
         assert await shop.ack(again) == [200]
-        [failure] = (await shop.show(event["id"]))["error_history"]
+        [failure] = (await shop.get_event(event["id"]))["error_history"]
         assert (failure["code"], failure["worker"]) == ("lease_expired", "pull:shop")
 
     async def test_an_extension_counts_from_now(self, shop: Service, travel: Travel) -> None:
@@ -247,7 +247,7 @@ class TestLeases:
         async with hub.transaction() as tx:
             assert await LANE.revive(tx, 10) == 1
             extending = asyncio.create_task(shop.extend(event))
-            await waits_for_it(owner, extending)
+            await wait_for_lock_of(owner, extending)
 
         assert await extending == [409]
 
@@ -258,7 +258,7 @@ class TestLeases:
         await travel(LEASE)
         assert await shop.claim() == []
 
-        event_view = await shop.show(event["id"])
+        event_view = await shop.get_event(event["id"])
         assert (event_view["status"], event_view["error_code"], len(event_view["dead_letters"])) == (
             "failed",
             "lease_expired",
@@ -276,7 +276,7 @@ class TestNacks:
         [again] = await shop.claim()
 
         assert again["retry_count"] == 1
-        event_view = await shop.show(event["id"])
+        event_view = await shop.get_event(event["id"])
         assert (event_view["last_error"], event_view["error_code"]) == ("try later", "E1")
         assert [(failure["error"], failure["attempt"]) for failure in event_view["error_history"]] == [("try later", 1)]
 
@@ -298,7 +298,7 @@ class TestNacks:
         [event] = await claim_new(shop)
         await shop.nack(event, error="no such order", error_code="gone", outcome="dead")
 
-        event_view = await shop.show(event["id"])
+        event_view = await shop.get_event(event["id"])
         assert (event_view["status"], event_view["retry_count"], len(event_view["dead_letters"])) == ("failed", 0, 1)
         reason = "select error_message from public.dead_letter_queue where original_event_id = $1"
         assert await owner.fetchval(reason, event["id"]) == "no such order"
@@ -313,7 +313,7 @@ class TestNacks:
             [event] = await shop.claim()
             assert event["retry_count"] == 0
 
-        assert (await shop.show(event["id"]))["error_history"] == []
+        assert (await shop.get_event(event["id"]))["error_history"] == []
 
     async def test_a_snooze_without_delay_is_due_at_once(self, shop: Service) -> None:
         [event] = await claim_new(shop)
@@ -328,7 +328,7 @@ class TestNacks:
             await shop.nack(event, error=f"failure {attempt + 1}", retry_after=0)
             event, *_ = [*await shop.claim(), event]
 
-        event_view = await shop.show(event["id"])
+        event_view = await shop.get_event(event["id"])
         assert (event_view["status"], event_view["retry_count"], event_view["last_error"]) == ("failed", 2, "failure 3")
         assert [failure["error"] for failure in event_view["error_history"]] == ["failure 1", "failure 2", "failure 3"]
         assert len(event_view["dead_letters"]) == 1
@@ -349,7 +349,7 @@ async def test_each_who_waits_holds_alone(hub: Hub, shop: Service) -> None:
     waiting = [
         asyncio.create_task(hub.event_long_poll.poll(EventPollRequest("shop", LEASE), 1, LEASE)) for _ in range(2)
     ]
-    await until(lambda: len(hub.event_long_poll._waiters) == 2)
+    await wait_until(lambda: len(hub.event_long_poll._waiters) == 2)
     await shop.batch(*({"event_type": "order.paid", "target_service": "shop"} for _ in range(2)))
 
     [[first], [second]] = await asyncio.gather(*waiting)
@@ -359,9 +359,9 @@ async def test_each_who_waits_holds_alone(hub: Hub, shop: Service) -> None:
 
 
 async def test_a_token_revoked_during_a_wait_gets_no_events(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
-    other = await come(hub, web, "other")
+    other = await connect_service(hub, web, "other")
     waiting = asyncio.create_task(web.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}, timeout=30))
-    await until(lambda: bool(hub.event_long_poll._waiters))
+    await wait_until(lambda: bool(hub.event_long_poll._waiters))
     async with hub.transaction() as tx:
         await revoke_service_tokens(tx, "shop", TESTER)
     await other.publish(target_service="shop")
@@ -374,10 +374,10 @@ async def test_a_token_revoked_during_a_wait_gets_no_events(hub: Hub, web: httpx
 async def test_nothing_is_claimed_for_a_disconnected_client(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
     async with httpx2.AsyncClient(base_url=web.base_url) as caller:
         request = asyncio.create_task(caller.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}))
-        await until(lambda: bool(hub.event_long_poll._waiters))
+        await wait_until(lambda: bool(hub.event_long_poll._waiters))
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
-    await until(lambda: not hub.event_long_poll._waiters)
+    await wait_until(lambda: not hub.event_long_poll._waiters)
     published = await shop.publish(target_service="shop")
 
     [event] = await shop.claim()

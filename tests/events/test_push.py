@@ -27,11 +27,22 @@ from pabal.outside.ssrf import AllowedOrigins
 from pabal.outside.webhook import post_webhook
 from pabal.queue.outcome import Retry
 from pabal.settings import Settings
-from support.clusters import connected
+from support.clusters import open_connection
 from support.lane_under_test import Travel
-from support.receiver import Mood, Receiver, answers, hangs, receiver, redirects
-from support.subscriptions import EVERYBODY, TESTER, ends, event, fails, pushing, resume, say, seen, subscribe
-from support.wait import until
+from support.receiver import Receiver, Responder, hang, redirect_to, respond_with, run_receiver
+from support.subscriptions import (
+    ALL_ACCESS,
+    TESTER,
+    load_event,
+    publish_test_event,
+    reload_subscription,
+    resume,
+    run_workers,
+    subscribe,
+    wait_for_failures,
+    wait_for_status,
+)
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +57,7 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def endpoint() -> AsyncGenerator[Receiver]:
-    async with receiver() as server:
+    async with run_receiver() as server:
         yield server
 
 
@@ -57,11 +68,11 @@ async def claim(hub: Hub, service: str = "minu_build", limit: int = 10) -> list[
 
 async def test_a_push_is_signed_and_has_the_fields_of_a_pulled_event(hub: Hub, endpoint: Receiver) -> None:
     _, secret = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    async with pushing(hub):
-        row = await say(
+    async with run_workers(hub):
+        row = await publish_test_event(
             hub, "order.paid", payload={"이름": "파발"}, priority=3, traceparent=TRACE, correlation_id="c-1"
         )
-        done = await ends(hub, row, "completed")
+        done = await wait_for_status(hub, row, "completed")
     [request] = endpoint.requests
 
     body = Webhook(secret).verify(request.body, dict(request.headers))
@@ -91,10 +102,10 @@ async def test_a_repeated_delivery_keeps_its_id_and_uses_the_time_of_the_databas
 ) -> None:
     await travel(timedelta(hours=3))
     await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    endpoint.script.append(answers(429, headers={"retry-after": "1"}))
-    async with pushing(hub):
-        row = await say(hub, "order.paid")
-        await ends(hub, row, "completed")
+    endpoint.script.append(respond_with(429, headers={"retry-after": "1"}))
+    async with run_workers(hub):
+        row = await publish_test_event(hub, "order.paid")
+        await wait_for_status(hub, row, "completed")
 
     first, second = endpoint.requests
     assert first.headers["webhook-id"] == second.headers["webhook-id"] == str(row)
@@ -106,31 +117,33 @@ async def test_a_repeated_delivery_keeps_its_id_and_uses_the_time_of_the_databas
 @pytest.mark.parametrize(
     ("mood", "expected"),
     [
-        (hangs, Retry("no response within 1 s", None, "no_answer")),
-        (answers(500, b"oh no"), Retry("HTTP 500: oh no", None, "http_500")),
-        (answers(503, headers={"retry-after": "99999"}), Retry("HTTP 503", timedelta(hours=1), "http_503")),
-        (answers(429, headers={"retry-after": "0"}), Retry("HTTP 429", timedelta(seconds=1), "http_429")),
+        (hang, Retry("no response within 1 s", None, "no_answer")),
+        (respond_with(500, b"oh no"), Retry("HTTP 500: oh no", None, "http_500")),
+        (respond_with(503, headers={"retry-after": "99999"}), Retry("HTTP 503", timedelta(hours=1), "http_503")),
+        (respond_with(429, headers={"retry-after": "0"}), Retry("HTTP 429", timedelta(seconds=1), "http_429")),
     ],
     ids=["no response", "error", "long retry-after", "zero retry-after"],
 )
-async def test_a_failed_push_is_recorded_like_a_nack(hub: Hub, endpoint: Receiver, mood: Mood, expected: Retry) -> None:
+async def test_a_failed_push_is_recorded_like_a_nack(
+    hub: Hub, endpoint: Receiver, mood: Responder, expected: Retry
+) -> None:
     await subscribe(hub, "minu_build", "order.*", url=endpoint.url, within=1)
-    nacked = await say(hub, "other.kind")
+    nacked = await publish_test_event(hub, "other.kind")
     [held] = await claim(hub)
     async with hub.transaction() as tx:
         receipt = Receipt(held.id, held.lease)
         assert await settle_claimed_events(tx, "minu_build", {receipt: Retry("no", timedelta(hours=1), "x")}) == {
             receipt
         }
-    endpoint.mood = mood
-    async with pushing(hub):
-        row = await say(hub, "order.paid")
-        failed = await fails(hub, row)
+    endpoint.responder = mood
+    async with run_workers(hub):
+        row = await publish_test_event(hub, "order.paid")
+        failed = await wait_for_failures(hub, row)
 
     assert (failed.last_error, failed.error_code, failed.retry_count) == (expected.error, expected.code, 0)
     [pushed_failure], [nacked_failure] = (
         [*(failed.error_history or ())],
-        [*((await event(hub, nacked)).error_history or ())],
+        [*((await load_event(hub, nacked)).error_history or ())],
     )
     assert pushed_failure.keys() == nacked_failure.keys()
     assert failed.next_retry_at is not None
@@ -142,9 +155,9 @@ async def test_a_failed_push_is_recorded_like_a_nack(hub: Hub, endpoint: Receive
 
 async def test_a_redirect_is_not_followed(hub: Hub, endpoint: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    async with receiver() as other_endpoint, pushing(hub):
-        endpoint.mood = redirects(other_endpoint.url, 307)
-        failed = await fails(hub, await say(hub, "order.paid"))
+    async with run_receiver() as other_endpoint, run_workers(hub):
+        endpoint.responder = redirect_to(other_endpoint.url, 307)
+        failed = await wait_for_failures(hub, await publish_test_event(hub, "order.paid"))
 
         assert other_endpoint.connections == 0
     assert failed.last_error == "HTTP 307: redirects are not followed"
@@ -158,27 +171,27 @@ async def test_a_410_of_a_former_url_does_not_disable_the_subscription(hub: Hub,
         )
 
     assert not gone
-    assert (await seen(hub, subscription)).disabled_at is None
+    assert (await reload_subscription(hub, subscription)).disabled_at is None
 
 
 async def test_a_410_disables_the_subscription_and_counts_no_attempt(
     hub: Hub, database_urls: DatabaseUrls, endpoint: Receiver
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    endpoint.mood = answers(410, b"moved away")
-    row = await say(hub, "order.paid")
-    async with pushing(hub):
+    endpoint.responder = respond_with(410, b"moved away")
+    row = await publish_test_event(hub, "order.paid")
+    async with run_workers(hub):
 
         async def is_disabled() -> bool:
-            return (await seen(hub, subscription)).disabled_at is not None and (
-                await event(hub, row)
+            return (await reload_subscription(hub, subscription)).disabled_at is not None and (
+                await load_event(hub, row)
             ).status == "pending"
 
-        await until(is_disabled)
+        await wait_until(is_disabled)
         assert await hub.pusher.schedule() == []
 
-    assert (await seen(hub, subscription)).disabled_reason == "HTTP 410: moved away"
-    async with connected(database_urls.main) as conn:
+    assert (await reload_subscription(hub, subscription)).disabled_reason == "HTTP 410: moved away"
+    async with open_connection(database_urls.main) as conn:
         audit_rows = await conn.fetch(
             "select actor, action from pabal.audit_log where subject = $1 order by id", str(subscription.id)
         )
@@ -191,10 +204,10 @@ async def test_a_410_disables_the_subscription_and_counts_no_attempt(
     async with hub.transaction() as tx:
         await LANE.release(tx, [held])
 
-    endpoint.mood = answers()
+    endpoint.responder = respond_with()
     await resume(hub, subscription)
-    async with pushing(hub):
-        await ends(hub, row, "completed")
+    async with run_workers(hub):
+        await wait_for_status(hub, row, "completed")
 
 
 async def test_a_host_that_becomes_private_receives_nothing(hub: Hub) -> None:
@@ -206,8 +219,8 @@ async def test_a_host_that_becomes_private_receives_nothing(hub: Hub) -> None:
         await subscribe(hub, "minu_build", "order.*", url="https://hook.example.org/")
         with pytest.raises(Invalid, match="url: resolves to an address that is not public"):
             await outside.check_url("https://hook.example.org/")
-        async with pushing(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, outside))):
-            failed = await fails(hub, await say(hub, "order.paid"))
+        async with run_workers(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, outside))):
+            failed = await wait_for_failures(hub, await publish_test_event(hub, "order.paid"))
 
     assert (failed.last_error, failed.error_code) == (
         "not sent: url: resolves to an address that is not public",
@@ -218,30 +231,30 @@ async def test_a_host_that_becomes_private_receives_nothing(hub: Hub) -> None:
 
 async def test_a_change_applies_to_the_next_event(hub: Hub, endpoint: Receiver) -> None:
     subscription, old = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    async with receiver() as other_endpoint, pushing(hub):
-        await ends(hub, await say(hub, "order.paid"), "completed")
+    async with run_receiver() as other_endpoint, run_workers(hub):
+        await wait_for_status(hub, await publish_test_event(hub, "order.paid"), "completed")
         async with hub.transaction() as tx:
-            _, new = await rotate_subscription_secret(tx, hub.key_ring, subscription.id, EVERYBODY, TESTER)
+            _, new = await rotate_subscription_secret(tx, hub.key_ring, subscription.id, ALL_ACCESS, TESTER)
             moved = SubscriptionPatch(url=other_endpoint.url, event_types=["cart.*"])
-            await update_subscription(tx, subscription.id, EVERYBODY, moved, TESTER)
-        unmatched = await say(hub, "order.paid")
-        await ends(hub, await say(hub, "cart.filled"), "completed")
+            await update_subscription(tx, subscription.id, ALL_ACCESS, moved, TESTER)
+        unmatched = await publish_test_event(hub, "order.paid")
+        await wait_for_status(hub, await publish_test_event(hub, "cart.filled"), "completed")
 
         [request] = other_endpoint.requests
         assert len(endpoint.requests) == 1
         for secret in (old, new):
             Webhook(secret).verify(request.body, dict(request.headers))
-    assert (await event(hub, unmatched)).status == "pending"
+    assert (await load_event(hub, unmatched)).status == "pending"
 
 
 async def test_a_day_later_only_the_new_secret_signs(hub: Hub, endpoint: Receiver, travel: Travel) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
     async with hub.transaction() as tx:
-        await rotate_subscription_secret(tx, hub.key_ring, subscription.id, EVERYBODY, TESTER)
-    async with pushing(hub):
-        await ends(hub, await say(hub, "order.paid"), "completed")
+        await rotate_subscription_secret(tx, hub.key_ring, subscription.id, ALL_ACCESS, TESTER)
+    async with run_workers(hub):
+        await wait_for_status(hub, await publish_test_event(hub, "order.paid"), "completed")
         await travel(timedelta(hours=24))
-        await ends(hub, await say(hub, "order.paid"), "completed")
+        await wait_for_status(hub, await publish_test_event(hub, "order.paid"), "completed")
 
     signatures = [len(request.headers["webhook-signature"].split()) for request in endpoint.requests]
     assert signatures == [2, 1]
@@ -252,23 +265,23 @@ async def test_each_delivery_of_a_broadcast_has_its_own_retries_and_dead_letter(
 ) -> None:
     await subscribe(hub, "minu_frame", "order.*", url=endpoint.url)
     await subscribe(hub, "minu_keep", "order.*")
-    async with receiver() as failing, pushing(hub):
-        failing.mood = answers(500)
+    async with run_receiver() as failing, run_workers(hub):
+        failing.responder = respond_with(500)
         await subscribe(hub, "minu_build", "order.*", url=failing.url)
-        parent = await say(hub, "order.paid", None, max_retries=0)
+        parent = await publish_test_event(hub, "order.paid", None, max_retries=0)
         [held] = await claim(hub, "minu_keep")
         async with hub.transaction() as tx:
             await settle_claimed_events(tx, "minu_keep", {Receipt(held.id, held.lease): Retry("cannot")})
 
         async def all_ended() -> bool:
-            async with connected(database_urls.main) as conn:
+            async with open_connection(database_urls.main) as conn:
                 return not await conn.fetchval(
                     "select exists (select from public.event_queue where processed_at is null)"
                 )
 
-        await until(all_ended)
+        await wait_until(all_ended)
 
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         rows = await conn.fetch("select target_service, status from public.event_queue where parent_id = $1", parent)
         dead_letters = await conn.fetch(
             "select e.target_service, l.error_message from public.dead_letter_queue l"
@@ -284,17 +297,17 @@ async def test_each_delivery_of_a_broadcast_has_its_own_retries_and_dead_letter(
 
 async def test_a_secret_that_cannot_be_decrypted_counts_no_attempt(hub: Hub, endpoint: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    row = await say(hub, "order.paid")
+    row = await publish_test_event(hub, "order.paid")
     other_keys = KeyRing(KeySet.generate(datetime.now(UTC)))
-    async with pushing(hub, Pusher(hub.db, other_keys, partial(post_webhook, hub.http_client))):
+    async with run_workers(hub, Pusher(hub.db, other_keys, partial(post_webhook, hub.http_client))):
 
         async def snoozed() -> bool:
-            row_now = await event(hub, row)
+            row_now = await load_event(hub, row)
             return row_now.next_retry_at is not None and row_now.status == "pending"
 
-        await until(snoozed)
+        await wait_until(snoozed)
 
-    event_now = await event(hub, row)
+    event_now = await load_event(hub, row)
     assert (event_now.retry_count, event_now.error_history) == (0, [])
     assert "no key decrypts" in (event_now.last_error or "")
     assert endpoint.requests == []
@@ -306,7 +319,7 @@ async def test_an_exception_in_send_is_a_failed_attempt(hub: Hub, endpoint: Rece
     async def fail(*_: object, **__: object) -> PushResult:
         raise ZeroDivisionError("inside")
 
-    async with pushing(hub, Pusher(hub.db, hub.key_ring, fail)):
-        failed = await fails(hub, await say(hub, "order.paid"))
+    async with run_workers(hub, Pusher(hub.db, hub.key_ring, fail)):
+        failed = await wait_for_failures(hub, await publish_test_event(hub, "order.paid"))
 
     assert failed.last_error == "ZeroDivisionError: inside"

@@ -19,11 +19,21 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.outside.webhook import post_webhook
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
-from support.clusters import connected
-from support.oauth_client import enrol
-from support.receiver import Receiver, receiver, slow
-from support.subscriptions import EVERYBODY, TESTER, ends, event, pause, pushing, resume, say, subscribe
-from support.wait import until
+from support.clusters import open_connection
+from support.oauth_client import register_oauth_service
+from support.receiver import Receiver, respond_after, run_receiver
+from support.subscriptions import (
+    ALL_ACCESS,
+    TESTER,
+    load_event,
+    pause,
+    publish_test_event,
+    resume,
+    run_workers,
+    subscribe,
+    wait_for_status,
+)
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +47,7 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def endpoint() -> AsyncGenerator[Receiver]:
-    async with receiver() as server:
+    async with run_receiver() as server:
         yield server
 
 
@@ -46,17 +56,17 @@ async def test_a_pause_survives_a_restart_and_loses_no_event(
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
     await pause(hub, subscription)
-    rows = [await say(hub, "order.paid") for _ in range(3)]
-    async with open_hub(settings, database_urls) as again, receiver() as awake:
+    rows = [await publish_test_event(hub, "order.paid") for _ in range(3)]
+    async with open_hub(settings, database_urls) as again, run_receiver() as awake:
         await subscribe(again, "minu_keep", "order.*", url=awake.url)
-        async with pushing(again):
-            await ends(again, await say(again, "order.paid", "minu_keep"), "completed")
+        async with run_workers(again):
+            await wait_for_status(again, await publish_test_event(again, "order.paid", "minu_keep"), "completed")
             assert endpoint.requests == []
-            assert {(await event(again, row)).status for row in rows} == {"pending"}
+            assert {(await load_event(again, row)).status for row in rows} == {"pending"}
 
             await resume(hub, subscription)
             for row in rows:
-                assert (await ends(again, row, "completed")).retry_count == 0
+                assert (await wait_for_status(again, row, "completed")).retry_count == 0
 
     assert sorted(request.headers["webhook-id"] for request in endpoint.requests) == sorted(map(str, rows))
 
@@ -67,16 +77,16 @@ async def test_a_subscription_paused_or_removed_before_the_claim_gets_nothing(
 ) -> None:
     """The subscription changes between the worker's schedule and its claim: nothing is sent."""
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    row = await say(hub, "order.paid")
+    row = await publish_test_event(hub, "order.paid")
     [scheduled] = await hub.pusher.schedule()
     async with hub.transaction() as tx:
-        await action(tx, subscription.id, EVERYBODY, TESTER)
+        await action(tx, subscription.id, ALL_ACCESS, TESTER)
 
     async with hub.autocommit() as tx:
         assert await PushLane().claim(tx, 10, MINUTE, "late", scheduled.claim_filter) == []
 
     assert await hub.pusher.schedule() == []
-    event_now = await event(hub, row)
+    event_now = await load_event(hub, row)
     assert (event_now.status, event_now.retry_count, event_now.processing_started_at) == ("pending", 0, None)
 
 
@@ -84,17 +94,17 @@ async def test_a_failed_read_of_the_subscription_uses_no_attempt(
     hub: Hub, database_urls: DatabaseUrls, endpoint: Receiver
 ) -> None:
     await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    row = await say(hub, "order.paid")
+    row = await publish_test_event(hub, "order.paid")
     [scheduled] = await hub.pusher.schedule()
     assert database_urls.direct
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         await owner.execute("revoke select on pabal.subscriptions from service_role")
         async with hub.autocommit() as tx:
             with pytest.raises(Exception, match="permission denied"):
                 await PushLane().claim(tx, 10, MINUTE, "unlucky", scheduled.claim_filter)
         await owner.execute("grant select on pabal.subscriptions to service_role")
 
-    event_now = await event(hub, row)
+    event_now = await load_event(hub, row)
     assert (event_now.status, event_now.retry_count, event_now.processing_started_at) == ("pending", 0, None)
     async with hub.autocommit() as tx:
         [delivery] = await PushLane().claim(tx, 10, MINUTE, "tester", scheduled.claim_filter)
@@ -104,15 +114,15 @@ async def test_a_failed_read_of_the_subscription_uses_no_attempt(
 async def test_the_oldest_matching_subscription_gets_an_event_unless_it_is_paused(hub: Hub, endpoint: Receiver) -> None:
     oldest, _ = await subscribe(hub, "minu_build", "order.*", url=f"{endpoint.url}/first")
     await subscribe(hub, "minu_build", "*.paid", url=f"{endpoint.url}/second")
-    async with pushing(hub):
-        await ends(hub, await say(hub, "order.paid"), "completed")
-        await ends(hub, await say(hub, "cart.paid"), "completed")
+    async with run_workers(hub):
+        await wait_for_status(hub, await publish_test_event(hub, "order.paid"), "completed")
+        await wait_for_status(hub, await publish_test_event(hub, "cart.paid"), "completed")
         await pause(hub, oldest)
-        waits = await say(hub, "order.sent")
-        await ends(hub, await say(hub, "order.paid"), "completed")
+        waits = await publish_test_event(hub, "order.sent")
+        await wait_for_status(hub, await publish_test_event(hub, "order.paid"), "completed")
 
     assert [request.target for request in endpoint.requests] == ["/hook/first", "/hook/second", "/hook/second"]
-    assert (await event(hub, waits)).status == "pending"
+    assert (await load_event(hub, waits)).status == "pending"
 
 
 def test_slots_go_to_the_oldest_active_subscription_of_each_type() -> None:
@@ -145,13 +155,13 @@ def test_slots_go_to_the_oldest_active_subscription_of_each_type() -> None:
 
 async def test_push_and_pull_of_one_service_share_its_events_without_duplicates(hub: Hub, endpoint: Receiver) -> None:
     await subscribe(hub, "minu_build", "*", url=endpoint.url)
-    rows = [await say(hub, "order.paid") for _ in range(100)]
+    rows = [await publish_test_event(hub, "order.paid") for _ in range(100)]
     pulled: list[UUID] = []
 
     async def count_open() -> int:
-        return sum([(await event(hub, row)).processed_at is None for row in rows])
+        return sum([(await load_event(hub, row)).processed_at is None for row in rows])
 
-    async with pushing(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=20)):
+    async with run_workers(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=20)):
         while await count_open():
             claimed = await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 3, timedelta())
             pulled += [event_claimed.id for event_claimed in claimed]
@@ -181,23 +191,23 @@ async def test_four_silent_receivers_do_not_delay_the_others(
     rows: list[UUID] = []
     pusher = Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=20)
     async with AsyncExitStack() as stack:
-        slow_receivers = [await stack.enter_async_context(receiver()) for _ in services]
+        slow_receivers = [await stack.enter_async_context(run_receiver()) for _ in services]
         for number, (service, slow_receiver) in enumerate(zip(services, slow_receivers, strict=True)):
-            slow_receiver.mood = slow(release)
+            slow_receiver.responder = respond_after(release)
             await subscribe(hub, service, f"slow_{number}.*", url=slow_receiver.url)
-            rows += [await say(hub, f"slow_{number}.went", service) for _ in range(20)]
+            rows += [await publish_test_event(hub, f"slow_{number}.went", service) for _ in range(20)]
         await subscribe(hub, "minu_build", "quick.*", url=endpoint.url)
-        await stack.enter_async_context(pushing(hub, pusher, concurrency=20))
-        await until(lambda: sum(len(slow_receiver.requests) for slow_receiver in slow_receivers) == sum(shares))
+        await stack.enter_async_context(run_workers(hub, pusher, concurrency=20))
+        await wait_until(lambda: sum(len(slow_receiver.requests) for slow_receiver in slow_receivers) == sum(shares))
 
-        quick = [await say(hub, "quick.went") for _ in range(30)]
+        quick = [await publish_test_event(hub, "quick.went") for _ in range(30)]
         for row in quick:
-            await ends(hub, row, "completed")
+            await wait_for_status(hub, row, "completed")
         assert sorted(len(slow_receiver.requests) for slow_receiver in slow_receivers) == shares
 
         release.set()
         for row in rows:
-            await ends(hub, row, "completed")
+            await wait_for_status(hub, row, "completed")
     assert len(endpoint.requests) == len(quick)
 
 
@@ -225,21 +235,21 @@ def test_slow_receivers_leave_capacity_for_other_services(services: int, receive
 
 async def test_a_long_queue_is_sent_without_waiting_for_a_poll(hub: Hub, endpoint: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    rows = [await say(hub, "order.paid") for _ in range(30)]
+    rows = [await publish_test_event(hub, "order.paid") for _ in range(30)]
     pusher = Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=16)
-    async with pushing(hub, pusher, poll_interval=timedelta(hours=1)):
+    async with run_workers(hub, pusher, poll_interval=timedelta(hours=1)):
         for row in rows:
-            await ends(hub, row, "completed")
+            await wait_for_status(hub, row, "completed")
 
     assert len(endpoint.requests) == 30
 
 
 async def test_a_disabled_service_gets_nothing(hub: Hub, endpoint: Receiver, web: Any) -> None:
-    minu = await enrol(hub, web, "minu_asleep", "write")
+    minu = await register_oauth_service(hub, web, "minu_asleep", "write")
     await subscribe(hub, "minu_asleep", "order.*", url=endpoint.url)
-    await say(hub, "order.paid", "minu_asleep")
+    await publish_test_event(hub, "order.paid", "minu_asleep")
     assert len(await hub.pusher.schedule()) == 1
 
-    await minu.let_in(active=False)
+    await minu.set_active(active=False)
 
     assert await hub.pusher.schedule() == []

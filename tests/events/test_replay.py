@@ -22,7 +22,7 @@ from pabal.events.replay import (
 )
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry
-from support.failed_events import MINA, Deaths, listed, replayed
+from support.failed_events import MINA, EventQueue, list_letters, replay_letters
 
 pytestmark = pytest.mark.anyio
 
@@ -30,30 +30,30 @@ Travel = Callable[[timedelta], Awaitable[None]]
 JUNHO = Actor("operator:junho")
 
 
-async def test_a_replayed_event_is_the_same_row_with_all_its_attempts(hub: Hub, deaths: Deaths) -> None:
-    event = await deaths.publish(idempotency_key="k1", max_retries=1, payload=b'{"n": 1}')
-    [held] = await deaths.claim()
-    await deaths.settle(held, Retry("no answer", timedelta()))
-    letter = await deaths.die(event)
+async def test_a_replayed_event_is_the_same_row_with_all_its_attempts(hub: Hub, event_queue: EventQueue) -> None:
+    event = await event_queue.publish(idempotency_key="k1", max_retries=1, payload=b'{"n": 1}')
+    [held] = await event_queue.claim()
+    await event_queue.settle(held, Retry("no answer", timedelta()))
+    letter = await event_queue.fail(event)
 
-    assert await replayed(hub, letter) == {letter: event}
+    assert await replay_letters(hub, letter) == {letter: event}
 
-    row = await deaths.event(event)
+    row = await event_queue.load_event(event)
     assert (row["status"], row["retry_count"], row["processed_at"]) == ("pending", 0, None)
     assert (row["processing_started_at"], row["next_retry_at"]) == (None, None)
     assert '"boom"' in row["error_history"]
-    assert await deaths.publish(idempotency_key="k1", max_retries=1, payload=b'{"n": 1}') == event
-    [held] = await deaths.claim()
+    assert await event_queue.publish(idempotency_key="k1", max_retries=1, payload=b'{"n": 1}') == event
+    [held] = await event_queue.claim()
     assert (held.id, held.origin_id, held.attempt, held.payload) == (event, event, 1, {"n": 1})
-    await deaths.settle(held)
-    [dead_letter] = await listed(hub, state="resolved")
+    await event_queue.settle(held)
+    [dead_letter] = await list_letters(hub, state="resolved")
     assert (dead_letter.id, dead_letter.replay_count, dead_letter.resolved_by_actor) == (letter, 1, MINA.name)
     assert dead_letter.replayed_at == dead_letter.resolved_at
-    assert await deaths.audited(letter) == [(MINA.name, "dead_letter.replayed", str(letter))]
+    assert await event_queue.audit_entries(letter) == [(MINA.name, "dead_letter.replayed", str(letter))]
 
 
-async def test_a_replay_wakes_listeners(hub: Hub, deaths: Deaths) -> None:
-    _, letter = await deaths.dead()
+async def test_a_replay_wakes_listeners(hub: Hub, event_queue: EventQueue) -> None:
+    _, letter = await event_queue.publish_failed()
 
     with hub.doorbell.listen(Channel.EVENTS) as listener:
         async with hub.transaction() as tx:
@@ -62,108 +62,108 @@ async def test_a_replay_wakes_listeners(hub: Hub, deaths: Deaths) -> None:
         assert listener.take_wakeup()
 
 
-async def test_a_deleted_event_is_replayed_under_a_new_id(hub: Hub, deaths: Deaths) -> None:
-    event, letter = await deaths.dead(
+async def test_a_deleted_event_is_replayed_under_a_new_id(hub: Hub, event_queue: EventQueue) -> None:
+    event, letter = await event_queue.publish_failed(
         payload=b'{"n": 1}', priority=2, max_retries=7, ordering_key="o", correlation_id="c"
     )
-    await deaths.owner.execute("delete from public.event_queue where id = $1", event)
-    [dead_letter] = await listed(hub)
+    await event_queue.owner.execute("delete from public.event_queue where id = $1", event)
+    [dead_letter] = await list_letters(hub)
     assert (dead_letter.id, dead_letter.event_id, dead_letter.original_event_id) == (letter, None, event)
 
-    new_event = (await replayed(hub, letter))[letter]
+    new_event = (await replay_letters(hub, letter))[letter]
 
     assert new_event != event
-    [held] = await deaths.claim()
+    [held] = await event_queue.claim()
     assert (held.id, held.origin_id, held.attempt) == (new_event, event, 1)
     assert (held.event_type, held.source_service, held.payload) == ("order.paid", "minu_find", {"n": 1})
     assert (held.priority, held.max_retries, held.ordering_key, held.correlation_id) == (2, 7, "o", "c")
-    await deaths.settle(held, Dead("boom again"))
-    again = await deaths.letter(new_event)
+    await event_queue.settle(held, Dead("boom again"))
+    again = await event_queue.find_letter(new_event)
     async with hub.autocommit() as tx:
         letter_again = await find_dead_letter(tx, again)
     assert (letter_again.original_event_id, letter_again.origin_id, letter_again.death) == (new_event, event, 1)
     assert [failure["error"] for failure in letter_again.error_history or ()] == ["boom", "boom again"]
 
 
-async def test_a_replay_creates_no_second_delivery_for_notification_rules(hub: Hub, deaths: Deaths) -> None:
-    await deaths.owner.execute(
+async def test_a_replay_creates_no_second_delivery_for_notification_rules(hub: Hub, event_queue: EventQueue) -> None:
+    await event_queue.owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('hub', 'rule', '{order.*}')"
     )
-    event, letter = await deaths.dead()
-    await deaths.owner.execute("delete from public.event_queue where id = $1", event)
+    event, letter = await event_queue.publish_failed()
+    await event_queue.owner.execute("delete from public.event_queue where id = $1", event)
 
-    await replayed(hub, letter)
+    await replay_letters(hub, letter)
 
-    assert len(await deaths.claim(service="hub")) == 1
-    assert len(await deaths.claim()) == 1
+    assert len(await event_queue.claim(service="hub")) == 1
+    assert len(await event_queue.claim()) == 1
 
 
-async def test_a_failed_delivery_of_a_broadcast_is_replayed_alone(hub: Hub, deaths: Deaths) -> None:
-    await deaths.owner.execute(
+async def test_a_failed_delivery_of_a_broadcast_is_replayed_alone(hub: Hub, event_queue: EventQueue) -> None:
+    await event_queue.owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types)"
         " values ('minu_build', 'pull', '{*}'), ('minu_keep', 'pull', '{*}')"
     )
-    broadcast = await deaths.publish(target=None)
-    [held] = await deaths.claim()
-    await deaths.settle(held, Dead("boom"))
-    letter = await deaths.letter(held.id)
-    await deaths.owner.execute("delete from public.event_queue where id = $1", held.id)
+    broadcast = await event_queue.publish(target=None)
+    [held] = await event_queue.claim()
+    await event_queue.settle(held, Dead("boom"))
+    letter = await event_queue.find_letter(held.id)
+    await event_queue.owner.execute("delete from public.event_queue where id = $1", held.id)
 
-    new_event = (await replayed(hub, letter))[letter]
+    new_event = (await replay_letters(hub, letter))[letter]
 
-    assert (await deaths.event(new_event))["parent_id"] == broadcast
-    assert [claimed.id for claimed in await deaths.claim()] == [new_event]
-    assert len(await deaths.claim(service="minu_keep")) == 1
+    assert (await event_queue.load_event(new_event))["parent_id"] == broadcast
+    assert [claimed.id for claimed in await event_queue.claim()] == [new_event]
+    assert len(await event_queue.claim(service="minu_keep")) == 1
 
 
-async def test_a_replayed_broadcast_reaches_its_subscribers(hub: Hub, deaths: Deaths) -> None:
-    await deaths.owner.execute(
+async def test_a_replayed_broadcast_reaches_its_subscribers(hub: Hub, event_queue: EventQueue) -> None:
+    await event_queue.owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_keep', 'pull', '{*}')"
     )
-    [event] = await deaths.born_dead(1, target=None)
-    letter = await deaths.letter(event)
+    [event] = await event_queue.insert_failed(1, target=None)
+    letter = await event_queue.find_letter(event)
 
-    new_event = (await replayed(hub, letter))[letter]
+    new_event = (await replay_letters(hub, letter))[letter]
 
-    [held] = await deaths.claim(service="minu_keep")
-    assert (await deaths.event(held.id))["parent_id"] == new_event
-    assert (await deaths.event(new_event))["status"] == "completed"
+    [held] = await event_queue.claim(service="minu_keep")
+    assert (await event_queue.load_event(held.id))["parent_id"] == new_event
+    assert (await event_queue.load_event(new_event))["status"] == "completed"
 
 
-async def test_a_replayed_event_keeps_the_order_of_its_key(hub: Hub, deaths: Deaths) -> None:
-    first, second = [await deaths.publish(ordering_key="o1") for _ in range(2)]
-    [held] = await deaths.claim()
-    await deaths.settle(held, Dead("boom"))
-    letter = await deaths.letter(first)
+async def test_a_replayed_event_keeps_the_order_of_its_key(hub: Hub, event_queue: EventQueue) -> None:
+    first, second = [await event_queue.publish(ordering_key="o1") for _ in range(2)]
+    [held] = await event_queue.claim()
+    await event_queue.settle(held, Dead("boom"))
+    letter = await event_queue.find_letter(first)
 
-    await replayed(hub, letter)
+    await replay_letters(hub, letter)
 
     order: list[UUID] = []
     for _ in range(2):
-        [held] = await deaths.claim()
+        [held] = await event_queue.claim()
         order.append(held.id)
-        await deaths.settle(held)
+        await event_queue.settle(held)
     assert order == [first, second]
 
 
-async def test_a_replayed_event_waits_for_its_held_successor(hub: Hub, deaths: Deaths) -> None:
-    first, second = [await deaths.publish(ordering_key="o1") for _ in range(2)]
-    [held] = await deaths.claim()
-    await deaths.settle(held, Dead("boom"))
-    [held] = await deaths.claim()
+async def test_a_replayed_event_waits_for_its_held_successor(hub: Hub, event_queue: EventQueue) -> None:
+    first, second = [await event_queue.publish(ordering_key="o1") for _ in range(2)]
+    [held] = await event_queue.claim()
+    await event_queue.settle(held, Dead("boom"))
+    [held] = await event_queue.claim()
     assert held.id == second
 
-    await replayed(hub, await deaths.letter(first))
+    await replay_letters(hub, await event_queue.find_letter(first))
 
-    assert await deaths.claim() == []
-    await deaths.settle(held)
-    assert [claimed.id for claimed in await deaths.claim()] == [first]
+    assert await event_queue.claim() == []
+    await event_queue.settle(held)
+    assert [claimed.id for claimed in await event_queue.claim()] == [first]
 
 
-async def test_a_resolved_dead_letter_cannot_be_replayed_or_resolved_again(hub: Hub, deaths: Deaths) -> None:
-    _, one = await deaths.dead()
-    _, other = await deaths.dead()
-    await replayed(hub, one)
+async def test_a_resolved_dead_letter_cannot_be_replayed_or_resolved_again(hub: Hub, event_queue: EventQueue) -> None:
+    _, one = await event_queue.publish_failed()
+    _, other = await event_queue.publish_failed()
+    await replay_letters(hub, one)
     async with hub.transaction() as tx:
         assert await resolve_dead_letters(tx, [one, other], JUNHO, "known") == [other]
 
@@ -174,8 +174,8 @@ async def test_a_resolved_dead_letter_cannot_be_replayed_or_resolved_again(hub: 
         with pytest.raises(Conflict, match=error):
             async with hub.transaction() as tx:
                 await resolve_dead_letter(tx, letter, MINA, "again")
-    assert await replayed(hub, one, other) == {}
-    assert len(await deaths.audited(one, other)) == 2
+    assert await replay_letters(hub, one, other) == {}
+    assert len(await event_queue.audit_entries(one, other)) == 2
 
 
 @pytest.mark.parametrize(
@@ -187,53 +187,53 @@ async def test_a_resolved_dead_letter_cannot_be_replayed_or_resolved_again(hub: 
     ],
 )
 async def test_only_a_failed_event_that_has_not_expired_is_replayed(
-    hub: Hub, deaths: Deaths, statement: str, error: str
+    hub: Hub, event_queue: EventQueue, statement: str, error: str
 ) -> None:
-    event, letter = await deaths.dead()
-    await deaths.owner.execute(statement, event)
+    event, letter = await event_queue.publish_failed()
+    await event_queue.owner.execute(statement, event)
 
     with pytest.raises(Conflict, match=error):
         async with hub.transaction() as tx:
             await replay_dead_letter(tx, letter, MINA)
-    assert await replayed(hub, letter) == {}
-    assert [dead_letter.id for dead_letter in await listed(hub)] == [letter]
+    assert await replay_letters(hub, letter) == {}
+    assert [dead_letter.id for dead_letter in await list_letters(hub)] == [letter]
 
 
-async def test_a_dead_letter_of_a_removed_service_is_not_replayed(hub: Hub, deaths: Deaths) -> None:
-    await deaths.owner.execute("insert into public.services (name) values ('gone')")
-    event, letter = await deaths.dead(source="gone")
-    await deaths.owner.execute("delete from public.event_queue where id = $1", event)
-    await deaths.owner.execute("delete from public.services where name = 'gone'")
+async def test_a_dead_letter_of_a_removed_service_is_not_replayed(hub: Hub, event_queue: EventQueue) -> None:
+    await event_queue.owner.execute("insert into public.services (name) values ('gone')")
+    event, letter = await event_queue.publish_failed(source="gone")
+    await event_queue.owner.execute("delete from public.event_queue where id = $1", event)
+    await event_queue.owner.execute("delete from public.services where name = 'gone'")
 
     with pytest.raises(Conflict, match="no longer exists"):
         async with hub.transaction() as tx:
             await replay_dead_letter(tx, letter, MINA)
 
 
-async def test_two_dead_letters_of_one_event_queue_it_once(hub: Hub, deaths: Deaths) -> None:
-    event, first = await deaths.dead()
-    await deaths.owner.execute("update public.event_queue set status = 'pending' where id = $1", event)
-    second = await deaths.die(event)
-    await deaths.owner.execute("delete from public.event_queue where id = $1", event)
+async def test_two_dead_letters_of_one_event_queue_it_once(hub: Hub, event_queue: EventQueue) -> None:
+    event, first = await event_queue.publish_failed()
+    await event_queue.owner.execute("update public.event_queue set status = 'pending' where id = $1", event)
+    second = await event_queue.fail(event)
+    await event_queue.owner.execute("delete from public.event_queue where id = $1", event)
 
-    event_ids = await replayed(hub, first, second)
+    event_ids = await replay_letters(hub, first, second)
 
     assert event_ids.keys() == {first, second}
     assert len({*event_ids.values()}) == 1
-    assert len(await deaths.claim()) == 1
+    assert len(await event_queue.claim()) == 1
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["stored", "deleted"])
 async def test_concurrent_replays_of_the_same_dead_letters_queue_each_event_once(
-    hub: Hub, deaths: Deaths, *, deleted: bool
+    hub: Hub, event_queue: EventQueue, *, deleted: bool
 ) -> None:
-    events = await deaths.born_dead(100)
-    letters = [await deaths.letter(event) for event in events]
+    events = await event_queue.insert_failed(100)
+    letters = [await event_queue.find_letter(event) for event in events]
     if deleted:
-        await deaths.owner.execute("delete from public.event_queue")
+        await event_queue.owner.execute("delete from public.event_queue")
 
     async def replay_together(by: Actor, order: list[UUID]) -> int:
-        return len(await replayed(hub, *order, by=by))
+        return len(await replay_letters(hub, *order, by=by))
 
     async def one_by_one(by: Actor) -> int:
         done = 0
@@ -255,28 +255,30 @@ async def test_concurrent_replays_of_the_same_dead_letters_queue_each_event_once
     )
 
     assert sum(done) == 100
-    assert await deaths.owner.fetchval("select count(*) from public.event_queue where status = 'pending'") == 100
-    assert await deaths.owner.fetchval("select count(*) from pabal.event_due") == 100
-    assert len(await deaths.audited(*letters)) == 100
-    assert await deaths.owner.fetchval("select max(replay_count) from public.dead_letter_queue") == 1
+    assert await event_queue.owner.fetchval("select count(*) from public.event_queue where status = 'pending'") == 100
+    assert await event_queue.owner.fetchval("select count(*) from pabal.event_due") == 100
+    assert len(await event_queue.audit_entries(*letters)) == 100
+    assert await event_queue.owner.fetchval("select max(replay_count) from public.dead_letter_queue") == 1
 
 
-async def test_a_replay_and_concurrent_deletes_do_not_deadlock(hub: Hub, deaths: Deaths) -> None:
-    events = await deaths.born_dead(100)
-    letters = [await deaths.letter(event) for event in events]
+async def test_a_replay_and_concurrent_deletes_do_not_deadlock(hub: Hub, event_queue: EventQueue) -> None:
+    events = await event_queue.insert_failed(100)
+    letters = [await event_queue.find_letter(event) for event in events]
 
     async def delete() -> None:
         for event in events[::-1]:
-            await deaths.owner.execute("delete from public.event_queue where id = $1 and status = 'failed'", event)
+            await event_queue.owner.execute("delete from public.event_queue where id = $1 and status = 'failed'", event)
 
-    await asyncio.gather(delete(), *(replayed(hub, *letters[i::3]) for i in range(3)))
+    await asyncio.gather(delete(), *(replay_letters(hub, *letters[i::3]) for i in range(3)))
 
-    assert await listed(hub) == []
-    assert len(await deaths.claim(limit=200)) == 100
+    assert await list_letters(hub) == []
+    assert len(await event_queue.claim(limit=200)) == 100
 
 
-async def test_ten_thousand_dead_letters_are_replayed_in_batches_with_bounded_memory(hub: Hub, deaths: Deaths) -> None:
-    await deaths.born_dead(10_000, payload={"text": "x" * 2_000})
+async def test_ten_thousand_dead_letters_are_replayed_in_batches_with_bounded_memory(
+    hub: Hub, event_queue: EventQueue
+) -> None:
+    await event_queue.insert_failed(10_000, payload={"text": "x" * 2_000})
     steps: list[int] = []
     tracemalloc.start()
     try:
@@ -290,16 +292,16 @@ async def test_ten_thousand_dead_letters_are_replayed_in_batches_with_bounded_me
     assert done == 10_000
     assert steps == [500] * 20
     assert peak < 4_000_000
-    assert await deaths.owner.fetchval("select count(*) from pabal.event_due") == 10_000
+    assert await event_queue.owner.fetchval("select count(*) from pabal.event_due") == 10_000
     assert (
-        await deaths.owner.fetchval("select count(*) from pabal.audit_log where action = 'dead_letter.replayed'")
+        await event_queue.owner.fetchval("select count(*) from pabal.audit_log where action = 'dead_letter.replayed'")
         == 10_000
     )
 
 
-async def test_a_replay_skips_dead_letters_created_meanwhile(hub: Hub, deaths: Deaths) -> None:
-    await deaths.born_dead(3)
-    await deaths.owner.execute(
+async def test_a_replay_skips_dead_letters_created_meanwhile(hub: Hub, event_queue: EventQueue) -> None:
+    await event_queue.insert_failed(3)
+    await event_queue.owner.execute(
         """
         create function another_fails() returns trigger language plpgsql security definer as '
         begin
@@ -315,24 +317,26 @@ async def test_a_replay_skips_dead_letters_created_meanwhile(hub: Hub, deaths: D
     async with asyncio.timeout(20):
         assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA) == 3
 
-    assert len(await listed(hub)) == 3
+    assert len(await list_letters(hub)) == 3
 
 
-async def test_a_dead_letter_that_cannot_be_replayed_is_skipped_and_stays(hub: Hub, deaths: Deaths) -> None:
-    events = await deaths.born_dead(3)
-    await deaths.owner.execute("update public.event_queue set status = 'completed' where id = $1", events[0])
+async def test_a_dead_letter_that_cannot_be_replayed_is_skipped_and_stays(hub: Hub, event_queue: EventQueue) -> None:
+    events = await event_queue.insert_failed(3)
+    await event_queue.owner.execute("update public.event_queue set status = 'completed' where id = $1", events[0])
 
     async with asyncio.timeout(20):
         assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA) == 2
         assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA) == 0
 
-    assert [dead_letter.original_event_id for dead_letter in await listed(hub)] == [events[0]]
+    assert [dead_letter.original_event_id for dead_letter in await list_letters(hub)] == [events[0]]
 
 
-async def test_a_filter_counts_and_replays_its_matches(hub: Hub, deaths: Deaths) -> None:
-    await deaths.born_dead(3, "cannot reach 10.0.0.%s", code="net")
-    await deaths.born_dead(2, "no such order %s", event_type="order.refunded")
-    await deaths.born_dead(1, "no such order %s", event_type="bill_paid", source="minu_keep", target="minu_find")
+async def test_a_filter_counts_and_replays_its_matches(hub: Hub, event_queue: EventQueue) -> None:
+    await event_queue.insert_failed(3, "cannot reach 10.0.0.%s", code="net")
+    await event_queue.insert_failed(2, "no such order %s", event_type="order.refunded")
+    await event_queue.insert_failed(
+        1, "no such order %s", event_type="bill_paid", source="minu_keep", target="minu_find"
+    )
 
     async def counted(**fields: Any) -> int:
         async with hub.autocommit() as tx:
@@ -352,45 +356,45 @@ async def test_a_filter_counts_and_replays_its_matches(hub: Hub, deaths: Deaths)
         == 2
     )
     assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(error_code="net"), MINA) == 3
-    [remaining] = await listed(hub)
+    [remaining] = await list_letters(hub)
     assert remaining.original_event_type == "bill_paid"
 
 
-async def fail_twice(deaths: Deaths, *, deleted: bool) -> tuple[UUID, UUID, UUID]:
+async def fail_twice(event_queue: EventQueue, *, deleted: bool) -> tuple[UUID, UUID, UUID]:
     """An event that died, was brought back by hand and died again; perhaps only its two letters are left."""
-    event, first = await deaths.dead()
-    await deaths.owner.execute("update public.event_queue set status = 'pending' where id = $1", event)
-    second = await deaths.die(event)
+    event, first = await event_queue.publish_failed()
+    await event_queue.owner.execute("update public.event_queue set status = 'pending' where id = $1", event)
+    second = await event_queue.fail(event)
     if deleted:
-        await deaths.owner.execute("delete from public.event_queue where id = $1", event)
+        await event_queue.owner.execute("delete from public.event_queue where id = $1", event)
     return event, first, second
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["stored", "deleted"])
 async def test_replaying_dead_letters_of_one_event_in_turn_queues_it_once(
-    hub: Hub, deaths: Deaths, *, deleted: bool
+    hub: Hub, event_queue: EventQueue, *, deleted: bool
 ) -> None:
-    event, first, second = await fail_twice(deaths, deleted=deleted)
+    event, first, second = await fail_twice(event_queue, deleted=deleted)
 
-    event_ids = await replayed(hub, second)
+    event_ids = await replay_letters(hub, second)
     with pytest.raises(Conflict, match="was already replayed by operator:mina"):
         async with hub.transaction() as tx:
             await replay_dead_letter(tx, first, JUNHO)
 
     assert event_ids.keys() == {first, second}
-    [held] = await deaths.claim()
+    [held] = await event_queue.claim()
     assert {*event_ids.values()} == {held.id}
     assert held.origin_id == event
-    assert await listed(hub) == []
-    assert len(await deaths.audited(first, second)) == 2
+    assert await list_letters(hub) == []
+    assert len(await event_queue.audit_entries(first, second)) == 2
 
 
 async def test_concurrent_replays_of_different_dead_letters_of_one_event_queue_it_once(
-    hub: Hub, deaths: Deaths
+    hub: Hub, event_queue: EventQueue
 ) -> None:
-    pairs = [(await fail_twice(deaths, deleted=True))[1:] for _ in range(20)]
+    pairs = [(await fail_twice(event_queue, deleted=True))[1:] for _ in range(20)]
 
-    await asyncio.gather(*(replayed(hub, letter) for pair in pairs for letter in pair))
+    await asyncio.gather(*(replay_letters(hub, letter) for pair in pairs for letter in pair))
 
-    assert len(await deaths.claim(limit=100)) == 20
-    assert await listed(hub) == []
+    assert len(await event_queue.claim(limit=100)) == 20
+    assert await list_letters(hub) == []

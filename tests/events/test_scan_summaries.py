@@ -10,9 +10,9 @@ from pabal.events import events
 from pabal.events.events import EventFilter, EventSummary, scan_event_summaries
 from pabal.events.types import EventStatus
 from pabal.hub import DatabaseUrls, Hub
-from support.clusters import connected
-from support.failed_events import Deaths
-from support.large_tables import pages
+from support.clusters import open_connection
+from support.failed_events import EventQueue
+from support.large_tables import count_pages
 
 pytestmark = pytest.mark.anyio
 
@@ -40,8 +40,8 @@ async def scan_all(tx: Tx, event_filter: EventFilter, *, limit: int, scan_limit:
         before = page.end.created_at, page.end.id
 
 
-async def test_the_pages_of_a_scan_match_a_plain_filter(hub: Hub, deaths: Deaths) -> None:
-    await deaths.owner.execute(MANY)
+async def test_the_pages_of_a_scan_match_a_plain_filter(hub: Hub, event_queue: EventQueue) -> None:
+    await event_queue.owner.execute(MANY)
     statuses: list[EventStatus | None] = [None, "pending"]
     services = [None, "minu_keep", "minu_find", "minu_frame"]
     filters = [
@@ -63,10 +63,10 @@ async def test_the_pages_of_a_scan_match_a_plain_filter(hub: Hub, deaths: Deaths
             assert await scan_all(tx, event_filter, limit=7, scan_limit=10) == expected, event_filter
 
 
-async def test_a_scan_without_matches_returns_where_it_stopped(hub: Hub, deaths: Deaths) -> None:
-    old = await deaths.publish("cart.lost")
+async def test_a_scan_without_matches_returns_where_it_stopped(hub: Hub, event_queue: EventQueue) -> None:
+    old = await event_queue.publish("cart.lost")
     for _ in range(5):
-        await deaths.publish()
+        await event_queue.publish()
 
     async with hub.autocommit() as tx:
         first = await scan_event_summaries(tx, EventFilter(event_type="cart.lost"), scan_limit=5)
@@ -81,7 +81,7 @@ async def test_a_scan_without_matches_returns_where_it_stopped(hub: Hub, deaths:
 
 async def test_a_scan_reads_at_most_scan_limit_rows(database_urls: DatabaseUrls) -> None:
     assert database_urls.direct
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         await owner.execute("set session_replication_role = replica")
         await owner.execute(
             "insert into public.event_queue"
@@ -107,7 +107,7 @@ async def test_a_scan_reads_at_most_scan_limit_rows(database_urls: DatabaseUrls)
             (events.Q.scan_received_events, {**arguments, **any_service, "target": "minu_keep"}),
         )
 
-        reads = [await pages(owner, query, parameters, prepare=AS_THE_HUB) for query, parameters in queries]
+        reads = [await count_pages(owner, query, parameters, prepare=AS_THE_HUB) for query, parameters in queries]
         table = await owner.fetchval("select pg_relation_size('public.event_queue') / 8192")
 
     assert [rows for _, rows in reads] == [1, 1, 1, 0, 0]

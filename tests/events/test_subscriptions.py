@@ -35,8 +35,8 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing
-from support.clusters import connected
-from support.subscriptions import EVERYBODY, TESTER, seen, subscribe
+from support.clusters import open_connection
+from support.subscriptions import ALL_ACCESS, TESTER, reload_subscription, subscribe
 
 pytestmark = pytest.mark.anyio
 
@@ -60,14 +60,14 @@ def actions(hub: Hub) -> dict[str, Action]:
 
 
 async def row_of(database_urls: DatabaseUrls, subscription: Subscription) -> dict[str, Any]:
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         row = await conn.fetchrow("select * from pabal.subscriptions where id = $1", subscription.id)
     assert row is not None
     return dict(row)
 
 
 async def audit_entries(database_urls: DatabaseUrls, subscription: Subscription) -> list[tuple[str, str]]:
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         rows = await conn.fetch(
             "select action, details::text from pabal.audit_log where subject = $1 order by id", str(subscription.id)
         )
@@ -114,19 +114,19 @@ async def test_a_subscription_of_another_service_is_found_only_by_an_admin(
         with pytest.raises(NotFound, match=str(added.id)):
             async with hub.transaction() as tx:
                 await run_action(tx, added, KEEP)
-    assert await seen(hub, added) == added
+    assert await reload_subscription(hub, added) == added
 
     async with hub.autocommit() as tx:
         assert await list_subscriptions(tx, KEEP) == []
         assert await list_subscriptions(tx, KEEP, service="minu_build") == []
         assert await list_subscriptions(tx, BUILD) == [added]
-        assert await list_subscriptions(tx, EVERYBODY, service="minu_build") == [added]
-        assert await list_subscriptions(tx, EVERYBODY, service="minu_keep") == []
+        assert await list_subscriptions(tx, ALL_ACCESS, service="minu_build") == [added]
+        assert await list_subscriptions(tx, ALL_ACCESS, service="minu_keep") == []
     for run_action in actions(hub).values():
         async with hub.transaction() as tx:
-            await run_action(tx, added, EVERYBODY)
+            await run_action(tx, added, ALL_ACCESS)
     with pytest.raises(NotFound):
-        await seen(hub, added)
+        await reload_subscription(hub, added)
 
 
 async def test_an_update_keeps_omitted_fields(hub: Hub) -> None:
@@ -157,7 +157,7 @@ async def test_an_update_keeps_omitted_fields(hub: Hub) -> None:
 
 async def test_a_new_url_resets_the_breaker(hub: Hub, database_urls: DatabaseUrls) -> None:
     added, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         await conn.execute("update pabal.subscriptions set failures = 7, open_until = now() + interval '1 hour'")
 
     async with hub.transaction() as tx:
@@ -187,7 +187,7 @@ async def test_push_actions_on_a_pull_subscription_are_refused(hub: Hub, name: s
 
 
 async def insert_subscription(hub: Hub, database_urls: DatabaseUrls, mode: str) -> Subscription:
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         await conn.execute(
             "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', $1, '{order.*}')",
             mode,
@@ -217,8 +217,8 @@ async def test_a_subscription_of_a_rule_can_be_read_but_not_changed(hub: Hub, da
         if name != "find":
             with pytest.raises(Conflict, match="belongs to a notification rule"):
                 async with hub.transaction() as tx:
-                    await run_action(tx, created, EVERYBODY)
-    assert await seen(hub, created) == created
+                    await run_action(tx, created, ALL_ACCESS)
+    assert await reload_subscription(hub, created) == created
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ async def test_an_unknown_service_or_subscription_is_not_found(hub: Hub) -> None
         await subscribe(hub, "nobody", "*")
     with pytest.raises(NotFound):
         async with hub.autocommit() as tx:
-            await find_subscription(tx, new_id(), EVERYBODY)
+            await find_subscription(tx, new_id(), ALL_ACCESS)
 
 
 async def test_concurrent_adds_respect_the_limit_per_service(hub: Hub, database_urls: DatabaseUrls) -> None:
@@ -255,7 +255,7 @@ async def test_concurrent_adds_respect_the_limit_per_service(hub: Hub, database_
 
     assert sum(isinstance(result, Conflict) for result in results) == 5
     await subscribe(hub, "minu_keep", "order.*")
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         counts = await conn.fetch("select service_name, count(*) from pabal.subscriptions group by 1 order by 1")
     assert [tuple(row) for row in counts] == [("minu_build", MAX_SUBSCRIPTIONS), ("minu_keep", 1)]
 

@@ -19,7 +19,7 @@ from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry, Snooze
 from pabal.trace.event_entries import TracedEvent, event_attempt_entries, event_status_text
 from pabal.trace.events import EventTrace, trace_event
-from support.failed_events import MINA, Deaths
+from support.failed_events import MINA, EventQueue
 
 pytestmark = pytest.mark.anyio
 
@@ -36,20 +36,22 @@ def kinds(trace: EventTrace) -> list[str]:
     return [entry.kind for entry in trace.entries]
 
 
-async def test_a_trace_has_all_attempts_and_the_replay_in_order(hub: Hub, deaths: Deaths, travel: Travel) -> None:
-    event = await deaths.publish(max_retries=1)
+async def test_a_trace_has_all_attempts_and_the_replay_in_order(
+    hub: Hub, event_queue: EventQueue, travel: Travel
+) -> None:
+    event = await event_queue.publish(max_retries=1)
     for outcome in (Retry("no answer", SECOND, "net"), Dead("gave up")):
-        [held] = await deaths.claim()
+        [held] = await event_queue.claim()
         await travel(3 * SECOND)
-        await deaths.settle(held, outcome)
+        await event_queue.settle(held, outcome)
         await travel(2 * SECOND)
-    letter = await deaths.letter(event)
+    letter = await event_queue.find_letter(event)
     async with hub.transaction() as tx:
         await replay_dead_letter(tx, letter, MINA)
     await travel(60 * SECOND)
-    [held] = await deaths.claim()
+    [held] = await event_queue.claim()
     await travel(3 * SECOND)
-    await deaths.settle(held)
+    await event_queue.settle(held)
 
     trace = await load_trace(hub, event)
 
@@ -71,16 +73,16 @@ async def test_a_trace_has_all_attempts_and_the_replay_in_order(hub: Hub, deaths
 
 
 async def test_an_attempt_of_a_crashed_worker_lasts_until_its_lease_ends(
-    hub: Hub, deaths: Deaths, travel: Travel
+    hub: Hub, event_queue: EventQueue, travel: Travel
 ) -> None:
-    event = await deaths.publish()
-    await deaths.claim()
+    event = await event_queue.publish()
+    await event_queue.claim()
     await travel(timedelta(minutes=2))
     async with hub.autocommit() as tx:
         await LANE.revive(tx, 10)
-    [held] = await deaths.claim()
-    await deaths.settle(held, Dead("gave up"))
-    await deaths.owner.execute("delete from public.event_queue where id = $1", event)
+    [held] = await event_queue.claim()
+    await event_queue.settle(held, Dead("gave up"))
+    await event_queue.owner.execute("delete from public.event_queue where id = $1", event)
 
     crashed, failed, _ = (await load_trace(hub, event)).entries
 
@@ -90,11 +92,11 @@ async def test_an_attempt_of_a_crashed_worker_lasts_until_its_lease_ends(
     assert failed.took < timedelta(seconds=10)
 
 
-async def test_the_status_says_that_no_handler_accepts_the_event(hub: Hub, deaths: Deaths) -> None:
-    await deaths.owner.execute(
+async def test_the_status_says_that_no_handler_accepts_the_event(hub: Hub, event_queue: EventQueue) -> None:
+    await event_queue.owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'handler', '{cart.*}')"
     )
-    unhandled, handled = await deaths.publish("order.paid"), await deaths.publish("cart.paid")
+    unhandled, handled = await event_queue.publish("order.paid"), await event_queue.publish("cart.paid")
 
     traces = [await load_trace(hub, event) for event in (unhandled, handled)]
 
@@ -104,11 +106,11 @@ async def test_the_status_says_that_no_handler_accepts_the_event(hub: Hub, death
     ]
 
 
-async def test_a_failed_attempt_has_its_duration(hub: Hub, deaths: Deaths, travel: Travel) -> None:
-    event = await deaths.publish()
-    [held] = await deaths.claim()
+async def test_a_failed_attempt_has_its_duration(hub: Hub, event_queue: EventQueue, travel: Travel) -> None:
+    event = await event_queue.publish()
+    [held] = await event_queue.claim()
     await travel(4 * SECOND)
-    await deaths.settle(held, Dead("gave up"))
+    await event_queue.settle(held, Dead("gave up"))
 
     _, failed, died = (await load_trace(hub, event)).entries
 
@@ -117,31 +119,31 @@ async def test_a_failed_attempt_has_its_duration(hub: Hub, deaths: Deaths, trave
     assert died.at == failed.at
 
 
-async def test_the_status_of_an_open_event(hub: Hub, deaths: Deaths, travel: Travel) -> None:
+async def test_the_status_of_an_open_event(hub: Hub, event_queue: EventQueue, travel: Travel) -> None:
     async def status(event: UUID) -> str:
         trace = await load_trace(hub, event)
         [row] = trace.events
         return event_status_text(row, trace.now)
 
-    event = await deaths.publish()
+    event = await event_queue.publish()
     assert await status(event) == "pending, due"
-    [held] = await deaths.claim()
+    [held] = await event_queue.claim()
     assert (await load_trace(hub, event)).entries[-1].says == "attempt 1 started by w1"
     assert (await status(event)).startswith("processing, held by w1; the lease ends in ")
     await travel(timedelta(minutes=2))
     assert await status(event) == "processing, held by w1; the lease has ended"
-    await deaths.settle(held, Snooze("not before noon", timedelta(minutes=30)))
+    await event_queue.settle(held, Snooze("not before noon", timedelta(minutes=30)))
 
     trace = await load_trace(hub, event)
     assert trace.entries[-1].says == "postponed without using an attempt: not before noon"
     assert re.fullmatch(r"pending, due in (30 min 0|29 min \d+) s", await status(event))
-    await deaths.owner.execute("update public.event_queue set status = 'completed' where id = $1", event)
+    await event_queue.owner.execute("update public.event_queue set status = 'completed' where id = $1", event)
     assert (await load_trace(hub, event)).entries[-1].says == "completed manually"
 
 
-async def test_an_expired_lease_is_a_failed_attempt(hub: Hub, deaths: Deaths, travel: Travel) -> None:
-    event = await deaths.publish()
-    await deaths.claim()
+async def test_an_expired_lease_is_a_failed_attempt(hub: Hub, event_queue: EventQueue, travel: Travel) -> None:
+    event = await event_queue.publish()
+    await event_queue.claim()
     await travel(timedelta(minutes=2))
     async with hub.autocommit() as tx:
         await LANE.revive(tx, 10)
@@ -149,17 +151,19 @@ async def test_an_expired_lease_is_a_failed_attempt(hub: Hub, deaths: Deaths, tr
     assert (await load_trace(hub, event)).entries[-1].says == "attempt 1 by w1 failed: lease expired"
 
 
-async def test_a_scheduled_event_says_so(hub: Hub, deaths: Deaths) -> None:
-    event = await deaths.publish(deliver_at=datetime.now(UTC) + timedelta(hours=1))
+async def test_a_scheduled_event_says_so(hub: Hub, event_queue: EventQueue) -> None:
+    event = await event_queue.publish(deliver_at=datetime.now(UTC) + timedelta(hours=1))
 
     [published] = (await load_trace(hub, event)).entries
 
     assert published.says.endswith(", scheduled for later")
 
 
-async def test_a_cancellation_names_its_actor_and_an_expiry_is_one(hub: Hub, deaths: Deaths, travel: Travel) -> None:
-    cancelled_event = await deaths.publish()
-    expiring_event = await deaths.publish(expires_at=datetime.now(UTC) + timedelta(minutes=1))
+async def test_a_cancellation_names_its_actor_and_an_expiry_is_one(
+    hub: Hub, event_queue: EventQueue, travel: Travel
+) -> None:
+    cancelled_event = await event_queue.publish()
+    expiring_event = await event_queue.publish(expires_at=datetime.now(UTC) + timedelta(minutes=1))
     async with hub.transaction() as tx:
         await cancel_event(tx, await find_event(tx, cancelled_event, EventAccess("hub", all_services=True)), MINA)
     await travel(timedelta(minutes=2))
@@ -178,19 +182,19 @@ async def test_a_cancellation_names_its_actor_and_an_expiry_is_one(hub: Hub, dea
 
 
 @pytest.fixture
-async def broadcast(deaths: Deaths) -> UUID:
-    await deaths.owner.execute(
+async def broadcast(event_queue: EventQueue) -> UUID:
+    await event_queue.owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types)"
         " values ('minu_build', 'pull', '{*}'), ('minu_keep', 'pull', '{*}')"
     )
-    return await deaths.publish(target=None, correlation_id="order-77")
+    return await event_queue.publish(target=None, correlation_id="order-77")
 
 
-async def test_the_trace_of_a_broadcast_has_its_deliveries(hub: Hub, deaths: Deaths, broadcast: UUID) -> None:
-    [first] = await deaths.claim()
-    await deaths.settle(first)
-    [second] = await deaths.claim(service="minu_keep")
-    await deaths.settle(second, Dead("boom"))
+async def test_the_trace_of_a_broadcast_has_its_deliveries(hub: Hub, event_queue: EventQueue, broadcast: UUID) -> None:
+    [first] = await event_queue.claim()
+    await event_queue.settle(first)
+    [second] = await event_queue.claim(service="minu_keep")
+    await event_queue.settle(second, Dead("boom"))
 
     trace = await load_trace(hub, broadcast)
 
@@ -200,20 +204,20 @@ async def test_the_trace_of_a_broadcast_has_its_deliveries(hub: Hub, deaths: Dea
     assert [entry.event_id for entry in trace.entries[3:]] == [first.id, second.id, second.id]
 
 
-async def test_the_trace_has_the_delivery_to_notification_rules(hub: Hub, deaths: Deaths) -> None:
-    await deaths.owner.execute(
+async def test_the_trace_has_the_delivery_to_notification_rules(hub: Hub, event_queue: EventQueue) -> None:
+    await event_queue.owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('hub', 'rule', '{order.*}')"
     )
-    event = await deaths.publish()
+    event = await event_queue.publish()
 
     trace = await load_trace(hub, event)
 
     assert [entry.says for entry in trace.entries][1:] == ["queued for hub"]
 
 
-async def test_the_trace_of_a_delivery_names_its_broadcast(hub: Hub, deaths: Deaths, broadcast: UUID) -> None:
-    [held] = await deaths.claim()
-    await deaths.settle(held)
+async def test_the_trace_of_a_delivery_names_its_broadcast(hub: Hub, event_queue: EventQueue, broadcast: UUID) -> None:
+    [held] = await event_queue.claim()
+    await event_queue.settle(held)
 
     trace = await load_trace(hub, held.id)
 
@@ -222,7 +226,7 @@ async def test_the_trace_of_a_delivery_names_its_broadcast(hub: Hub, deaths: Dea
     assert trace.entries[0].says.endswith(f"published by minu_find for minu_build, a delivery of {broadcast}")
 
 
-async def test_a_cancelled_broadcast_names_its_actor(hub: Hub, deaths: Deaths, broadcast: UUID) -> None:
+async def test_a_cancelled_broadcast_names_its_actor(hub: Hub, event_queue: EventQueue, broadcast: UUID) -> None:
     async with hub.transaction() as tx:
         await cancel_event(tx, await find_event(tx, broadcast, EventAccess("hub", all_services=True)), MINA)
 
@@ -233,13 +237,13 @@ async def test_a_cancelled_broadcast_names_its_actor(hub: Hub, deaths: Deaths, b
     assert [part.by for part in delivery_entries] == [MINA.name, MINA.name]
 
 
-async def test_a_deleted_event_is_traced_by_its_dead_letters_and_its_replay(hub: Hub, deaths: Deaths) -> None:
-    event, letter = await deaths.dead()
-    await deaths.owner.execute("delete from public.event_queue where id = $1", event)
+async def test_a_deleted_event_is_traced_by_its_dead_letters_and_its_replay(hub: Hub, event_queue: EventQueue) -> None:
+    event, letter = await event_queue.publish_failed()
+    await event_queue.owner.execute("delete from public.event_queue where id = $1", event)
     assert kinds(await load_trace(hub, event)) == ["failed", "died"]
     async with hub.transaction() as tx:
         new_event = await replay_dead_letter(tx, letter, MINA)
-    again = await deaths.die(new_event, Dead("boom again"))
+    again = await event_queue.fail(new_event, Dead("boom again"))
     async with hub.transaction() as tx:
         await resolve_dead_letter(tx, again, MINA, "known")
 
@@ -258,11 +262,11 @@ async def test_a_deleted_event_is_traced_by_its_dead_letters_and_its_replay(hub:
     assert (traces_by_id[letter].kind, traces_by_id[letter].subject) == ("dead letter", str(letter))
 
 
-async def test_a_second_failure_is_numbered(hub: Hub, deaths: Deaths) -> None:
-    event, first = await deaths.dead()
+async def test_a_second_failure_is_numbered(hub: Hub, event_queue: EventQueue) -> None:
+    event, first = await event_queue.publish_failed()
     async with hub.transaction() as tx:
         await replay_dead_letter(tx, first, MINA)
-    await deaths.die(event, Dead("boom again"))
+    await event_queue.fail(event, Dead("boom again"))
 
     died = [entry.says for entry in (await load_trace(hub, event)).entries if entry.kind == "died"]
 
@@ -270,9 +274,9 @@ async def test_a_second_failure_is_numbered(hub: Hub, deaths: Deaths) -> None:
     assert died[1].startswith("moved to the dead letters, failure 2: boom again;")
 
 
-async def test_a_correlation_id_traces_all_its_events(hub: Hub, deaths: Deaths, broadcast: UUID) -> None:
-    other = await deaths.publish("order.shipped", correlation_id="order-77")
-    await deaths.publish(correlation_id="order-78")
+async def test_a_correlation_id_traces_all_its_events(hub: Hub, event_queue: EventQueue, broadcast: UUID) -> None:
+    other = await event_queue.publish("order.shipped", correlation_id="order-77")
+    await event_queue.publish(correlation_id="order-78")
 
     trace = await load_trace(hub, "order-77")
 
@@ -281,13 +285,13 @@ async def test_a_correlation_id_traces_all_its_events(hub: Hub, deaths: Deaths, 
     assert len([event for event in trace.events if event.parent_id]) == 2
 
 
-async def test_a_unique_prefix_of_an_id_is_enough(hub: Hub, deaths: Deaths) -> None:
+async def test_a_unique_prefix_of_an_id_is_enough(hub: Hub, event_queue: EventQueue) -> None:
     for event_id in (
         "aaaaaaaa-0000-7000-8000-000000000001",
         "aaaaaaaa-0000-7000-8000-000000000002",
         "bbbbbbbb" + "1" * 24,
     ):
-        await deaths.owner.execute(
+        await event_queue.owner.execute(
             "insert into public.event_queue (id, event_type, source_service, target_service)"
             " values ($1, 'order.paid', 'hub', 'minu_build')",
             UUID(event_id),
@@ -311,8 +315,8 @@ def test_a_full_history_says_that_earlier_attempts_are_not_stored() -> None:
     assert not [entry for entry in others if "no longer stored" in entry.says]
 
 
-async def test_an_ordered_event_says_that_it_waits_for_its_key(hub: Hub, deaths: Deaths) -> None:
-    event = await deaths.publish(ordering_key="o1")
+async def test_an_ordered_event_says_that_it_waits_for_its_key(hub: Hub, event_queue: EventQueue) -> None:
+    event = await event_queue.publish(ordering_key="o1")
     trace = await load_trace(hub, event)
     [row] = trace.events
 

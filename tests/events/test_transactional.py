@@ -14,8 +14,8 @@ from pabal.events.transactional import TransactionalHandler
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Outcome
 from support.lane_under_test import Events, Travel
-from support.wait import until
-from support.worker import settled, working
+from support.wait import wait_until
+from support.worker import run_worker, wait_for_states
 
 pytestmark = pytest.mark.anyio
 
@@ -57,9 +57,9 @@ async def test_an_event_whose_outcome_is_refused_stays_leased_and_the_others_are
     ids = await events.put(10)
 
     async with settling_is_refused(events, ids[4]):
-        async with working(hub, TransactionalHandler(hub.db, complete).handle) as worker:
-            await settled(events, completed=9, processing=1)
-            await until(lambda: worker.in_flight == 0)
+        async with run_worker(hub, TransactionalHandler(hub.db, complete).handle) as worker:
+            await wait_for_states(events, completed=9, processing=1)
+            await wait_until(lambda: worker.in_flight == 0)
         retries = await events.owner.fetchval("select sum(retry_count) from public.event_queue")
 
     assert retries == 0
@@ -78,7 +78,7 @@ async def test_stopping_rolls_back_a_batch_that_does_not_end_and_releases_its_ev
         return []
 
     async with asyncio.timeout(5):
-        async with working(
+        async with run_worker(
             hub, TransactionalHandler(hub.db, hang).handle, shutdown_grace=timedelta(milliseconds=50)
         ) as worker:
             await started.wait()
@@ -97,5 +97,5 @@ async def test_a_handler_that_is_cancelled_by_what_it_awaits_fails_its_events(hu
     async def has_failed() -> bool:
         return await events.owner.fetchval("select error_code from public.event_queue") == "CancelledError"
 
-    async with working(hub, TransactionalHandler(hub.db, cancel).handle):
-        await until(has_failed)
+    async with run_worker(hub, TransactionalHandler(hub.db, cancel).handle):
+        await wait_until(has_failed)

@@ -16,10 +16,10 @@ from pabal.core.errors import SetupError
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from support.clusters import Connection
-from support.event_api import come
-from support.pabal_process import PABAL, PATIENCE, environment
-from support.subscriptions import event
-from support.wait import until
+from support.event_api import connect_service
+from support.pabal_process import PABAL, PROCESS_TIMEOUT, environment
+from support.subscriptions import load_event
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +89,7 @@ async def test_a_program_handles_events_of_sql_and_http_until_sigterm(
     assert worker_process.stdout
     greeting = await asyncio.to_thread(worker_process.stdout.readline)
     assert greeting.strip() == "Handling events of minu_build", (tmp_path / "shop" / "log").read_text()
-    shop = await come(hub, web, "shop")
+    shop = await connect_service(hub, web, "shop")
 
     async with owner.transaction():  # together with a write of the service
         await owner.execute("create table public.orders (id integer)")
@@ -104,7 +104,7 @@ async def test_a_program_handles_events_of_sql_and_http_until_sigterm(
     async def all_ended() -> bool:
         return await owner.fetchval("select count(*) from pabal.event_due") == 0 and not await held(owner)
 
-    await until(all_ended, within=PATIENCE)
+    await wait_until(all_ended, within=PROCESS_TIMEOUT)
     seen = sorted(map(json.loads, (tmp_path / "shop" / "seen").read_text().splitlines()))
     assert seen == [
         ["cart.paid", {}, 1, "shop"],
@@ -113,15 +113,15 @@ async def test_a_program_handles_events_of_sql_and_http_until_sigterm(
         ["order.function", {"fails": True}, 2, "minu_find"],
         ["order.http", {"n": 1}, 1, "shop"],
     ]
-    assert (await event(hub, by_function)).retry_count == 1
-    assert [(await shop.show(row))["status"] for row in (by_http, dead)] == ["completed", "failed"]
+    assert (await load_event(hub, by_function)).retry_count == 1
+    assert [(await shop.get_event(row))["status"] for row in (by_http, dead)] == ["completed", "failed"]
 
     stuck = await owner.fetchval(sql, "cart.stuck", "{}")
-    await until(lambda: "cart.stuck" in (tmp_path / "shop" / "seen").read_text(), within=PATIENCE)
+    await wait_until(lambda: "cart.stuck" in (tmp_path / "shop" / "seen").read_text(), within=PROCESS_TIMEOUT)
     worker_process.send_signal(signal.SIGTERM)
 
-    assert await asyncio.to_thread(worker_process.wait, PATIENCE) == 0, (tmp_path / "shop" / "log").read_text()
-    released = await event(hub, stuck)
+    assert await asyncio.to_thread(worker_process.wait, PROCESS_TIMEOUT) == 0, (tmp_path / "shop" / "log").read_text()
+    released = await load_event(hub, stuck)
     assert (released.status, released.retry_count, released.last_error) == ("pending", 0, "released")
 
 

@@ -10,7 +10,7 @@ import pytest
 import pabal
 from pabal.db.queries import Query, parse_queries
 from pabal.hub import DatabaseUrls
-from support.clusters import connected
+from support.clusters import open_connection
 
 PACKAGE = Path(pabal.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.sql") if "migrations" not in path.parts)
@@ -43,7 +43,7 @@ RETRY_QUERIES = {"settle_retry", "settle_dead"}  # the relay's lane neither retr
 @pytest.mark.anyio
 async def test_every_query_can_be_prepared(database_urls: DatabaseUrls) -> None:
     errors: dict[str, str] = {}
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         for query in (query for path in FILES for query in queries(path)):
             try:
                 await conn.prepare(query.sql)

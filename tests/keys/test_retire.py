@@ -13,8 +13,8 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.keys import rotation
 from pabal.keys.key import Key, KeyState, KeyUse
 from pabal.keys.rotation import check_key_retirable, read_database_clock, rewrap_all_envelopes
-from support.envelopes import put_pairs
-from support.wait import until
+from support.envelopes import insert_envelopes
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +57,7 @@ async def test_an_old_key_is_kept_until_its_tokens_have_expired(
 async def test_an_old_key_is_kept_while_values_are_encrypted_under_it(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    await put_pairs(database_urls, hub.key_ring, 3)
+    await insert_envelopes(database_urls, hub.key_ring, 3)
     old_key = await rotate_use(hub, KeyUse.ENCRYPTION)
     await travel(timedelta(days=1))
     for force in (False, True):
@@ -76,7 +76,7 @@ async def test_an_old_key_is_kept_while_seals_depend_on_it(hub: Hub, travel: Tra
     await check_retirable(hub, old_key)
     async with hub.transaction() as tx:
         await record_audit_entry(tx, AuditEntry("cli:root", "key.rotated", old_key.id))
-    await until(lambda: seal_rows(hub, old_key))
+    await wait_until(lambda: seal_rows(hub, old_key))
 
     for force in (False, True):
         with pytest.raises(Conflict, match=f"^1 seals .* with {old_key.id}$"):

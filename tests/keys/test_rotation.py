@@ -24,8 +24,8 @@ from pabal.keys.rotation import (
     rewrap_all_envelopes,
     rewrap_batch,
 )
-from support.clusters import connected
-from support.envelopes import kept, put_access, put_pairs
+from support.clusters import open_connection
+from support.envelopes import insert_access_token, insert_envelopes, load_envelopes
 
 pytestmark = pytest.mark.anyio
 
@@ -52,14 +52,14 @@ def old_ring() -> KeyRing:
 async def test_all_envelopes_are_rewrapped_with_their_text_unchanged(
     hub: Hub, database_urls: DatabaseUrls, old_ring: KeyRing
 ) -> None:
-    texts, new_ring = await put_pairs(database_urls, old_ring, REWRAP_BATCH_SIZE + 20), rotated_ring(old_ring)
+    texts, new_ring = await insert_envelopes(database_urls, old_ring, REWRAP_BATCH_SIZE + 20), rotated_ring(old_ring)
     batches: list[RewrapBatch] = []
 
     result = await rewrap_all_envelopes(hub.transaction, new_ring, batches.append)
 
     assert (result.rewrapped, result.left, result.unreadable, result.named) == (len(texts), 0, 0, [])
     assert [batch.total for batch in batches] == [REWRAP_BATCH_SIZE, 20] * len(ENVELOPE_COLUMNS)
-    envelopes = await kept(database_urls)
+    envelopes = await load_envelopes(database_urls)
     assert {
         location: decrypt_envelope(new_ring, envelope, location) for location, envelope in envelopes.items()
     } == texts
@@ -69,11 +69,11 @@ async def test_all_envelopes_are_rewrapped_with_their_text_unchanged(
 
     repeated = await rewrap_all_envelopes(hub.transaction, new_ring, ignore_progress)
     assert repeated.rewrapped == 0
-    assert await kept(database_urls) == envelopes
+    assert await load_envelopes(database_urls) == envelopes
 
 
 async def test_an_interrupted_rewrap_continues(hub: Hub, database_urls: DatabaseUrls, old_ring: KeyRing) -> None:
-    texts, new_ring = await put_pairs(database_urls, old_ring, REWRAP_BATCH_SIZE + 20), rotated_ring(old_ring)
+    texts, new_ring = await insert_envelopes(database_urls, old_ring, REWRAP_BATCH_SIZE + 20), rotated_ring(old_ring)
 
     def stop(_: RewrapBatch) -> None:
         raise KeyboardInterrupt
@@ -85,14 +85,14 @@ async def test_an_interrupted_rewrap_continues(hub: Hub, database_urls: Database
     assert result.rewrapped == len(texts) - REWRAP_BATCH_SIZE
     assert {
         location: decrypt_envelope(new_ring, envelope, location)
-        for location, envelope in (await kept(database_urls)).items()
+        for location, envelope in (await load_envelopes(database_urls)).items()
     } == texts
 
 
 async def test_unreadable_envelopes_are_reported_and_not_changed(
     hub: Hub, database_urls: DatabaseUrls, old_ring: KeyRing
 ) -> None:
-    texts = await put_pairs(database_urls, old_ring, 1)
+    texts = await insert_envelopes(database_urls, old_ring, 1)
     other_ring, location = (
         KeyRing(KeySet.generate(datetime.now(UTC))),
         EnvelopeLocation("service_tokens", "access_token", new_id()),
@@ -103,14 +103,14 @@ async def test_unreadable_envelopes_are_reported_and_not_changed(
         location.row: encrypt_envelope(other_ring, "under a key that is lost", location),
     }
     for row, envelope in rows.items():
-        await put_access(database_urls, row, envelope)
+        await insert_access_token(database_urls, row, envelope)
     new_ring = rotated_ring(old_ring)
 
     result = await rewrap_all_envelopes(hub.transaction, new_ring, ignore_progress)
 
     assert (result.rewrapped, result.left, result.unreadable) == (len(texts), 0, len(rows))
     assert {*result.named} == {replace(location, row=row) for row in rows}
-    envelopes = await kept(database_urls)
+    envelopes = await load_envelopes(database_urls)
     assert {row: envelopes[replace(location, row=row)] for row in rows} == rows
     async with hub.autocommit() as tx:
         counts = await count_envelopes(tx)
@@ -123,7 +123,7 @@ async def test_unreadable_envelopes_are_reported_and_not_changed(
 
 
 async def test_an_empty_cell_is_ignored(hub: Hub, database_urls: DatabaseUrls, old_ring: KeyRing) -> None:
-    async with connected(database_urls.direct or database_urls.main) as conn:
+    async with open_connection(database_urls.direct or database_urls.main) as conn:
         await conn.execute(
             "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{a.b}')"
         )
@@ -138,7 +138,7 @@ async def test_an_empty_cell_is_ignored(hub: Hub, database_urls: DatabaseUrls, o
 async def test_with_a_lost_key_all_envelopes_are_counted_and_some_listed(
     hub: Hub, database_urls: DatabaseUrls, old_ring: KeyRing
 ) -> None:
-    texts = await put_pairs(database_urls, old_ring, MAX_LISTED_UNREADABLE)
+    texts = await insert_envelopes(database_urls, old_ring, MAX_LISTED_UNREADABLE)
 
     result = await rewrap_all_envelopes(hub.transaction, KeyRing(KeySet.generate(datetime.now(UTC))), ignore_progress)
 
@@ -149,8 +149,8 @@ async def test_a_rewrap_continues_after_unreadable_envelopes(
     hub: Hub, database_urls: DatabaseUrls, old_ring: KeyRing
 ) -> None:
     for _ in range(3):
-        await put_access(database_urls, new_id(), "not an envelope")
-    await put_pairs(database_urls, old_ring, 2)
+        await insert_access_token(database_urls, new_id(), "not an envelope")
+    await insert_envelopes(database_urls, old_ring, 2)
     new_ring, after, batches = rotated_ring(old_ring), LOWEST_ID, list[RewrapBatch]()
 
     while True:
@@ -166,10 +166,10 @@ async def test_a_rewrap_continues_after_unreadable_envelopes(
 async def test_a_locked_row_is_skipped_without_waiting(
     hub: Hub, database_urls: DatabaseUrls, old_ring: KeyRing
 ) -> None:
-    texts, new_ring = await put_pairs(database_urls, old_ring, 3), rotated_ring(old_ring)
+    texts, new_ring = await insert_envelopes(database_urls, old_ring, 3), rotated_ring(old_ring)
     location = next(location for location in texts if location.table == "service_tokens")
 
-    async with connected(database_urls.direct or database_urls.main) as other, other.transaction():
+    async with open_connection(database_urls.direct or database_urls.main) as other, other.transaction():
         await other.execute("select from public.service_tokens where id = $1 for update", location.row)
         result = await rewrap_all_envelopes(hub.transaction, new_ring, ignore_progress)
     assert (result.rewrapped, result.left) == (len(texts) - 1, 1)
@@ -181,13 +181,13 @@ async def test_a_locked_row_is_skipped_without_waiting(
 async def test_a_value_changed_after_it_was_read_is_not_overwritten(
     hub: Hub, database_urls: DatabaseUrls, old_ring: KeyRing, column: EnvelopeColumn
 ) -> None:
-    texts = await put_pairs(database_urls, old_ring, 2)
+    texts = await insert_envelopes(database_urls, old_ring, 2)
     [changed, other] = [
         location for location in texts if (location.table, location.column) == (column.table, column.name)
     ]
-    envelopes_before = await kept(database_urls)
+    envelopes_before = await load_envelopes(database_urls)
     newer = encrypt_envelope(old_ring, "newer", changed)
-    async with connected(database_urls.direct or database_urls.main) as conn:
+    async with open_connection(database_urls.direct or database_urls.main) as conn:
         await conn.execute(f"update {column.table} set {column.name} = $2 where id = $1", changed.row, newer)
 
     async with hub.transaction() as tx:
@@ -199,7 +199,7 @@ async def test_a_value_changed_after_it_was_read_is_not_overwritten(
         )
 
     assert updated_count == 1
-    envelopes = await kept(database_urls)
+    envelopes = await load_envelopes(database_urls)
     assert (envelopes[changed], envelopes[other]) == (newer, "rewrapped")
 
 
@@ -207,12 +207,12 @@ async def test_a_rewrap_with_a_concurrent_writer_loses_nothing_and_does_not_dead
     hub: Hub, database_urls: DatabaseUrls, old_ring: KeyRing
 ) -> None:
     """The writer locks several rows at a time in random order, and writes under the old and the new key alike."""
-    texts, new_ring = await put_pairs(database_urls, old_ring, 200), rotated_ring(old_ring)
+    texts, new_ring = await insert_envelopes(database_urls, old_ring, 200), rotated_ring(old_ring)
     locations, write_count, rng, stop = [*texts], 0, random.Random(7), asyncio.Event()
 
     async def write() -> None:
         nonlocal write_count
-        async with connected(database_urls.direct or database_urls.main) as conn:
+        async with open_connection(database_urls.direct or database_urls.main) as conn:
             while not stop.is_set():
                 sample = rng.sample(locations, 8)
                 new_texts = {location: f"{texts[location]} again" for location in sample}
@@ -236,7 +236,7 @@ async def test_a_rewrap_with_a_concurrent_writer_loses_nothing_and_does_not_dead
 
     result = await rewrap_all_envelopes(hub.transaction, new_ring, ignore_progress)
     assert (result.left, result.unreadable) == (0, 0)
-    envelopes = await kept(database_urls)
+    envelopes = await load_envelopes(database_urls)
     assert all(envelope.startswith(active_prefix(new_ring)) for envelope in envelopes.values())
     assert {
         location: decrypt_envelope(new_ring, envelope, location) for location, envelope in envelopes.items()

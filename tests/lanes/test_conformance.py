@@ -94,7 +94,7 @@ async def test_released_rows_are_due_at_once_and_cost_no_attempt(lane: LaneUnder
     second = await lane.claim()
 
     assert {row.id for row in second} == {row.id for row in first}
-    if Capability.RETRY in lane.can:
+    if Capability.RETRY in lane.capabilities:
         assert {row.attempt for row in second} == {1}
 
 

@@ -14,8 +14,8 @@ from pabal.events import events, repair
 from pabal.events.lane import LANE as EVENTS
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.relay.delivery.lane import LANE as RELAY
-from support.clusters import Connection, connected
-from support.large_tables import ACCOUNT, DUE, FEW, FILL, FLOODED, FORGET, pages
+from support.clusters import Connection, open_connection
+from support.large_tables import ACCOUNT, DELETE_STATISTICS, DUE, FEW, FILL, FLOODED, count_pages
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -98,7 +98,7 @@ CASES = {
     "lane statistics": Case(stats.Q.lane_stats, {}, 3, PAGES_COUNTED),
 }
 
-STATISTICS = {"after autovacuum": "", "without statistics": FORGET}
+STATISTICS = {"after autovacuum": "", "without statistics": DELETE_STATISTICS}
 PLANS = ("custom", "generic")
 
 
@@ -107,14 +107,14 @@ def filled_database(postgres: embedded.ServerAddress, template_database: str) ->
     url = postgres.owner_url.rpartition("/")[0] + "/crowded"
 
     async def create() -> None:
-        async with connected(postgres.owner_url) as conn:
+        async with open_connection(postgres.owner_url) as conn:
             await conn.execute(f"create database crowded template {template_database}")
-        async with connected(url) as conn:
+        async with open_connection(url) as conn:
             await conn.execute(FILL)
             await conn.execute("vacuum analyze")
 
     async def drop() -> None:
-        async with connected(postgres.owner_url) as conn:
+        async with open_connection(postgres.owner_url) as conn:
             await conn.execute("drop database crowded with (force)")
 
     asyncio.run(create())
@@ -124,7 +124,7 @@ def filled_database(postgres: embedded.ServerAddress, template_database: str) ->
 
 @pytest.fixture
 async def owner(filled_database: str) -> AsyncGenerator[Connection]:
-    async with connected(filled_database) as conn:
+    async with open_connection(filled_database) as conn:
         yield conn
 
 
@@ -137,7 +137,7 @@ async def test_a_statement_reads_only_the_rows_it_returns(
     measured_case = CASES[case]
     prepare = f"{STATISTICS[statistics]}; set local plan_cache_mode = force_{plan}_plan"
 
-    page_count, rows = await pages(owner, measured_case.query, measured_case.arguments, prepare=prepare)
+    page_count, rows = await count_pages(owner, measured_case.query, measured_case.arguments, prepare=prepare)
 
     assert rows == measured_case.rows
     assert page_count <= measured_case.max_pages
@@ -155,7 +155,7 @@ async def test_a_second_page_costs_as_much_as_the_first(
     measured_case = scan_case(*scans[scan], source="hub", before=first["created_at"], before_id=first["id"])
     prepare = f"{STATISTICS[statistics]}; set local plan_cache_mode = force_{plan}_plan"
 
-    page_count, rows = await pages(owner, measured_case.query, measured_case.arguments, prepare=prepare)
+    page_count, rows = await count_pages(owner, measured_case.query, measured_case.arguments, prepare=prepare)
 
     assert rows == measured_case.rows
     assert page_count <= measured_case.max_pages

@@ -16,9 +16,9 @@ from pabal.events.repair import advance_ordered_events, repair_event_tables
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Retry
-from support.clusters import connected
+from support.clusters import open_connection
 from support.lane_under_test import Events, Travel
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -178,7 +178,7 @@ class TestTwoEndAtOnce:
         async with hub.transaction() as settling:
             await events.lane.settle(settling, [Settlement(head, DONE)])
             cancelling = asyncio.create_task(events.owner.execute(events.cancel_sql, second))
-            await until(lambda: is_blocked_by_lock(hub))
+            await wait_until(lambda: is_blocked_by_lock(hub))
         await cancelling
 
         assert [event.id for event in await events.claim()] == [third]
@@ -189,7 +189,7 @@ class TestTwoEndAtOnce:
         async with events.owner.transaction():
             await events.owner.execute(events.cancel_sql, second)
             settling = asyncio.create_task(events.settle(head, DONE))
-            await until(lambda: is_blocked_by_lock(hub))
+            await wait_until(lambda: is_blocked_by_lock(hub))
         assert await settling
 
         await run_advance_chore(hub)
@@ -341,7 +341,7 @@ class TestRepair:
         [locked, *others] = await events.claim(limit=3)
         await events.travel(minutes=2)
 
-        async with connected(database_urls.main) as settler, settler.transaction():
+        async with open_connection(database_urls.main) as settler, settler.transaction():
             await settler.execute("select from public.event_queue where id = $1 for no key update", locked.id)
             async with hub.autocommit() as tx:
                 assert await LANE.revive(tx, 10) == len(others)

@@ -90,13 +90,13 @@ class ConcurrentLane:
 
     def random_outcome(self) -> Outcome:
         kinds: list[Outcome] = [DONE, Snooze("later", NO_DELAY)]
-        if Capability.RETRY in self.lane.can:
+        if Capability.RETRY in self.lane.capabilities:
             kinds += [Retry("again", NO_DELAY), Dead("never")]
         return self.rng.choice(kinds)
 
     async def put(self) -> None:
         if len(self.rows) < ROWS:
-            with_key = Capability.ORDER_BY_KEY in self.lane.can and self.rng.random() < 0.5
+            with_key = Capability.ORDER_BY_KEY in self.lane.capabilities and self.rng.random() < 0.5
             options = {"ordering_key": self.rng.choice("abc")} if with_key else {}
             async with self.outside_pool.acquire() as connection:
                 rows = await connection.fetch(self.lane.insert(**options), self.rng.randint(1, 8))

@@ -30,7 +30,7 @@ from pabal.hub import DatabaseUrls, open_hub
 from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.settings import Settings
-from support.clusters import connected
+from support.clusters import open_connection
 from support.lane_under_test import LANES, Events, LaneUnderTest, Relay
 
 Result = TypeVar("Result")
@@ -148,18 +148,18 @@ class LaneMachine(RuleBasedStateMachine):
         """A lease expired: the row is due again, or dead after its last attempt."""
         row = self.rows[row_id]
         row.lease, row.due = None, self.now
-        row.ended = Capability.DEAD_LETTER in self.lane.can and row.attempts >= row.max_attempts
+        row.ended = Capability.DEAD_LETTER in self.lane.capabilities and row.attempts >= row.max_attempts
 
     # Operations
 
     @rule(count=st.integers(1, 4), due=steps, expires=st.none() | st.integers(1, 12), retries=st.integers(0, 2))
     def put(self, count: int, due: int, expires: int | None, retries: int) -> None:
-        if Capability.DELAY not in self.lane.can:
+        if Capability.DELAY not in self.lane.capabilities:
             due = 0
         if isinstance(self.lane, Relay) and expires is None:
             expires = 12  # a message always expires
         options: dict[str, Any] = {"expires": None if expires is None else timedelta(seconds=expires * STEP)}
-        options |= {"due": timedelta(seconds=due * STEP)} if Capability.DELAY in self.lane.can else {}
+        options |= {"due": timedelta(seconds=due * STEP)} if Capability.DELAY in self.lane.capabilities else {}
         options |= {"max_retries": retries} if self.is_events else {}
         max_attempts = retries + 1 if self.is_events else 3
         for row_id in self.lane_runner.run(self.lane.put(count, **options)):
@@ -193,7 +193,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(item=items, kind=st.sampled_from(["done", "retry", "dead", "snooze"]), delay=steps)
     def settle(self, item: Any, kind: str, delay: int) -> None:
-        if kind == "dead" and Capability.DEAD_LETTER not in self.lane.can:
+        if kind == "dead" and Capability.DEAD_LETTER not in self.lane.capabilities:
             kind = "done"
         wait = timedelta(seconds=delay * STEP)
         outcome: Outcome = {
@@ -209,10 +209,10 @@ class LaneMachine(RuleBasedStateMachine):
         row = self.rows[item.id]
         if held:
             row.lease = None
-            last = Capability.RETRY in self.lane.can and row.attempts >= row.max_attempts
+            last = Capability.RETRY in self.lane.capabilities and row.attempts >= row.max_attempts
             row.ended = kind in {"done", "dead"} or (kind == "retry" and last)
-            row.due = self.now + (delay if Capability.DELAY in self.lane.can else 0)
-            if kind == "snooze" and Capability.RETRY in self.lane.can:
+            row.due = self.now + (delay if Capability.DELAY in self.lane.capabilities else 0)
+            if kind == "snooze" and Capability.RETRY in self.lane.capabilities:
                 row.attempts -= 1
 
     @rule(sample=several)
@@ -225,7 +225,7 @@ class LaneMachine(RuleBasedStateMachine):
         for row_id in held:
             row = self.rows[row_id]
             row.lease, row.due = None, self.now
-            row.attempts -= 1 if Capability.RETRY in self.lane.can else 0
+            row.attempts -= 1 if Capability.RETRY in self.lane.capabilities else 0
 
     @rule(sample=several, hold=st.integers(1, 4))
     def extend(self, sample: list[Any], hold: int) -> None:
@@ -306,7 +306,7 @@ def lane_runner(
     name = f"machine_{request.param.__name__.lower()}"
 
     async def execute(statement: str) -> None:
-        async with connected(postgres.owner_url) as owner:
+        async with open_connection(postgres.owner_url) as owner:
             await owner.execute(statement)
 
     asyncio.run(execute(f"create database {name} template {template_database}"))

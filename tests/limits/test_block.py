@@ -41,7 +41,7 @@ async def test_a_block_lasts_for_its_duration_and_the_longest_counts(hub: Hub, t
     assert await remaining_block(hub, "a", "b", "c") == timedelta()
 
 
-@pytest.mark.usefixtures("still")
+@pytest.mark.usefixtures("stopped_clock")
 async def test_slots_are_reserved_one_after_the_other(hub: Hub) -> None:
     waits = sorted(await asyncio.gather(*(reserve(hub) for _ in range(8))))
 
@@ -51,7 +51,7 @@ async def test_slots_are_reserved_one_after_the_other(hub: Hub) -> None:
         await reserve(hub, within=timedelta())
 
 
-@pytest.mark.usefixtures("still")
+@pytest.mark.usefixtures("stopped_clock")
 async def test_a_slot_too_far_ahead_is_not_reserved(hub: Hub, travel: Travel) -> None:
     for _ in range(4):
         await reserve(hub)

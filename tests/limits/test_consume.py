@@ -14,7 +14,7 @@ from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.limits import RateLimit, consume_rate_limit, purge_rate_limits
 from pabal.settings import Settings
-from support.clusters import connected
+from support.clusters import open_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -157,7 +157,7 @@ async def test_the_limit_agrees_with_a_model(
 
 async def stop_clock(database_urls: DatabaseUrls, milliseconds: int) -> None:
     """Stop the database's clock, so that the duration of the test does not matter."""
-    async with connected(database_urls.direct or database_urls.main) as owner:
+    async with open_connection(database_urls.direct or database_urls.main) as owner:
         await owner.execute(
             "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
             f"return timestamptz '2030-01-01' + make_interval(secs => {milliseconds / 1000})"

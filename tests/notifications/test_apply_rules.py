@@ -23,7 +23,7 @@ from pabal.notifications.rules.rules import list_rules, update_rule
 from pabal.notifications.templates.catalogue import TemplateCatalogue
 from pabal.queue.outcome import Outcome
 from pabal.queue.pacer import LoopPacer
-from support.failed_events import replayed
+from support.failed_events import replay_letters
 from support.notifications import TESTER, draft_notification, list_all_notifications, register_builtin_templates, sql
 from support.rules import (
     BUYER,
@@ -34,8 +34,8 @@ from support.rules import (
     rules_worker,
     run_rules_workers,
 )
-from support.subscriptions import ends, event, say
-from support.wait import until
+from support.subscriptions import load_event, publish_test_event, wait_for_status
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -63,8 +63,8 @@ async def test_an_event_causes_a_notification(hub: Hub, database_urls: DatabaseU
         "minu_find",
     )
     assert (notification.requested_by, notification.correlation_id) == ("rule", str(published))
-    assert (await event(hub, delivery_id)).status == "completed"
-    assert (await event(hub, published)).status == "pending"  # its target has not consumed it
+    assert (await load_event(hub, delivery_id)).status == "completed"
+    assert (await load_event(hub, published)).status == "pending"  # its target has not consumed it
 
 
 async def test_a_broadcast_causes_a_notification(hub: Hub, database_urls: DatabaseUrls) -> None:
@@ -98,10 +98,10 @@ async def test_a_pattern_matches_its_types(hub: Hub, pattern: str, event_type: s
 
 async def test_an_event_without_a_matching_rule_is_completed(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub, event_pattern="*.paid")  # the SQL pre-filter with LIKE matches more than the rule
-    published = await say(hub, "shop.order.paid", payload=BUYER)
+    published = await publish_test_event(hub, "shop.order.paid", payload=BUYER)
 
     async with run_rules_workers(hub):
-        await ends(hub, await hub_delivery(database_urls, published), "completed")
+        await wait_for_status(hub, await hub_delivery(database_urls, published), "completed")
 
     assert await list_all_notifications(hub) == []
 
@@ -122,7 +122,7 @@ async def test_two_workers_on_one_event_request_one_notification(
     hub: Hub, database_urls: DatabaseUrls, travel: Any
 ) -> None:
     await add_test_rule(hub)
-    await say(hub, "order.paid", payload=BUYER)
+    await publish_test_event(hub, "order.paid", payload=BUYER)
     [first_claim] = await claim(hub)
     await travel(2 * MINUTE)
     [second_claim] = await claim(hub)
@@ -137,7 +137,7 @@ async def test_two_workers_on_one_event_request_one_notification(
 async def test_many_workers_request_each_notification_once(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub)
     for number in range(60):
-        await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
+        await publish_test_event(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
     async def all_completed() -> bool:
         return await sql(
@@ -146,14 +146,14 @@ async def test_many_workers_request_each_notification_once(hub: Hub, database_ur
         )
 
     async with run_rules_workers(hub, *(rules_worker(hub) for _ in range(4))):
-        await until(all_completed)
+        await wait_until(all_completed)
 
     assert sorted(int(notification.recipient_id) for notification in await list_all_notifications(hub)) == [*range(60)]
 
 
 async def test_notifications_and_settling_are_one_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub)
-    await say(hub, "order.paid", payload=BUYER)
+    await publish_test_event(hub, "order.paid", payload=BUYER)
     [claimed] = await claim(hub)
 
     async def apply_and_fail(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
@@ -162,17 +162,17 @@ async def test_notifications_and_settling_are_one_transaction(hub: Hub, database
 
     await TransactionalHandler(hub.db, apply_and_fail).handle_events([claimed])
     assert await list_all_notifications(hub) == []
-    failed = await event(hub, claimed.id)
+    failed = await load_event(hub, claimed.id)
     assert (failed.status, failed.error_code) == ("pending", "ZeroDivisionError")
 
     async with run_rules_workers(hub):
-        await ends(hub, claimed.id, "completed")
+        await wait_for_status(hub, claimed.id, "completed")
     assert len(await list_all_notifications(hub)) == 1
 
 
 async def test_a_cancelled_event_causes_no_notification(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub)
-    await say(hub, "order.paid", payload=BUYER)
+    await publish_test_event(hub, "order.paid", payload=BUYER)
     [claimed] = await claim(hub)
     await sql(database_urls, "update public.event_queue set status = 'cancelled' where id = $1", claimed.id)
 
@@ -183,7 +183,7 @@ async def test_a_cancelled_event_causes_no_notification(hub: Hub, database_urls:
 
 async def test_a_stopping_worker_releases_its_events(hub: Hub) -> None:
     await add_test_rule(hub)
-    await say(hub, "order.paid", payload=BUYER)
+    await publish_test_event(hub, "order.paid", payload=BUYER)
     [claimed] = await claim(hub)
 
     async with hub.transaction() as tx:
@@ -218,7 +218,7 @@ async def test_an_event_without_a_rules_values_becomes_a_dead_letter(
 
     _, delivery_id = await publish_and_settle(hub, database_urls, payload)
 
-    failed = await event(hub, delivery_id)
+    failed = await load_event(hub, delivery_id)
     assert (failed.status, failed.error_code) == ("failed", "rule_unmet")
     assert (failed.last_error or "").startswith(error)
     assert await list_all_notifications(hub) == []
@@ -237,12 +237,12 @@ async def test_other_rules_of_a_dead_event_apply_and_a_replay_adds_the_rest(
 
     async with hub.transaction() as tx:
         await update_rule(tx, hub.templates, broken_rule.id, {"recipients": ["user.discord_id"]}, TESTER)
-    await replayed(
+    await replay_letters(
         hub,
         await sql(database_urls, "select id from public.dead_letter_queue where original_event_id = $1", delivery_id),
     )
     async with run_rules_workers(hub):
-        await ends(hub, delivery_id, "completed")
+        await wait_for_status(hub, delivery_id, "completed")
 
     notifications = await list_all_notifications(hub)
     assert len(notifications) == 2
@@ -251,12 +251,12 @@ async def test_other_rules_of_a_dead_event_apply_and_a_replay_adds_the_rest(
 
 async def test_an_unknown_template_is_retried(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub)
-    published = await say(hub, "order.paid", payload=BUYER)
+    published = await publish_test_event(hub, "order.paid", payload=BUYER)
     [claimed] = await claim(hub)
 
     await build_rules_handler(replace(hub, templates=TemplateCatalogue({}))).handle_events([claimed])
 
-    delivery = await event(hub, await hub_delivery(database_urls, published))
+    delivery = await load_event(hub, await hub_delivery(database_urls, published))
     assert (delivery.status, delivery.error_code) == ("pending", "template_unknown")
 
 
@@ -278,7 +278,7 @@ async def test_every_element_of_a_list_is_a_recipient_with_its_own_values(
         hub, database_urls, {"buyers": buyers, "seller": "3", "cart": [{"name": "Nitro"}], "currency": "KRW"}
     )
 
-    assert (await event(hub, delivery_id)).last_error == "rule paid: buyers.share has 2 values instead of one"
+    assert (await load_event(hub, delivery_id)).last_error == "rule paid: buyers.share has 2 values instead of one"
 
     async with hub.transaction() as tx:
         [rule] = await list_rules(tx)
@@ -307,7 +307,7 @@ async def test_a_repeated_recipient_gets_one_notification_and_an_empty_list_none
     _, delivery_id = await publish_and_settle(hub, database_urls, BUYER | {"users": []})
 
     assert sorted(notification.recipient_id for notification in await list_all_notifications(hub)) == ["1", "2"]
-    assert (await event(hub, delivery_id)).status == "completed"
+    assert (await load_event(hub, delivery_id)).status == "completed"
 
 
 async def test_too_many_recipients_fail_the_event(hub: Hub, database_urls: DatabaseUrls) -> None:
@@ -315,7 +315,7 @@ async def test_too_many_recipients_fail_the_event(hub: Hub, database_urls: Datab
 
     _, delivery_id = await publish_and_settle(hub, database_urls, BUYER | {"users": [*range(10_001)]})
 
-    assert (await event(hub, delivery_id)).last_error == "rule paid: more than 10000 notifications for one event"
+    assert (await load_event(hub, delivery_id)).last_error == "rule paid: more than 10000 notifications for one event"
     assert await list_all_notifications(hub) == []
 
 
@@ -362,7 +362,7 @@ async def test_events_about_notifications_cause_no_notifications(hub: Hub, datab
     about_tokens = await hub_delivery(database_urls, await publish_as_hub(hub, "token.reused"))
 
     async with run_rules_workers(hub):
-        await ends(hub, about_notifications, "completed")
-        await ends(hub, about_tokens, "failed")  # the rule applies, but the event has no item
+        await wait_for_status(hub, about_notifications, "completed")
+        await wait_for_status(hub, about_tokens, "failed")  # the rule applies, but the event has no item
 
     assert await list_all_notifications(hub) == []

@@ -15,7 +15,7 @@ from pabal.outside.discord import DISCORD_TIMEOUT
 from pabal.queue.worker import ScheduledClaim, Worker
 from support.dispatch import AUDIT, NotificationHub, has_attempts
 from support.fake_discord import FakeDiscord, ScriptedReply, error_reply
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -55,12 +55,12 @@ async def wait_for_rounds(worker: Worker[Any, Any, Any], count: int) -> None:
         return await next_schedule()
 
     worker.schedule = counted_schedule
-    await until(lambda: rounds_done >= count)
+    await wait_until(lambda: rounds_done >= count)
 
 
 async def seconds_until(condition: Callable[[], bool | Awaitable[bool]]) -> float:
     started = monotonic()
-    await until(condition, within=DISCORD_TIMEOUT.total_seconds() + 5)
+    await wait_until(condition, within=DISCORD_TIMEOUT.total_seconds() + 5)
     return monotonic() - started
 
 
@@ -84,7 +84,7 @@ async def test_an_unresponsive_discord_delays_no_toast(notifier: NotificationHub
     await flood(notifier, str)
     await open_dm_channels(notifier)
     async with notifier.run_worker() as worker:
-        await until(lambda: worker.in_flight >= MAX_DMS)
+        await wait_until(lambda: worker.in_flight >= MAX_DMS)
         for number in range(50):
             await notifier.request(recipient=str(number), channel=NotificationChannel.DASHBOARD_TOAST)
 
@@ -92,7 +92,7 @@ async def test_an_unresponsive_discord_delays_no_toast(notifier: NotificationHub
             return await count_toasts(notifier) == 50
 
         assert await seconds_until(arrived) < MAX_DELAY
-        await until(lambda: worker.in_flight == MAX_DMS)
+        await wait_until(lambda: worker.in_flight == MAX_DMS)
         await wait_for_rounds(worker, 10)
         assert worker.in_flight == MAX_DMS, "the limit holds for any number of due messages"
 
@@ -102,7 +102,7 @@ async def test_an_unresponsive_discord_delays_no_emergency(notifier: Notificatio
     await flood(notifier, str)
     await open_dm_channels(notifier)
     async with notifier.run_worker() as worker:
-        await until(lambda: worker.in_flight >= MAX_DMS)
+        await wait_until(lambda: worker.in_flight >= MAX_DMS)
         await notifier.save_dm_channel("5000", "nuked")
         await notifier.request("antinuke.triggered", "nuked")
 
@@ -114,7 +114,7 @@ async def test_an_unresponsive_channel_delays_no_other_channel(notifier: Notific
     await notifier.save_dm_channel(discord.dm_channel_of("100"))
     await flood(notifier, lambda _number: "100")
     async with notifier.run_worker():
-        await until(lambda: bool(discord.requests))
+        await wait_until(lambda: bool(discord.requests))
         await notifier.request(recipient="101")
         await notifier.request(
             "antinuke.detected", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL, payload=DETECTED
@@ -138,7 +138,7 @@ async def test_requeued_notifications_come_back_spread_out_without_spending_atte
                 >= 60 - MAX_WAITING_PER_ROUTE - 1
             )
 
-        await until(are_snoozed)
+        await wait_until(are_snoozed)
     waits = await notifier.owner.fetch(
         "select extract(epoch from r.scheduled_at - a.ended_at)::float as wait, r.attempt_count "
         "from notification.requests r join notification.attempts a on a.request_id = r.id "
@@ -157,7 +157,7 @@ async def test_a_claimed_notification_waits_two_seconds_for_its_route(
     await notifier.save_dm_channel(discord.dm_channel_of("100"))
     await flood(notifier, lambda _number: "100", 2)
     async with notifier.run_worker():
-        await until(lambda: has_attempts(notifier, 1))
+        await wait_until(lambda: has_attempts(notifier, 1))
         attempt = await notifier.owner.fetchrow(
             "select outcome, ended_at - started_at as took from notification.attempts"
         )
@@ -173,14 +173,14 @@ async def test_nothing_is_claimed_for_discord_while_it_is_paused(
     discord.script.append(ScriptedReply(error_reply(401, 0, "401: Unauthorized")))
     await notifier.request(recipient="99")
     async with notifier.run_worker():
-        await until(lambda: has_attempts(notifier, 1))
+        await wait_until(lambda: has_attempts(notifier, 1))
         await flood(notifier, str)
         toast = await notifier.request(channel=NotificationChannel.DASHBOARD_TOAST)
 
         async def arrived() -> bool:
             return (await notifier.state(toast))[0] == "sent"
 
-        await until(arrived)  # the worker keeps polling
+        await wait_until(arrived)  # the worker keeps polling
         assert (
             await notifier.owner.fetchval("select max(attempt_count) from notification.requests where state <> 'sent'")
             == 0
@@ -188,7 +188,7 @@ async def test_nothing_is_claimed_for_discord_while_it_is_paused(
         assert await notifier.owner.fetchval("select count(*) from notification.attempts") == 2
 
         await notifier.travel(timedelta(seconds=61))
-        await until(lambda: len(discord.messages) > 50)
+        await wait_until(lambda: len(discord.messages) > 50)
 
 
 async def test_a_pause_that_starts_during_the_wait_is_respected(
@@ -206,11 +206,11 @@ async def test_a_pause_that_starts_during_the_wait_is_respected(
         return await notifier.owner.fetchval(tat_query) > tat_before
 
     async with notifier.run_worker():
-        await until(has_reserved)
+        await wait_until(has_reserved)
         await notifier.owner.execute(
             "insert into pabal.limits (key, tat) values ('discord:all routes', pabal.now() + interval '1 minute')"
         )
-        await until(lambda: has_attempts(notifier, 1))
+        await wait_until(lambda: has_attempts(notifier, 1))
 
     assert discord.requests == []
     assert await notifier.state(request) == ("pending", None, 0)
@@ -241,8 +241,8 @@ async def test_a_long_queue_for_one_channel_is_not_claimed_again_and_again(
             delivered = len(discord.messages_in(AUDIT))
             discord.refill()
             await notifier.travel(timedelta(seconds=6))
-            await until(lambda delivered=delivered: len(discord.messages_in(AUDIT)) > delivered)
-            await until(notifier.is_idle)
+            await wait_until(lambda delivered=delivered: len(discord.messages_in(AUDIT)) > delivered)
+            await wait_until(notifier.is_idle)
 
     snoozed = await notifier.owner.fetchval("select count(*) from notification.attempts where outcome = 'snooze'")
     assert snoozed < 5 * count, "no refill may claim most of the queue"

@@ -12,8 +12,8 @@ from pabal.notifications.dispatch import addresses, storm_guard
 from pabal.notifications.lane import LANE
 from pabal.notifications.toasts import inbox
 from pabal.trace import notifications as notification_traces
-from support.clusters import Connection, connected
-from support.large_tables import pages
+from support.clusters import Connection, open_connection
+from support.large_tables import count_pages
 from support.notifications import register_builtin_templates
 
 pytestmark = pytest.mark.anyio
@@ -46,13 +46,13 @@ async def insert_requests(owner: Connection, state: str, count: int = MANY, **ov
 @pytest.fixture
 async def owner(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
     await register_builtin_templates(hub)
-    async with connected(database_urls.direct or database_urls.main) as conn:
+    async with open_connection(database_urls.direct or database_urls.main) as conn:
         yield conn
 
 
 async def pages_read(owner: Connection, query: Query, **arguments: Any) -> tuple[int, int]:
     await owner.execute("vacuum analyze notification.requests")
-    return await pages(owner, query, arguments, prepare=HUB_PLANNER_SETTINGS)
+    return await count_pages(owner, query, arguments, prepare=HUB_PLANNER_SETTINGS)
 
 
 async def test_a_claim_does_not_read_other_channels(owner: Connection) -> None:

@@ -17,11 +17,11 @@ from pabal.db import embedded
 from pabal.db.migrate import apply_migrations
 from pabal.hub import DatabaseUrls
 from pabal.settings import Settings
-from support.clusters import connected
+from support.clusters import open_connection
 from support.dispatch import NotificationHub, all_sent, open_notification_hub
 from support.fake_discord import FakeDiscord, ScriptedReply
-from support.receiver import hangs
-from support.wait import until
+from support.receiver import hang
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -47,16 +47,16 @@ async def test_a_worker_killed_after_discord_accepted_sends_no_second_message(
 ) -> None:
     dm = discord.dm_channel_of("100")
     await notifier.save_dm_channel(dm)
-    discord.script.append(ScriptedReply(hangs, accepted=True))
+    discord.script.append(ScriptedReply(hang, accepted=True))
     request = await notifier.request()
-    await until(lambda: len(discord.messages) == 1, within=30)
+    await wait_until(lambda: len(discord.messages) == 1, within=30)
     dispatch_process.send_signal(signal.SIGKILL)
     dispatch_process.wait()
     assert await notifier.state(request) == ("pending", None, 1)
 
     async with notifier.run_worker():
         await notifier.travel(HOLD)
-        await until(notifier.is_idle)
+        await wait_until(notifier.is_idle)
 
     assert len(discord.messages_to("100")) == 1
     assert [call.target.rpartition("/")[2] for call in discord.requests] == ["messages"] * 2
@@ -88,11 +88,11 @@ async def test_a_restart_of_postgres_loses_nothing(data_dir: Path, settings: Set
         async with open_notification_hub(settings, database_urls, discord, no_travel) as notifier:
             requests = [await notifier.request(recipient=str(200 + number)) for number in range(60)]
             async with notifier.run_worker(concurrency=4, hold=timedelta(seconds=2)):
-                await until(lambda: len(discord.messages) > 10)
+                await wait_until(lambda: len(discord.messages) > 10)
                 await asyncio.to_thread(server.stop)
                 server = await asyncio.to_thread(embedded.start_embedded_server, data_dir, port=server.address.port)
-                async with connected(server.address.owner_url) as owner:
-                    await until(lambda: all_sent(owner), within=40)
+                async with open_connection(server.address.owner_url) as owner:
+                    await wait_until(lambda: all_sent(owner), within=40)
     finally:
         server.stop()
 

@@ -24,8 +24,8 @@ from support.fake_discord import (
     error_reply,
     json_reply,
 )
-from support.receiver import answers
-from support.wait import until
+from support.receiver import respond_with
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +111,7 @@ class TestDiscordApi:
     async def test_the_duration_of_a_rate_limit(
         self, bot: DiscordApi, discord: FakeDiscord, body: bytes, headers: dict[str, str], wait: float
     ) -> None:
-        discord.script.append(ScriptedReply(answers(429, body, headers)))
+        discord.script.append(ScriptedReply(respond_with(429, body, headers)))
         result = await send(bot)
 
         assert result.pause == timedelta(seconds=wait)
@@ -143,9 +143,9 @@ class TestDiscordApi:
             FAILURE,
             NO_RESPONSE,
             LOST_RESPONSE,
-            ScriptedReply(answers(403, b"<html>")),
-            ScriptedReply(answers(302)),
-            ScriptedReply(answers(500, b"[1]")),
+            ScriptedReply(respond_with(403, b"<html>")),
+            ScriptedReply(respond_with(302)),
+            ScriptedReply(respond_with(500, b"[1]")),
         ],
         ids=["503", "slow", "lost", "html page", "redirect", "500"],
     )
@@ -184,7 +184,7 @@ class TestDiscordSender:
         discord.global_limit, discord.retry_after = 0, 40
         request = await notifier.request()
         async with notifier.run_worker():
-            await until(lambda: has_attempts(notifier, 1))
+            await wait_until(lambda: has_attempts(notifier, 1))
         row = await notifier.row(request)
 
         assert await notifier.state(request) == ("pending", None, 0)
@@ -202,12 +202,12 @@ class TestDiscordSender:
         discord.global_limit, discord.retry_after = 0, 40
         await notifier.request()
         async with notifier.run_worker():
-            await until(lambda: has_attempts(notifier, 1))
+            await wait_until(lambda: has_attempts(notifier, 1))
         called = len(discord.requests)
         discord.global_limit = 1000
         emergency = await notifier.request("antinuke.triggered", "101")
         async with open_hub(notifier.hub.settings, database_urls) as other, notifier.run_worker(other):
-            await until(lambda: has_attempts(notifier, 2))
+            await wait_until(lambda: has_attempts(notifier, 2))
 
         assert len(discord.requests) == called
         assert await notifier.state(emergency) == ("pending", None, 0)
@@ -236,7 +236,7 @@ class TestDiscordSender:
         discord.script.append(ScriptedReply(error_reply(401, 0, "401: Unauthorized")))
         request = await notifier.request()
         async with notifier.run_worker():
-            await until(lambda: has_attempts(notifier, 1))
+            await wait_until(lambda: has_attempts(notifier, 1))
         assert await notifier.state(request) == ("pending", None, 0)
         assert (
             await notifier.owner.fetchval(
@@ -273,7 +273,7 @@ class TestDiscordSender:
                 "antinuke.detected", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL, payload=DETECTED
             )
         async with notifier.run_worker():
-            await until(notifier.is_idle)
+            await wait_until(notifier.is_idle)
 
         assert discord.max_concurrent == 1
 

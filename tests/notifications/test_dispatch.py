@@ -25,11 +25,11 @@ from support.dispatch import (
     open_notification_hub,
     travel_to_hour,
 )
-from support.dump import dumped
+from support.dump import dump_database
 from support.fake_discord import FAILURE, LOST_RESPONSE, FakeDiscord, ScriptedReply, error_reply, json_reply
 from support.lane_under_test import Travel
-from support.receiver import slow
-from support.wait import until
+from support.receiver import respond_after
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -155,11 +155,11 @@ class TestDecisionAtSend:
         request = await notifier.request("antinuke.triggered")
         discord.script.extend([FAILURE, FAILURE])  # a retry overrides nothing new
         async with notifier.run_worker():
-            await until(lambda: has_attempts(notifier, 1))
+            await wait_until(lambda: has_attempts(notifier, 1))
             await notifier.travel(MINUTE)
-            await until(lambda: has_attempts(notifier, 2))
+            await wait_until(lambda: has_attempts(notifier, 2))
             await notifier.travel(MINUTE)
-            await until(notifier.is_idle)
+            await wait_until(notifier.is_idle)
 
         assert len(discord.messages_to("100")) == 1
         assert await notifier.state(request) == ("sent", None, 3)
@@ -233,11 +233,11 @@ class TestFailures:
         discord.script.extend([FAILURE] * 3)
         async with notifier.run_worker():
             for count in (1, 2):
-                await until(lambda count=count: has_attempts(notifier, count))
+                await wait_until(lambda count=count: has_attempts(notifier, count))
                 wait = (await notifier.row(request))["scheduled_at"] - await database_time(notifier)
                 assert 20 * count < wait.total_seconds() < 60 * count
                 await notifier.travel(2 * MINUTE)
-            await until(notifier.is_idle)
+            await wait_until(notifier.is_idle)
 
         assert await notifier.state(request) == ("failed", "exhausted", 3)
         assert await notifier.attempts(request) == [("retry", 1), ("retry", 2), ("dead", 3)]
@@ -251,9 +251,9 @@ class TestFailures:
         request = await notifier.request()
         async with notifier.run_worker():
             for count in (1, 2):
-                await until(lambda count=count: has_attempts(notifier, count))
+                await wait_until(lambda count=count: has_attempts(notifier, count))
                 await notifier.travel(2 * MINUTE)
-            await until(notifier.is_idle)
+            await wait_until(notifier.is_idle)
 
         assert len(discord.messages) == 1
         assert await notifier.state(request) == ("sent", None, 3)
@@ -263,12 +263,12 @@ class TestFailures:
     ) -> None:
         requests = [await notifier.request(recipient=str(number)) for number in range(200, 230)]
         async with notifier.run_worker(concurrency=5, hold=timedelta(seconds=2)):
-            await until(lambda: len(discord.messages) > 5)
+            await wait_until(lambda: len(discord.messages) > 5)
             await notifier.owner.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
                 "where datname = current_database() and pid <> pg_backend_pid()"
             )
-            await until(lambda: all_sent(notifier.owner), within=30)
+            await wait_until(lambda: all_sent(notifier.owner), within=30)
 
         assert len(discord.messages) == len(requests)
         assert {message.nonce for message in discord.messages} == {request.hex[:25] for request in requests}
@@ -295,7 +295,7 @@ class TestFailures:
         ):
             for number in range(60):
                 await notifier.request(recipient=str(300 + number % 9))
-            await until(lambda: all_sent(notifier.owner), within=30)
+            await wait_until(lambda: all_sent(notifier.owner), within=30)
 
         assert len(discord.messages) == 60
         assert len({message.nonce for message in discord.messages}) == 60
@@ -310,10 +310,10 @@ class TestFailures:
             """'{"headline": "Sale", "story": "x"}', 'pending' from generate_series(1, 1000) i"""
         )
         async with notifier.run_worker(concurrency=10):
-            await until(lambda: len(discord.messages) > 20)
+            await wait_until(lambda: len(discord.messages) > 20)
             emergency = await notifier.request("antinuke.triggered")
             before = len(discord.messages)
-            await until(lambda: bool(discord.messages_to("100")))
+            await wait_until(lambda: bool(discord.messages_to("100")))
             sent_before_it = [message.nonce for message in discord.messages].index(emergency.hex[:25]) - before
 
         assert sent_before_it <= 30  # those in flight, and those sent while it was claimed
@@ -328,17 +328,17 @@ class TestAddresses:
         person = "80351110224678912"
         respond = asyncio.Event()
         reply = json_reply(200, {"id": "7"}) if result == "opened" else error_reply(403, 50278, "no mutual guild")
-        discord.script.append(ScriptedReply(slow(respond, reply)))
+        discord.script.append(ScriptedReply(respond_after(respond, reply)))
         await notifier.request(recipient=person)
         async with notifier.run_worker() as worker:
-            await until(lambda: bool(discord.requests))
+            await wait_until(lambda: bool(discord.requests))
             async with notifier.hub.transaction() as tx:
                 await erase_person(tx, person, HUB_ACTOR)
             respond.set()
-            await until(lambda: worker.in_flight == 0)
+            await wait_until(lambda: worker.in_flight == 0)
 
         assert await notifier.owner.fetchval("select count(*) from notification.addresses") == 0
-        assert person.encode() not in await dumped(database_urls)
+        assert person.encode() not in await dump_database(database_urls)
 
     async def test_an_erasure_waits_for_a_concurrent_address_write(self, notifier: NotificationHub) -> None:
         request = await notifier.request()
@@ -356,7 +356,7 @@ class TestAddresses:
         async with notifier.hub.transaction() as tx:
             await save_dm_channel(tx, request, "7")
             erasing = asyncio.create_task(erase())
-            await until(is_waiting)
+            await wait_until(is_waiting)
         await erasing
 
         assert await notifier.owner.fetchval("select count(*) from notification.addresses") == 0

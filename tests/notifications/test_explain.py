@@ -39,7 +39,7 @@ from pabal.trace.explain_notification import ExplanationPart, NotificationExplan
 from support.dispatch import AUDIT, NotificationHub, has_attempts, travel_to_hour
 from support.fake_discord import FAILURE, FakeDiscord
 from support.notifications import sql
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -299,7 +299,7 @@ class TestNotSent:
         )
         async with notifier.run_worker():
             for attempt in (1, 2, 3):
-                await until(lambda count=attempt: has_attempts(notifier, count))
+                await wait_until(lambda count=attempt: has_attempts(notifier, count))
                 await notifier.travel(MINUTE)
         async with notifier.hub.transaction() as tx:
             await alert_undelivered_emergencies(tx, AlertTarget(notifier.hub.templates, None), 10)

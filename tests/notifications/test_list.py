@@ -12,8 +12,8 @@ from pabal.notifications import notifications
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.notifications import Notification, NotificationAccess, NotificationFilter, scan_notifications
 from pabal.notifications.states import NotificationState
-from support.clusters import connected
-from support.large_tables import pages
+from support.clusters import open_connection
+from support.large_tables import count_pages
 from support.notifications import register_builtin_templates, sql
 
 pytestmark = pytest.mark.anyio
@@ -124,8 +124,8 @@ async def test_a_page_reads_few_blocks(
 ) -> None:
     await sql(database_urls, INSERT_REQUESTS, 500)
 
-    async with connected(database_urls.direct or database_urls.main) as conn:
-        page_count, rows = await pages(
+    async with open_connection(database_urls.direct or database_urls.main) as conn:
+        page_count, rows = await count_pages(
             conn, getattr(notifications.Q, query_name), arguments | PAGE, prepare=HUB_PLANNER_SETTINGS
         )
 
@@ -148,8 +148,8 @@ async def test_a_scan_without_matches_stops_at_its_scan_limit(
     await sql(database_urls, INSERT_REQUESTS, 500)
     scan_arguments = arguments | PAGE | {"template": "shop.gone", "reach": 20}
 
-    async with connected(database_urls.direct or database_urls.main) as conn:
-        page_count, rows = await pages(
+    async with open_connection(database_urls.direct or database_urls.main) as conn:
+        page_count, rows = await count_pages(
             conn, getattr(notifications.Q, query_name), scan_arguments, prepare=HUB_PLANNER_SETTINGS
         )
 

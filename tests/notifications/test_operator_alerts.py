@@ -14,11 +14,11 @@ from pabal.notifications.lane import LANE
 from pabal.notifications.operator_alerts import AlertTarget, alert_undelivered_emergencies
 from pabal.settings import Settings
 from pabal.tokens.revoke import REFRESH_TOKEN_REUSED, revoke_family
-from support.audit_log import Ledger
+from support.audit_log import AuditLog
 from support.dispatch import AUDIT, NotificationHub, has_attempts, open_notification_hub, run_chores
 from support.fake_discord import FAILURE, FakeDiscord
 from support.lane_under_test import Travel
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -51,9 +51,9 @@ class TestUndeliveredEmergency:
         request = await notifier.request("antinuke.triggered")
         async with notifier.run_worker():
             for count in (1, 2):
-                await until(lambda count=count: has_attempts(notifier, count))
+                await wait_until(lambda count=count: has_attempts(notifier, count))
                 await notifier.travel(MINUTE)
-            await until(notifier.is_idle)
+            await wait_until(notifier.is_idle)
         return request
 
     async def test_after_three_attempts_it_is_a_toast_and_an_operator_alert(
@@ -105,7 +105,7 @@ class TestUndeliveredEmergency:
         discord.global_limit, discord.retry_after = 0, 400
         request = await alert_hub.request("antinuke.triggered")
         async with alert_hub.run_worker():
-            await until(lambda: has_attempts(alert_hub, 1))
+            await wait_until(lambda: has_attempts(alert_hub, 1))
         await alert_hub.travel(4 * MINUTE)
         await run_chores(alert_hub, "alert undelivered")
         assert await requests_of(alert_hub, "system.undelivered") == []
@@ -210,7 +210,7 @@ class TestOperatorAlerts:
     async def test_a_cut_audit_chain_is_alerted_once_an_hour(
         self, alert_hub: NotificationHub, database_urls: DatabaseUrls, discord: FakeDiscord
     ) -> None:
-        ledger = Ledger(alert_hub.hub, database_urls, alert_hub.hub.key_ring)
+        ledger = AuditLog(alert_hub.hub, database_urls, alert_hub.hub.key_ring)
         await ledger.write(1)
         await run_chores(alert_hub, "seal audit")
         await ledger.tamper("delete from pabal.audit_seals")

@@ -26,7 +26,7 @@ from pabal.notifications.people.tokens import (
 )
 from pabal.notifications.privacy import PersonDataCounts, erase_person, export_person
 from pabal.notifications.toasts.inbox import ToastAction
-from support.dump import dumped
+from support.dump import dump_database
 from support.inbox import JUN, MINA, SHOP, Inbox
 
 pytestmark = pytest.mark.anyio
@@ -105,7 +105,7 @@ async def test_a_revoked_cookie_is_invalid(inbox: Inbox, hub: Hub) -> None:
 async def test_only_the_hash_of_a_token_is_stored(inbox: Inbox, hub: Hub, database_urls: DatabaseUrls) -> None:
     tokens = [await inbox.token(), await inbox.cookie()]
 
-    dump = await dumped(database_urls)
+    dump = await dump_database(database_urls)
 
     for token in tokens:
         assert token.encode() not in dump
@@ -140,9 +140,9 @@ async def test_issuing_a_link_is_audited_under_a_pseudonym(inbox: Inbox) -> None
 async def create_personal_data(inbox: Inbox, person: str, user: str) -> None:
     """Create every kind of row that can hold data of a person."""
     hub = inbox.hub
-    toast = await inbox.arrive(person, title=SECRET_TEXT, body=SECRET_TEXT)
+    toast = await inbox.insert_toast(person, title=SECRET_TEXT, body=SECRET_TEXT)
     await inbox.mark(toast, ToastAction.ARCHIVE, person)
-    await inbox.arrive(person, body=SECRET_TEXT)
+    await inbox.insert_toast(person, body=SECRET_TEXT)
     await inbox.request(person)
     await inbox.cookie(person)
     await inbox.token(person)
@@ -184,12 +184,12 @@ async def erase(hub: Hub, person: str) -> PersonDataCounts:
 
 async def test_nothing_of_an_erased_person_remains(inbox: Inbox, hub: Hub, database_urls: DatabaseUrls) -> None:
     await create_personal_data(inbox, MINA, USER)
-    before = await dumped(database_urls)
+    before = await dump_database(database_urls)
     assert before.count(MINA.encode()) > 10
 
     counts = await erase(hub, MINA)
 
-    after = await dumped(database_urls)
+    after = await dump_database(database_urls)
     assert (counts.requests, counts.toasts) == (4, 2)
     assert MINA.encode() not in after
     assert SECRET_TEXT.encode() not in after
@@ -215,7 +215,7 @@ async def person_rows(hub: Hub, person: str) -> dict[str, Any]:
 
 
 async def test_audit_entries_are_found_by_the_pseudonym(inbox: Inbox, hub: Hub) -> None:
-    await inbox.arrive(MINA)
+    await inbox.insert_toast(MINA)
     await erase(hub, MINA)
 
     rows = await inbox.db.fetch(
@@ -252,7 +252,7 @@ async def test_an_export_is_complete_and_has_no_credentials(inbox: Inbox, hub: H
 
 
 async def test_an_unknown_person_is_not_found(inbox: Inbox, hub: Hub) -> None:
-    await inbox.arrive(MINA)
+    await inbox.insert_toast(MINA)
     for operation in (erase_person, export_person):
         with pytest.raises(NotFound, match="No such person"):
             async with hub.transaction() as tx:

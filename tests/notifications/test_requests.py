@@ -31,7 +31,7 @@ from support.notifications import (
     request_drafts,
     sql,
 )
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -310,14 +310,16 @@ async def test_the_same_keys_in_another_order_do_not_deadlock(hub: Hub, database
     low, middle, high = (draft_with_key(hub, key) for key in ("a", "b", "c"))
 
     async def request_when_waiting(waiting: int, *drafts: NotificationDraft) -> list[RequestedNotification]:
-        await until(lambda: is_waiting(database_urls, waiting))
+        await wait_until(lambda: is_waiting(database_urls, waiting))
         return await request_drafts(hub, *drafts)
 
     async with roll_back_after(hub, middle):
         requests = asyncio.gather(
             request_when_waiting(0, low, middle, high), request_when_waiting(1, high, middle, low)
         )
-        await until(lambda: is_waiting(database_urls, 2))  # without a common lock order, each would hold its first key
+        await wait_until(
+            lambda: is_waiting(database_urls, 2)
+        )  # without a common lock order, each would hold its first key
 
     ascending, descending = await requests
     assert [notification.id for notification in ascending] == [notification.id for notification in reversed(descending)]
@@ -326,7 +328,7 @@ async def test_the_same_keys_in_another_order_do_not_deadlock(hub: Hub, database
 async def test_a_key_of_a_rolled_back_transaction_is_free(hub: Hub, database_urls: DatabaseUrls) -> None:
     async with roll_back_after(hub, draft_with_key(hub)):
         second = asyncio.create_task(request_drafts(hub, draft_with_key(hub)))
-        await until(lambda: is_waiting(database_urls, 1))
+        await wait_until(lambda: is_waiting(database_urls, 1))
 
     [requested] = await second
     assert not requested.repeated

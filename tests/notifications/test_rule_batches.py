@@ -12,8 +12,8 @@ from pabal.notifications.rules.apply_rules import NOTIFICATIONS_PER_TRANSACTION,
 from pabal.queue.outcome import Outcome
 from support.notifications import list_all_notifications, register_builtin_templates, sql
 from support.rules import BUYER, MINUTE, add_test_rule, rules_worker, run_rules_workers
-from support.subscriptions import say
-from support.wait import until
+from support.subscriptions import publish_test_event
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,7 @@ async def events_by_status(database_urls: DatabaseUrls) -> dict[str, str]:
 async def test_events_with_few_notifications_share_a_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub)
     for number in range(20):
-        await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
+        await publish_test_event(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
     await settle(hub, await claim(hub))
 
@@ -55,7 +55,7 @@ async def test_events_with_few_notifications_share_a_transaction(hub: Hub, datab
 async def test_an_event_with_many_notifications_has_its_own_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub, recipients=["users"])
     for first_recipient in (0, NOTIFICATIONS_PER_TRANSACTION, 2 * NOTIFICATIONS_PER_TRANSACTION):
-        await say(
+        await publish_test_event(
             hub,
             "order.paid",
             payload=BUYER | {"users": [*range(first_recipient, first_recipient + NOTIFICATIONS_PER_TRANSACTION)]},
@@ -71,7 +71,7 @@ async def test_an_event_with_many_notifications_has_its_own_transaction(hub: Hub
 async def test_an_unexpected_error_fails_only_its_event(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add_test_rule(hub)
     for number in range(MANY):
-        await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
+        await publish_test_event(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
     async def fail_on_seven(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
         outcomes = await apply_rules(tx, events, hub.templates)
@@ -83,7 +83,7 @@ async def test_an_unexpected_error_fails_only_its_event(hub: Hub, database_urls:
         return await events_by_status(database_urls) == {"completed": str(MANY - 1), "pending": "1"}
 
     async with run_rules_workers(hub, rules_worker(hub, TransactionalHandler(hub.db, fail_on_seven))):
-        await until(is_settled)
+        await wait_until(is_settled)
 
     assert sorted(int(notification.recipient_id) for notification in await list_all_notifications(hub)) == [
         number for number in range(MANY) if number != 7

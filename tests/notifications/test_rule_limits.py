@@ -27,8 +27,8 @@ from support.lane_under_test import Travel
 from support.notification_api import register_service
 from support.notifications import ALL_SERVICES, list_all_notifications, register_builtin_templates, sql
 from support.rules import BUYER, MINUTE, add_test_rule
-from support.server import serving
-from support.subscriptions import say
+from support.server import serve_hub
+from support.subscriptions import publish_test_event
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +111,7 @@ async def test_an_emergency_never_waits_and_counts_for_nothing(hub: Hub) -> None
 
 async def test_direct_requests_share_the_limit_and_direct_emergencies_have_their_own(hub: Hub) -> None:
     await add_test_rule(hub, recipients=["users"])
-    async with serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
+    async with serve_hub(hub) as address, httpx2.AsyncClient(base_url=address) as web:
         shop = await register_service(hub, web, "shop", "write")
         await apply_to(hub, range(10 * LIMIT), source="shop")
         request = {"recipient_type": "user_dm", "recipient_id": "7", "template_key": "payment.succeeded"}
@@ -127,7 +127,7 @@ async def test_direct_requests_share_the_limit_and_direct_emergencies_have_their
 
 async def test_a_rolled_back_transaction_uses_nothing_of_the_limit(hub: Hub) -> None:
     await add_test_rule(hub, recipients=["users"])
-    await say(hub, "order.paid", payload=BUYER | {"users": [*range(LIMIT)]})
+    await publish_test_event(hub, "order.paid", payload=BUYER | {"users": [*range(LIMIT)]})
     async with hub.autocommit() as tx:
         events = await LANE.claim(tx, 100, MINUTE, "w1", EventClaimFilter("hub"))
     limit = notification_rate_limit(LIMIT)

@@ -12,7 +12,7 @@ from pabal.notifications.rules.rules import find_rule, list_rules, remove_rule, 
 from pabal.notifications.templates.catalogue import TemplateCatalogue
 from support.notifications import TESTER, list_all_notifications, register_builtin_templates, sql
 from support.rules import BUYER, add_test_rule, publish_and_settle
-from support.subscriptions import EVERYBODY, say
+from support.subscriptions import ALL_ACCESS, publish_test_event
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ async def hub(hub: Hub) -> Hub:
 
 
 async def is_delivered_to_hub(hub: Hub, database_urls: DatabaseUrls) -> bool:
-    published = await say(hub, "order.paid", payload=BUYER)
+    published = await publish_test_event(hub, "order.paid", payload=BUYER)
     return await sql(database_urls, "select exists (select from public.event_queue where parent_id = $1)", published)
 
 
@@ -63,7 +63,7 @@ async def test_a_rules_subscription_is_removed_only_with_the_rule(hub: Hub) -> N
 
     with pytest.raises(Conflict, match="belongs to a notification rule"):
         async with hub.transaction() as tx:
-            await remove_subscription(tx, rule.id, EVERYBODY, TESTER)
+            await remove_subscription(tx, rule.id, ALL_ACCESS, TESTER)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.lane import LANE
 from support.dispatch import AUDIT, NotificationHub, has_attempts
 from support.fake_discord import FAILURE, FakeDiscord
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +89,7 @@ async def test_two_workers_send_one_of_concurrent_emergencies(
         notifier.run_worker(),
         notifier.run_worker(other),
     ):
-        await until(notifier.is_idle)
+        await wait_until(notifier.is_idle)
 
     assert sorted(await states_or_reasons(notifier, *requests)) == ["sent"] + ["storm"] * 11
     assert len(discord.messages) == 1
@@ -100,9 +100,9 @@ async def test_a_retry_is_not_counted_as_a_second_emergency(notifier: Notificati
     discord.script.append(FAILURE)
     first = await request_emergency(notifier, "raid-1")
     async with notifier.run_worker():
-        await until(lambda: has_attempts(notifier, 1))
+        await wait_until(lambda: has_attempts(notifier, 1))
         await notifier.travel(5 * SECOND)
-        await until(notifier.is_idle)
+        await wait_until(notifier.is_idle)
 
     assert await notifier.state(first) == ("sent", None, 2)
 
@@ -112,7 +112,7 @@ async def test_a_retry_is_sent_despite_later_emergencies(notifier: NotificationH
     discord.script.append(FAILURE)
     first = await request_emergency(notifier)
     async with notifier.run_worker():
-        await until(lambda: has_attempts(notifier, 1))
+        await wait_until(lambda: has_attempts(notifier, 1))
     others = [await request_emergency(notifier) for _ in range(5)]
     await notifier.dispatch()
     await notifier.travel(5 * SECOND)
@@ -193,7 +193,7 @@ async def test_the_limit_is_per_recipient_across_workers(
         notifier.run_worker(),
         notifier.run_worker(other),
     ):
-        await until(notifier.is_idle)
+        await wait_until(notifier.is_idle)
 
     assert sorted(await states_or_reasons(notifier, *requests)) == ["sent"] * 10 + ["storm"] * 30
     assert sorted(await states_or_reasons(notifier, *guild_requests)) == ["sent"] * 5 + ["storm"] * 2

@@ -21,7 +21,7 @@ from pabal.notifications.toasts import streams as toast_streams
 from pabal.notifications.toasts.inbox import ToastAction, ToastChange, add_toast, notify_toast_streams
 from pabal.notifications.toasts.streams import MAX_PENDING_CHANGES, ToastStream
 from support.inbox import JUN, MINA, Inbox
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -48,11 +48,11 @@ async def collect_changes(stream: ToastStream, count: int) -> list[ToastChange]:
 
 async def test_a_stream_sends_changes_after_its_number_and_then_new_ones(inbox: Inbox, hub: Hub) -> None:
     person = await inbox.person()
-    old, missed = await inbox.arrive(), await inbox.arrive()
+    old, missed = await inbox.insert_toast(), await inbox.insert_toast()
     [first, _] = await inbox.changes()
     stream, now = await hub.toast_streams.open(person, first.seq)
     assert now.unread == 2
-    new = await inbox.arrive()
+    new = await inbox.insert_toast()
     await inbox.mark(old, ToastAction.READ)
 
     changes = await collect_changes(stream, 3)
@@ -65,10 +65,10 @@ async def test_a_stream_sends_changes_after_its_number_and_then_new_ones(inbox: 
 async def test_a_stream_without_a_number_starts_now_and_with_an_unknown_number_at_the_beginning(
     inbox: Inbox, hub: Hub
 ) -> None:
-    person, old = await inbox.person(), await inbox.arrive()
+    person, old = await inbox.person(), await inbox.insert_toast()
     from_now, _ = await hub.toast_streams.open(person, None)
     from_unknown, _ = await hub.toast_streams.open(person, 10**9)
-    new = await inbox.arrive()
+    new = await inbox.insert_toast()
 
     assert [change.id for change in await collect_changes(from_now, 1)] == [new]
     assert [change.id for change in await collect_changes(from_unknown, 2)] == [old, new]
@@ -80,9 +80,9 @@ async def test_a_change_in_one_process_reaches_streams_of_another(
     inbox: Inbox, hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     async with open_hub(hub.settings, database_urls) as other_hub:
-        await until(lambda: other_hub.doorbell.listening)
+        await wait_until(lambda: other_hub.doorbell.listening)
         stream, _ = await other_hub.toast_streams.open(await inbox.person(), None)
-        toast = await inbox.arrive()
+        toast = await inbox.insert_toast()
         [change] = await collect_changes(stream, 1)
         other_hub.toast_streams.close(stream)
 
@@ -92,8 +92,8 @@ async def test_a_change_in_one_process_reaches_streams_of_another(
 async def test_a_stream_has_no_changes_of_other_people(inbox: Inbox, hub: Hub) -> None:
     mina_stream, _ = await hub.toast_streams.open(await inbox.person(MINA), None)
     jun_stream, _ = await hub.toast_streams.open(await inbox.person(JUN), None)
-    mina_toast = await inbox.arrive(MINA)
-    jun_toast = await inbox.arrive(JUN)
+    mina_toast = await inbox.insert_toast(MINA)
+    jun_toast = await inbox.insert_toast(JUN)
 
     assert [change.id for change in await collect_changes(mina_stream, 1)] == [mina_toast]
     assert [change.id for change in await collect_changes(jun_stream, 1)] == [jun_toast]
@@ -159,8 +159,8 @@ async def test_the_number_of_streams_per_person_is_limited(inbox: Inbox, hub: Hu
 async def test_idle_streams_hold_no_connection_and_share_one_query(inbox: Inbox, hub: Hub) -> None:
     streams = [(await hub.toast_streams.open(await inbox.person(str(number)), None))[0] for number in range(30)]
 
-    await until(lambda: hub.db.connections_in_use() == 0)
-    toast = await inbox.arrive("7")
+    await wait_until(lambda: hub.db.connections_in_use() == 0)
+    toast = await inbox.insert_toast("7")
     assert [change.id for change in await collect_changes(streams[7], 1)] == [toast]
     for stream in streams:
         hub.toast_streams.close(stream)

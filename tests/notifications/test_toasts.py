@@ -24,9 +24,9 @@ from pabal.notifications.toasts.inbox import (
 )
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
-from support.clusters import connected
+from support.clusters import open_connection
 from support.inbox import JUN, MINA, MINUTE, Inbox
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -40,12 +40,15 @@ HELLO = RenderedText("Hello", "there")
 
 async def test_a_toast_has_the_category_and_criticality_of_its_template(inbox: Inbox) -> None:
     await inbox.db.execute("insert into notification.people (discord_id, locale) values ($1, 'en')", MINA)
-    mina_toast, jun_toast = await inbox.arrive(category="antinuke"), await inbox.arrive(JUN, title=None, locale="en-US")
+    mina_toast, jun_toast = (
+        await inbox.insert_toast(category="antinuke"),
+        await inbox.insert_toast(JUN, title=None, locale="en-US"),
+    )
 
-    [toast] = await inbox.listed()
+    [toast] = await inbox.list_toasts()
     assert (toast.id, toast.category, toast.criticality, toast.locale) == (mina_toast, "antinuke", "emergency", "en")
     assert (toast.title, toast.body, toast.state) == ("Paid", "Thank you.", "unseen")
-    [other] = await inbox.listed(JUN)
+    [other] = await inbox.list_toasts(JUN)
     assert (other.id, other.title, other.locale) == (jun_toast, None, "en-US")
 
 
@@ -57,7 +60,7 @@ async def test_a_toast_is_inserted_once(inbox: Inbox, hub: Hub) -> None:
             inserted.append(await add_toast(tx, claimed, RenderedText(None, body)))
 
     assert inserted == [True, False]
-    assert [toast.body for toast in await inbox.listed()] == ["first"]
+    assert [toast.body for toast in await inbox.list_toasts()] == ["first"]
 
 
 async def test_only_a_dashboard_notification_becomes_a_toast(inbox: Inbox, hub: Hub) -> None:
@@ -67,7 +70,7 @@ async def test_only_a_dashboard_notification_becomes_a_toast(inbox: Inbox, hub: 
     async with hub.transaction() as tx:
         assert not await add_toast(tx, claimed, HELLO)
 
-    assert await inbox.listed() == []
+    assert await inbox.list_toasts() == []
 
 
 async def test_two_workers_that_deliver_one_notification_insert_one_toast(inbox: Inbox, hub: Hub) -> None:
@@ -79,7 +82,7 @@ async def test_two_workers_that_deliver_one_notification_insert_one_toast(inbox:
 
     assert sorted(await asyncio.gather(deliver(hub, first), deliver(hub, second))) == [False, True]
 
-    assert [toast.id for toast in await inbox.listed()] == [first.id]
+    assert [toast.id for toast in await inbox.list_toasts()] == [first.id]
     assert await inbox.db.fetchval("select state from notification.requests") == "sent"
 
 
@@ -113,8 +116,8 @@ async def test_a_worker_killed_before_the_commit_leaves_the_toast_to_another(
     finally:
         process.kill()
         await process.communicate()
-    await until(lambda: is_released(inbox))
-    assert await inbox.listed() == []
+    await wait_until(lambda: is_released(inbox))
+    assert await inbox.list_toasts() == []
 
     await inbox.db.execute("update notification.requests set leased_until = pabal.now()")
     async with hub.autocommit() as tx:
@@ -122,7 +125,7 @@ async def test_a_worker_killed_before_the_commit_leaves_the_toast_to_another(
     assert await deliver(hub, reclaimed)
 
     assert reclaimed.attempt == 2
-    assert [toast.id for toast in await inbox.listed()] == [reclaimed.id]
+    assert [toast.id for toast in await inbox.list_toasts()] == [reclaimed.id]
 
 
 async def is_released(inbox: Inbox) -> bool:
@@ -141,7 +144,7 @@ async def test_two_batches_for_the_same_inboxes_do_not_deadlock(inbox: Inbox, hu
             for batch in (ascending, descending):
                 tasks.create_task(insert_batch(hub, batch))
 
-    assert {len(await inbox.listed(person)) for person in people} == {10}
+    assert {len(await inbox.list_toasts(person)) for person in people} == {10}
 
 
 async def insert_batch(hub: Hub, batch: list[ClaimedNotification]) -> None:
@@ -153,7 +156,7 @@ async def insert_batch(hub: Hub, batch: list[ClaimedNotification]) -> None:
 
 
 async def test_a_toast_is_unseen_seen_read_and_archived(inbox: Inbox) -> None:
-    toast, other = await inbox.arrive(), await inbox.arrive()
+    toast, other = await inbox.insert_toast(), await inbox.insert_toast()
     assert await inbox.unread() == 2
 
     states = [(await inbox.mark(toast, action)).state for action in (ToastAction.SEEN, ToastAction.READ)]
@@ -161,18 +164,18 @@ async def test_a_toast_is_unseen_seen_read_and_archived(inbox: Inbox) -> None:
     assert (await inbox.mark(toast, ToastAction.SEEN)).state == "read"
 
     assert (await inbox.mark(other, ToastAction.ARCHIVE)).state == "archived"
-    assert ([row.id for row in await inbox.listed()], await inbox.unread()) == ([toast], 0)
-    assert [row.id for row in await inbox.listed(archived=True)] == [other]
+    assert ([row.id for row in await inbox.list_toasts()], await inbox.unread()) == ([toast], 0)
+    assert [row.id for row in await inbox.list_toasts(archived=True)] == [other]
 
 
 async def test_reading_a_toast_marks_it_as_seen(inbox: Inbox) -> None:
-    read = await inbox.mark(await inbox.arrive(), ToastAction.READ)
+    read = await inbox.mark(await inbox.insert_toast(), ToastAction.READ)
 
     assert read.seen_at == read.read_at
 
 
 async def test_repeating_an_action_changes_nothing(inbox: Inbox, travel: Travel) -> None:
-    toast = await inbox.arrive()
+    toast = await inbox.insert_toast()
     before = await inbox.mark(toast, ToastAction.READ)
     await travel(MINUTE)
 
@@ -183,38 +186,38 @@ async def test_repeating_an_action_changes_nothing(inbox: Inbox, travel: Travel)
 
 async def test_all_toasts_are_marked_as_read(inbox: Inbox, hub: Hub) -> None:
     for person in (MINA, MINA, JUN):
-        await inbox.arrive(person)
+        await inbox.insert_toast(person)
     async with hub.transaction() as tx:
         assert await mark_all_toasts_read(tx, MINA) == 2
 
-    assert {toast.state for toast in await inbox.listed()} == {"read"}
+    assert {toast.state for toast in await inbox.list_toasts()} == {"read"}
     assert (await inbox.unread(), await inbox.unread(JUN)) == (0, 1)
 
 
 async def test_a_person_cannot_mark_the_toast_of_another(inbox: Inbox) -> None:
-    toast = await inbox.arrive(MINA)
-    before = await inbox.listed(MINA)
+    toast = await inbox.insert_toast(MINA)
+    before = await inbox.list_toasts(MINA)
 
     for action in ToastAction:
         for toast_id in (toast, new_id()):
             with pytest.raises(NotFound, match="No such toast"):
                 await inbox.mark(toast_id, action, JUN)
 
-    assert [(row.state, row.seq) for row in await inbox.listed(MINA)] == [("unseen", before[0].seq)]
-    assert await inbox.listed(JUN) == []
+    assert [(row.state, row.seq) for row in await inbox.list_toasts(MINA)] == [("unseen", before[0].seq)]
+    assert await inbox.list_toasts(JUN) == []
 
 
 async def test_toasts_are_listed_by_arrival_not_by_request_time(inbox: Inbox, hub: Hub) -> None:
     requested_first = await inbox.request()
-    inserted_first = await inbox.arrive()
+    inserted_first = await inbox.insert_toast()
     async with hub.transaction() as tx:
         await add_toast(tx, requested_first, HELLO)
 
-    assert [row.id for row in await inbox.listed()] == [requested_first.id, inserted_first]
+    assert [row.id for row in await inbox.list_toasts()] == [requested_first.id, inserted_first]
 
 
 async def test_pages_have_no_gaps(inbox: Inbox, hub: Hub) -> None:
-    ids = [await inbox.arrive() for _ in range(7)]
+    ids = [await inbox.insert_toast() for _ in range(7)]
     listed: list[UUID] = []
     before = None
     async with hub.autocommit() as tx:
@@ -233,7 +236,7 @@ async def test_concurrent_changes_of_an_inbox_are_numbered_in_commit_order(inbox
     async with hub.transaction() as first_tx:
         await add_toast(first_tx, first, HELLO)
         waiting = asyncio.create_task(insert_toast(hub, second))
-        await until(lambda: is_blocked(inbox))
+        await wait_until(lambda: is_blocked(inbox))
         await insert_toast(hub, other_inbox)  # another inbox is not blocked
         assert not waiting.done()
         assert await inbox.changes() == []
@@ -252,14 +255,14 @@ async def is_blocked(inbox: Inbox) -> bool:
 
 
 async def test_changes_by_plain_sql_are_numbered_as_well(inbox: Inbox, database_urls: DatabaseUrls) -> None:
-    toast, other = await inbox.arrive(), await inbox.arrive()
+    toast, other = await inbox.insert_toast(), await inbox.insert_toast()
     assert database_urls.direct
-    async with connected(database_urls.direct) as writer:
+    async with open_connection(database_urls.direct) as writer:
         transaction = writer.transaction()
         await transaction.start()
         await writer.execute("update notification.toasts set seen_at = pabal.now() where id = $1", toast)
         waiting = asyncio.create_task(inbox.mark(other, ToastAction.READ))
-        await until(lambda: is_blocked(inbox))
+        await wait_until(lambda: is_blocked(inbox))
         await transaction.commit()
         await waiting
 

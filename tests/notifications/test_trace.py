@@ -26,7 +26,7 @@ from pabal.trace.notifications import (
 )
 from support.dispatch import NotificationHub, has_attempts
 from support.fake_discord import FAILURE, FakeDiscord
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -62,9 +62,9 @@ async def test_trace_of_an_emergency_sent_after_retries(notifier: NotificationHu
     discord.script.append(FAILURE)
     request = await notifier.request("antinuke.triggered")
     async with notifier.run_worker():
-        await until(lambda: has_attempts(notifier, 1))
+        await wait_until(lambda: has_attempts(notifier, 1))
         await notifier.travel(MINUTE)
-        await until(notifier.is_idle)
+        await wait_until(notifier.is_idle)
 
     rows = await result(notifier, request)
 

@@ -6,7 +6,7 @@ import pytest
 
 from outside.fake_network import ALLOWED_ORIGINS
 from pabal.outside.http import HttpClient
-from support.receiver import Receiver, receiver
+from support.receiver import Receiver, run_receiver
 
 
 @pytest.fixture
@@ -17,5 +17,5 @@ async def outside() -> AsyncGenerator[HttpClient]:
 
 @pytest.fixture
 async def remote() -> AsyncGenerator[Receiver]:
-    async with receiver() as server:
+    async with run_receiver() as server:
         yield server

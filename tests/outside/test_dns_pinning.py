@@ -10,7 +10,7 @@ from outside.fake_network import LOOPBACK, Authority, FakeNetwork, Resolver
 from pabal.core.errors import Invalid
 from pabal.outside.http import HttpClient, HttpResponse, NotSent, NotSentCause
 from pabal.outside.ssrf import AllowedOrigins
-from support.receiver import answers, receiver
+from support.receiver import respond_with, run_receiver
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ async def test_host_header_and_sni_have_the_name(authority: Authority) -> None:
     tls = authority.server(NAME)
     tls.sni_callback = lambda _socket, name, _context: requested_names.append(name)
 
-    async with receiver(tls) as remote:
+    async with run_receiver(tls) as remote:
         world = FakeNetwork({PUBLIC: remote.port})
         async with HttpClient(NO_ORIGINS, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
             response = await outside.post(f"https://{NAME}/in?a=b", b"{}", {}, time_limit=LONG)
@@ -44,8 +44,8 @@ async def test_host_header_and_sni_have_the_name(authority: Authority) -> None:
 async def test_a_rebound_name_is_not_connected(authority: Authority) -> None:
     """The second answer is a private address with a server on the same port."""
     resolver = Resolver([PUBLIC], [LOOPBACK])
-    async with receiver(authority.server(NAME)) as remote, receiver(authority.server(NAME)) as victim:
-        remote.mood = answers(headers={"connection": "close"})
+    async with run_receiver(authority.server(NAME)) as remote, run_receiver(authority.server(NAME)) as victim:
+        remote.responder = respond_with(headers={"connection": "close"})
         world = FakeNetwork({PUBLIC: remote.port})
         url = f"https://{NAME}:{victim.port}/"
         async with HttpClient(NO_ORIGINS, lookup=resolver, network=world, tls=authority.trust()) as outside:
@@ -63,7 +63,7 @@ async def test_a_rebound_name_is_not_connected(authority: Authority) -> None:
 
 async def test_a_kept_connection_needs_no_second_lookup(authority: Authority) -> None:
     resolver = Resolver([PUBLIC], [LOOPBACK])
-    async with receiver(authority.server(NAME)) as remote:
+    async with run_receiver(authority.server(NAME)) as remote:
         world = FakeNetwork({PUBLIC: remote.port})
         async with HttpClient(NO_ORIGINS, lookup=resolver, network=world, tls=authority.trust()) as outside:
             for _ in range(3):
@@ -74,7 +74,7 @@ async def test_a_kept_connection_needs_no_second_lookup(authority: Authority) ->
 
 async def test_two_names_at_one_address_share_no_connection(authority: Authority) -> None:
     """A certificate verified for one name is not verified for the other."""
-    async with receiver(authority.server(NAME, "other.example.org")) as remote:
+    async with run_receiver(authority.server(NAME, "other.example.org")) as remote:
         world = FakeNetwork({PUBLIC: remote.port})
         async with HttpClient(NO_ORIGINS, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
             for name in (NAME, "other.example.org"):
@@ -95,7 +95,7 @@ async def test_one_private_address_among_public_ones_refuses_the_host(authority:
 
 
 async def test_an_unresponsive_address_leaves_time_for_the_next(authority: Authority) -> None:
-    async with receiver(authority.server(NAME)) as remote:
+    async with run_receiver(authority.server(NAME)) as remote:
         world = FakeNetwork({OTHER: remote.port}, silent=[PUBLIC])
         resolver = Resolver([PUBLIC, OTHER])
         async with HttpClient(NO_ORIGINS, lookup=resolver, network=world, tls=authority.trust()) as outside:
@@ -109,7 +109,7 @@ async def test_an_unresponsive_address_leaves_time_for_the_next(authority: Autho
 async def test_a_certificate_of_another_name_is_refused_before_the_request(
     authority: Authority, certified: str
 ) -> None:
-    async with receiver(authority.server(certified)) as remote:
+    async with run_receiver(authority.server(certified)) as remote:
         world = FakeNetwork({PUBLIC: remote.port})
         async with HttpClient(NO_ORIGINS, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
             response = await outside.post(f"https://{NAME}/", b"", {}, time_limit=LONG)
@@ -120,7 +120,7 @@ async def test_a_certificate_of_another_name_is_refused_before_the_request(
 
 
 async def test_a_certificate_of_an_unknown_authority_is_refused(authority: Authority, tmp_path: Path) -> None:
-    async with receiver(Authority(tmp_path).server(NAME)) as remote:
+    async with run_receiver(Authority(tmp_path).server(NAME)) as remote:
         world = FakeNetwork({PUBLIC: remote.port})
         async with HttpClient(NO_ORIGINS, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
             response = await outside.post(f"https://{NAME}/", b"", {}, time_limit=LONG)
@@ -138,7 +138,7 @@ async def test_certificates_are_verified_by_default() -> None:
 
 
 async def test_an_allowed_origin_may_be_private_on_its_own_port(authority: Authority) -> None:
-    async with receiver(authority.server(NAME)) as remote:
+    async with run_receiver(authority.server(NAME)) as remote:
         origins = AllowedOrigins.of([f"https://{NAME}:{remote.port}"])
         async with HttpClient(origins, lookup=Resolver([LOOPBACK]), tls=authority.trust()) as outside:
             allowed = await outside.post(f"https://{NAME}:{remote.port}/", b"", {}, time_limit=LONG)
@@ -149,7 +149,7 @@ async def test_an_allowed_origin_may_be_private_on_its_own_port(authority: Autho
 
 
 async def test_an_ipv6_address_keeps_its_brackets_in_host() -> None:
-    async with receiver() as remote:
+    async with run_receiver() as remote:
         world = FakeNetwork({"2606:4700::1111": remote.port})
         async with HttpClient(AllowedOrigins.of(["http://[2606:4700::1111]"]), network=world) as outside:
             assert isinstance(await outside.post("http://[2606:4700:0::1111]/", b"", {}, time_limit=LONG), HttpResponse)

@@ -18,19 +18,19 @@ from pabal.outside.dns import RESOLVER_THREADS
 from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent, NotSentCause
 from pabal.outside.ssrf import AllowedOrigins
 from support.receiver import (
-    Mood,
     Receiver,
-    answers,
-    closes,
-    closes_early,
-    deaf,
-    hangs,
-    receiver,
-    redirects,
-    resets,
-    says,
+    Responder,
+    close_connection,
+    close_early,
+    hang,
+    redirect_to,
+    reset_connection,
+    respond_with,
+    run_receiver,
+    send_raw,
+    stop_reading,
 )
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ MAX_SECONDS = 3.0
 
 
 async def test_a_post_arrives_unchanged_and_returns_the_response(outside: HttpClient, remote: Receiver) -> None:
-    remote.mood = answers(201, b'{"ok":1}', {"X-Thing": "a"})
+    remote.responder = respond_with(201, b'{"ok":1}', {"X-Thing": "a"})
 
     response = await outside.post(remote.url, b"\x00body", {"content-type": "text/x"}, time_limit=LONG)
 
@@ -59,7 +59,7 @@ async def test_a_post_arrives_unchanged_and_returns_the_response(outside: HttpCl
 
 
 async def test_connections_are_kept_and_cookies_are_not(outside: HttpClient, remote: Receiver) -> None:
-    remote.mood = answers(headers={"set-cookie": "a=b; path=/"})
+    remote.responder = respond_with(headers={"set-cookie": "a=b; path=/"})
 
     for _ in range(5):
         await outside.post(remote.url, b"", {}, time_limit=LONG)
@@ -69,9 +69,9 @@ async def test_connections_are_kept_and_cookies_are_not(outside: HttpClient, rem
 
 
 async def test_a_connection_closed_by_the_server_is_replaced(outside: HttpClient, remote: Receiver) -> None:
-    remote.mood = answers(keep=False)
+    remote.responder = respond_with(keep=False)
     await outside.post(remote.url, b"", {}, time_limit=LONG)
-    await until(lambda: remote.open == 0)
+    await wait_until(lambda: remote.open == 0)
 
     assert isinstance(await outside.post(remote.url, b"", {}, time_limit=LONG), HttpResponse)
     assert remote.connections == 2
@@ -79,8 +79,8 @@ async def test_a_connection_closed_by_the_server_is_replaced(outside: HttpClient
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirects_are_not_followed(outside: HttpClient, remote: Receiver, status: int) -> None:
-    async with receiver() as other:
-        remote.mood = redirects(other.url, status)
+    async with run_receiver() as other:
+        remote.responder = redirect_to(other.url, status)
 
         response = await outside.post(remote.url, b"", {}, time_limit=LONG)
 
@@ -90,7 +90,7 @@ async def test_redirects_are_not_followed(outside: HttpClient, remote: Receiver,
 
 
 async def test_proxies_of_the_environment_are_ignored(remote: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with receiver() as proxy:
+    async with run_receiver() as proxy:
         for name in ("http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
             monkeypatch.setenv(name.upper(), f"http://127.0.0.1:{proxy.port}")
@@ -117,7 +117,7 @@ async def test_slow_lookups_of_one_client_do_not_block_another(monkeypatch: pyte
             asyncio.create_task(first.check_url(f"https://a{number}.silent")) for number in range(2 * RESOLVER_THREADS)
         ]
         try:
-            await until(lambda: lookups["silent"] == RESOLVER_THREADS)
+            await wait_until(lambda: lookups["silent"] == RESOLVER_THREADS)
             async with asyncio.timeout(15):
                 destination = await second.check_url("http://localhost:1")
         finally:
@@ -131,27 +131,27 @@ async def test_slow_lookups_of_one_client_do_not_block_another(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("mood", "error"),
     [
-        (hangs, "no response within 0.3 s"),
-        (deaf, "no response within 0.3 s"),
-        (closes, "the response is empty or not valid HTTP"),
-        (says(b"SSH-2.0-OpenSSH_9.6\r\n"), "the response is empty or not valid HTTP"),
-        (says(b"HTTP/1.1 200 OK\r\nhalf-a-hea"), "the response is empty or not valid HTTP"),
-        (says(b"HTTP/1.1 100 Continue\r\n\r\n"), "the response is empty or not valid HTTP"),
-        (says(b"HTTP/1.1 200 OK\r\nx: " + b"x" * 200_000), "the response is empty or not valid HTTP"),
-        (resets, "the connection was lost"),
-        (closes_early, None),
+        (hang, "no response within 0.3 s"),
+        (stop_reading, "no response within 0.3 s"),
+        (close_connection, "the response is empty or not valid HTTP"),
+        (send_raw(b"SSH-2.0-OpenSSH_9.6\r\n"), "the response is empty or not valid HTTP"),
+        (send_raw(b"HTTP/1.1 200 OK\r\nhalf-a-hea"), "the response is empty or not valid HTTP"),
+        (send_raw(b"HTTP/1.1 100 Continue\r\n\r\n"), "the response is empty or not valid HTTP"),
+        (send_raw(b"HTTP/1.1 200 OK\r\nx: " + b"x" * 200_000), "the response is empty or not valid HTTP"),
+        (reset_connection, "the connection was lost"),
+        (close_early, None),
     ],
     ids=["hangs", "deaf", "closes", "ssh", "half a head", "only 100", "endless head", "resets", "closes early"],
 )
 async def test_a_sent_request_without_a_valid_response_is_unknown(
-    outside: HttpClient, remote: Receiver, mood: Mood, error: str | None
+    outside: HttpClient, remote: Receiver, mood: Responder, error: str | None
 ) -> None:
     """Closing at the first byte leaves data unread, so the client sees a close or a reset."""
-    remote.mood = mood
+    remote.responder = mood
     started = time.monotonic()
 
     response = await outside.post(
-        remote.url, bytes(8 * 1024 * 1024), {}, time_limit=SHORT if mood in {hangs, deaf} else LONG
+        remote.url, bytes(8 * 1024 * 1024), {}, time_limit=SHORT if mood in {hang, stop_reading} else LONG
     )
 
     assert isinstance(response, NoResponse)
@@ -166,7 +166,7 @@ async def closed_port(_remote: Receiver) -> str:
 
 
 async def behind_tls(remote: Receiver) -> str:
-    remote.mood = hangs
+    remote.responder = hang
     return f"https://127.0.0.1:{remote.port}/"
 
 
@@ -221,10 +221,10 @@ async def test_a_timeout_while_waiting_for_a_connection_is_not_sent(
     remote: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
-    remote.mood = hangs
+    remote.responder = hang
     async with HttpClient(ALLOWED_ORIGINS) as outside, asyncio.TaskGroup() as tasks:
         holder = tasks.create_task(outside.post(remote.url, b"first", {}, time_limit=LONG))
-        await remote.received(1)
+        await remote.wait_for_requests(1)
 
         assert isinstance(await outside.post(remote.url, b"second", {}, time_limit=SHORT), NotSent)
         holder.cancel()
@@ -233,15 +233,15 @@ async def test_a_timeout_while_waiting_for_a_connection_is_not_sent(
 
 
 async def test_a_cancelled_call_closes_its_connection(outside: HttpClient, remote: Receiver) -> None:
-    remote.mood = hangs
+    remote.responder = hang
     caller = asyncio.create_task(outside.post(remote.url, b"", {}, time_limit=LONG))
-    await remote.received(1)
+    await remote.wait_for_requests(1)
 
     caller.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await caller
-    await until(lambda: remote.open == 0)
+    await wait_until(lambda: remote.open == 0)
 
 
 async def test_closing_the_client_closes_kept_connections(remote: Receiver) -> None:
@@ -249,4 +249,4 @@ async def test_closing_the_client_closes_kept_connections(remote: Receiver) -> N
         await outside.post(remote.url, b"", {}, time_limit=LONG)
         assert remote.open == 1
 
-    await until(lambda: remote.open == 0)
+    await wait_until(lambda: remote.open == 0)

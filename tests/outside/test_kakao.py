@@ -26,23 +26,23 @@ from pabal.outside.kakao import (
     read_kakao_response,
 )
 from pabal.outside.ssrf import AllowedOrigins
-from support.fake_kakao import SUCCESS, Kakao, kakao, kakao_says
+from support.fake_kakao import SUCCESS, FakeKakao, kakao_response, run_fake_kakao
 from support.receiver import (
-    Mood,
-    answers,
-    closes,
-    closes_early,
-    deaf,
-    drips,
-    hangs,
-    hangs_after_headers,
-    huge,
-    receiver,
-    redirects,
-    resets,
-    says,
+    Responder,
+    close_connection,
+    close_early,
+    drip_body,
+    endless_body,
+    hang,
+    hang_after_headers,
+    redirect_to,
+    reset_connection,
+    respond_with,
+    run_receiver,
+    send_raw,
+    stop_reading,
 )
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -54,8 +54,8 @@ MANY = 80  # the listen backlog of the receiver
 
 
 @pytest.fixture
-async def fake() -> AsyncGenerator[Kakao]:
-    async with kakao() as client:
+async def fake() -> AsyncGenerator[FakeKakao]:
+    async with run_fake_kakao() as client:
         yield client
 
 
@@ -65,9 +65,9 @@ async def outside() -> AsyncGenerator[HttpClient]:
         yield client
 
 
-async def test_a_success_returns_the_response_of_kakao(outside: HttpClient, fake: Kakao) -> None:
+async def test_a_success_returns_the_response_of_kakao(outside: HttpClient, fake: FakeKakao) -> None:
     assert await post_kakao_callback(outside, fake.url("a"), b"{}") == KakaoAccepted(200, SUCCESS)
-    [request] = fake.there.requests
+    [request] = fake.receiver.requests
     assert (request.method, request.body, request.target) == ("POST", b"{}", "/callback/a?secret=capability")
     assert request.headers["content-type"] == "application/json; charset=utf-8"
 
@@ -75,30 +75,33 @@ async def test_a_success_returns_the_response_of_kakao(outside: HttpClient, fake
 @pytest.mark.parametrize(
     ("mood", "expected"),
     [
-        (kakao_says("FAIL", "bad template"), KakaoRefused("Kakao returned FAIL: bad template", 200)),
-        (kakao_says("ERROR"), KakaoRefused("Kakao returned ERROR", 200)),
-        (kakao_says("SUCCESS", code=500), KakaoRefused("Kakao returned HTTP 500", 500)),
-        (answers(404, b"<html>"), KakaoRefused("Kakao returned HTTP 404", 404)),
-        (redirects("http://127.0.0.1:9/"), KakaoRefused("Kakao returned HTTP 302", 302)),
-        (answers(200), KakaoAccepted(200)),
-        (answers(204), KakaoAccepted(204)),
-        (answers(200, b"{}"), KakaoAccepted(200)),
-        (answers(200, b'"SUCCESS"'), KakaoUnknown("Kakao's response is not a JSON object", 200)),
-        (answers(200, b"\xff\xfe"), KakaoUnknown("Kakao's response is not a JSON object", 200)),
-        (answers(200, b"[" * 60000), KakaoUnknown("Kakao's response is not a JSON object", 200)),
-        (kakao_says("QUEUED"), KakaoUnknown("Kakao returned QUEUED", 200)),
-        (says(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}"), KakaoUnknown("Kakao's response is incomplete", 200)),
-        (huge(), KakaoUnknown("Kakao's response is incomplete", 200)),
-        (huge(500), KakaoRefused("Kakao returned HTTP 500", 500)),
-        (closes, KakaoUnknown("the response is empty or not valid HTTP")),
-        (resets, KakaoUnknown("the connection was lost")),
+        (kakao_response("FAIL", "bad template"), KakaoRefused("Kakao returned FAIL: bad template", 200)),
+        (kakao_response("ERROR"), KakaoRefused("Kakao returned ERROR", 200)),
+        (kakao_response("SUCCESS", code=500), KakaoRefused("Kakao returned HTTP 500", 500)),
+        (respond_with(404, b"<html>"), KakaoRefused("Kakao returned HTTP 404", 404)),
+        (redirect_to("http://127.0.0.1:9/"), KakaoRefused("Kakao returned HTTP 302", 302)),
+        (respond_with(200), KakaoAccepted(200)),
+        (respond_with(204), KakaoAccepted(204)),
+        (respond_with(200, b"{}"), KakaoAccepted(200)),
+        (respond_with(200, b'"SUCCESS"'), KakaoUnknown("Kakao's response is not a JSON object", 200)),
+        (respond_with(200, b"\xff\xfe"), KakaoUnknown("Kakao's response is not a JSON object", 200)),
+        (respond_with(200, b"[" * 60000), KakaoUnknown("Kakao's response is not a JSON object", 200)),
+        (kakao_response("QUEUED"), KakaoUnknown("Kakao returned QUEUED", 200)),
+        (
+            send_raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}"),
+            KakaoUnknown("Kakao's response is incomplete", 200),
+        ),
+        (endless_body(), KakaoUnknown("Kakao's response is incomplete", 200)),
+        (endless_body(500), KakaoRefused("Kakao returned HTTP 500", 500)),
+        (close_connection, KakaoUnknown("the response is empty or not valid HTTP")),
+        (reset_connection, KakaoUnknown("the connection was lost")),
     ],
     ids=lambda value: "mood" if callable(value) else str(value),
 )
 async def test_each_response_has_its_result(
-    outside: HttpClient, fake: Kakao, mood: Mood, expected: KakaoResult
+    outside: HttpClient, fake: FakeKakao, mood: Responder, expected: KakaoResult
 ) -> None:
-    fake.mood = mood
+    fake.responder = mood
 
     result = await post_kakao_callback(outside, fake.url("a"), b"{}")
 
@@ -109,19 +112,19 @@ async def test_each_response_has_its_result(
 @pytest.mark.parametrize(
     ("mood", "expected"),
     [
-        (hangs, KakaoUnknown("no response within 0.3 s")),
-        (deaf, KakaoUnknown("no response within 0.3 s")),
-        (drips(), KakaoUnknown("Kakao's response is incomplete", 200)),
-        (hangs_after_headers(), KakaoUnknown("Kakao's response is incomplete", 200)),
-        (hangs_after_headers(502), KakaoRefused("Kakao returned HTTP 502", 502)),
+        (hang, KakaoUnknown("no response within 0.3 s")),
+        (stop_reading, KakaoUnknown("no response within 0.3 s")),
+        (drip_body(), KakaoUnknown("Kakao's response is incomplete", 200)),
+        (hang_after_headers(), KakaoUnknown("Kakao's response is incomplete", 200)),
+        (hang_after_headers(502), KakaoRefused("Kakao returned HTTP 502", 502)),
     ],
     ids=["hangs", "deaf", "drips", "hangs after 200", "hangs after 502"],
 )
 async def test_a_slow_response_times_out(
-    outside: HttpClient, fake: Kakao, monkeypatch: pytest.MonkeyPatch, mood: Mood, expected: KakaoResult
+    outside: HttpClient, fake: FakeKakao, monkeypatch: pytest.MonkeyPatch, mood: Responder, expected: KakaoResult
 ) -> None:
     monkeypatch.setattr(callback, "CALLBACK_TIMEOUT", SHORT)
-    fake.mood = mood
+    fake.responder = mood
     started = time.monotonic()
 
     assert await post_kakao_callback(outside, fake.url("a"), b"{}") == expected
@@ -174,7 +177,7 @@ async def test_a_url_that_is_not_of_kakao_is_refused_without_a_connection(url: s
 
 @pytest.mark.parametrize("name", [NAME, "a.kakaocdn.net", "a.b.kakaoenterprise.com", "BOT-API.KAKAO.COM"])
 async def test_hosts_of_kakao_are_reached_by_the_checked_address(authority: Authority, name: str) -> None:
-    async with receiver(authority.server(name.lower())) as remote:
+    async with run_receiver(authority.server(name.lower())) as remote:
         world = FakeNetwork({PUBLIC: remote.port})
         async with HttpClient(
             AllowedOrigins(), lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()
@@ -201,36 +204,36 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-async def test_connections_are_kept_until_the_idle_timeout(fake: Kakao) -> None:
+async def test_connections_are_kept_until_the_idle_timeout(fake: FakeKakao) -> None:
     async with HttpClient(ALLOWED_ORIGINS, idle_timeout=CALLBACK_IDLE_TIMEOUT) as outside:
         for _ in range(5):
             await post_kakao_callback(outside, fake.url("a"), b"{}")
-    assert fake.there.connections == 1
+    assert fake.receiver.connections == 1
 
     async with HttpClient(ALLOWED_ORIGINS, idle_timeout=timedelta()) as client_without_keepalive:
         for _ in range(3):
             assert isinstance(await post_kakao_callback(client_without_keepalive, fake.url("a"), b"{}"), KakaoAccepted)
-    assert fake.there.connections == 4
+    assert fake.receiver.connections == 4
 
 
-async def test_a_kept_connection_closed_by_the_server_is_replaced(outside: HttpClient, fake: Kakao) -> None:
-    fake.mood = answers(200, b"{}", keep=False)
+async def test_a_kept_connection_closed_by_the_server_is_replaced(outside: HttpClient, fake: FakeKakao) -> None:
+    fake.responder = respond_with(200, b"{}", keep=False)
 
     for n in range(1, 6):
         assert await post_kakao_callback(outside, fake.url("a"), b"{}") == KakaoAccepted(200)
-        await until(lambda: fake.there.open == 0)
-        assert fake.there.connections == n
+        await wait_until(lambda: fake.receiver.open == 0)
+        assert fake.receiver.connections == n
 
 
-async def test_concurrent_callbacks_are_posted_once_each(outside: HttpClient, fake: Kakao) -> None:
+async def test_concurrent_callbacks_are_posted_once_each(outside: HttpClient, fake: FakeKakao) -> None:
     results = await asyncio.gather(*(post_kakao_callback(outside, fake.url(str(n)), b"{}") for n in range(MANY)))
 
     assert [*map(type, results)] == [KakaoAccepted] * MANY
-    assert all(len(fake.answered(str(n))) == 1 for n in range(MANY))
+    assert all(len(fake.responses(str(n))) == 1 for n in range(MANY))
 
 
-async def test_a_request_that_was_not_read_is_unknown(outside: HttpClient, fake: Kakao) -> None:
-    fake.mood = closes_early
+async def test_a_request_that_was_not_read_is_unknown(outside: HttpClient, fake: FakeKakao) -> None:
+    fake.responder = close_early
 
     assert isinstance(await post_kakao_callback(outside, fake.url("a"), bytes(1024 * 1024)), KakaoUnknown)
 

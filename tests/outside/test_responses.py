@@ -11,16 +11,16 @@ import pytest
 from pabal.outside.http import MAX_RESPONSE_BODY, HttpClient, HttpResponse, NoResponse
 from pabal.outside.http1 import READ_BYTES
 from support.receiver import (
-    Mood,
     Receiver,
-    answers,
-    drips,
-    hangs_after_headers,
-    huge,
-    says,
-    trails,
+    Responder,
+    drip_body,
+    endless_body,
+    endless_trailers,
+    hang_after_headers,
+    respond_with,
+    send_raw,
 )
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ MAX_SECONDS = 3.0
 
 
 async def test_an_endless_body_is_cut_and_its_connection_closed(outside: HttpClient, remote: Receiver) -> None:
-    remote.mood = huge()
+    remote.responder = endless_body()
 
     tracemalloc.start()
     try:
@@ -42,15 +42,20 @@ async def test_an_endless_body_is_cut_and_its_connection_closed(outside: HttpCli
     assert isinstance(response, HttpResponse)
     assert (response.status, len(response.body), response.is_complete) == (200, MAX_RESPONSE_BODY, False)
     assert peak < 4 * 1024 * 1024
-    await until(lambda: remote.open == 0)
+    await wait_until(lambda: remote.open == 0)
 
 
-TRAILERS = {"many": trails(b"x-more: %b\r\n" % (b"a" * 4000)), "one": trails(b"a" * 4000, b"x-more: ")}
+TRAILERS = {
+    "many": endless_trailers(b"x-more: %b\r\n" % (b"a" * 4000)),
+    "one": endless_trailers(b"a" * 4000, b"x-more: "),
+}
 
 
 @pytest.mark.parametrize("mood", TRAILERS.values(), ids=TRAILERS)
-async def test_endless_trailers_are_cut_and_are_not_headers(outside: HttpClient, remote: Receiver, mood: Mood) -> None:
-    remote.mood = mood
+async def test_endless_trailers_are_cut_and_are_not_headers(
+    outside: HttpClient, remote: Receiver, mood: Responder
+) -> None:
+    remote.responder = mood
 
     tracemalloc.start()
     try:
@@ -61,11 +66,11 @@ async def test_endless_trailers_are_cut_and_are_not_headers(outside: HttpClient,
 
     assert response == HttpResponse(200, {"transfer-encoding": "chunked"}, b"ok", is_complete=False)
     assert peak < 4 * 1024 * 1024
-    await until(lambda: remote.open == 0)
+    await wait_until(lambda: remote.open == 0)
 
 
 async def test_a_body_of_exactly_the_limit_is_complete(outside: HttpClient, remote: Receiver) -> None:
-    remote.mood = answers(body=b"x" * MAX_RESPONSE_BODY)
+    remote.responder = respond_with(body=b"x" * MAX_RESPONSE_BODY)
 
     response = await outside.post(remote.url, b"", {}, time_limit=LONG)
 
@@ -75,7 +80,9 @@ async def test_a_body_of_exactly_the_limit_is_complete(outside: HttpClient, remo
 
 async def test_a_body_of_tiny_chunks_does_not_block_other_tasks(outside: HttpClient, remote: Receiver) -> None:
     chunks = 5000
-    remote.mood = says(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
+    remote.responder = send_raw(
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n"
+    )
     iterations = 0
 
     async def count_iterations() -> None:
@@ -95,7 +102,7 @@ async def test_a_body_of_tiny_chunks_does_not_block_other_tasks(outside: HttpCli
 
 async def test_a_compressed_body_is_not_decompressed(outside: HttpClient, remote: Receiver) -> None:
     bomb = gzip.compress(bytes(10 * 1024 * 1024))
-    remote.mood = answers(body=bomb, headers={"content-encoding": "gzip"})
+    remote.responder = respond_with(body=bomb, headers={"content-encoding": "gzip"})
 
     response = await outside.post(remote.url, b"", {}, time_limit=LONG)
 
@@ -103,11 +110,11 @@ async def test_a_compressed_body_is_not_decompressed(outside: HttpClient, remote
     assert response.body == bomb
 
 
-@pytest.mark.parametrize("mood", [drips(), hangs_after_headers()], ids=["drips", "hangs after headers"])
+@pytest.mark.parametrize("mood", [drip_body(), hang_after_headers()], ids=["drips", "hangs after headers"])
 async def test_a_status_is_returned_though_its_body_never_ends(
-    outside: HttpClient, remote: Receiver, mood: Mood
+    outside: HttpClient, remote: Receiver, mood: Responder
 ) -> None:
-    remote.mood = mood
+    remote.responder = mood
     started = time.monotonic()
 
     response = await outside.post(remote.url, b"", {}, time_limit=SHORT)
@@ -115,11 +122,11 @@ async def test_a_status_is_returned_though_its_body_never_ends(
     assert isinstance(response, HttpResponse)
     assert (response.status, response.is_complete) == (200, False)
     assert time.monotonic() - started < MAX_SECONDS
-    await until(lambda: remote.open == 0)
+    await wait_until(lambda: remote.open == 0)
 
 
 async def test_a_truncated_body_is_not_complete(outside: HttpClient, remote: Receiver) -> None:
-    remote.mood = says(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab")
+    remote.responder = send_raw(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab")
 
     assert await outside.post(remote.url, b"", {}, time_limit=LONG) == HttpResponse(
         200, {"content-length": "5"}, b"ab", is_complete=False
@@ -143,7 +150,7 @@ async def test_the_repr_of_a_response_has_neither_headers_nor_body() -> None:
 async def test_a_response_ends_at_its_declared_end(
     outside: HttpClient, remote: Receiver, raw: bytes, expected: tuple[int, bytes, bool]
 ) -> None:
-    remote.mood = says(raw)
+    remote.responder = send_raw(raw)
 
     response = await outside.post(remote.url, b"", {}, time_limit=LONG)
 
@@ -159,7 +166,7 @@ async def test_extra_bytes_after_a_response_close_the_connection(outside: HttpCl
         writer.write(response + b"ok" + response + b"no")
         return True
 
-    remote.mood = send_twice
+    remote.responder = send_twice
 
     for _ in range(2):
         assert (await outside.post(remote.url, b"", {}, time_limit=LONG)) == HttpResponse(
@@ -170,6 +177,6 @@ async def test_extra_bytes_after_a_response_close_the_connection(outside: HttpCl
 
 
 async def test_endless_headers_are_no_response(outside: HttpClient, remote: Receiver) -> None:
-    remote.mood = says(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000)
+    remote.responder = send_raw(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000)
 
     assert isinstance(await outside.post(remote.url, b"", {}, time_limit=LONG), NoResponse)

@@ -26,7 +26,7 @@ from pabal.outside.webhook import (
     sign_webhook,
 )
 from pabal.queue.outcome import DONE, Dead, Done, Retry, Unsent, UnsentScope
-from support.receiver import Mood, Receiver, answers, closes, drips, hangs, redirects
+from support.receiver import Receiver, Responder, close_connection, drip_body, hang, redirect_to, respond_with
 
 pytestmark = pytest.mark.anyio
 
@@ -77,13 +77,13 @@ def test_the_signature_is_the_same_in_any_time_zone(zone: timezone) -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 async def test_every_2xx_is_done(outside: HttpClient, remote: Receiver, status: int) -> None:
-    remote.mood = answers(status)
+    remote.responder = respond_with(status)
 
     assert await send(outside, remote.url) == DONE
 
 
 async def test_a_2xx_whose_body_never_ends_is_done(outside: HttpClient, remote: Receiver) -> None:
-    remote.mood = drips()
+    remote.responder = drip_body()
 
     assert await send(outside, remote.url, timedelta(seconds=0.3)) == DONE
 
@@ -91,25 +91,25 @@ async def test_a_2xx_whose_body_never_ends_is_done(outside: HttpClient, remote: 
 @pytest.mark.parametrize(
     ("mood", "outcome"),
     [
-        (answers(410, b"no more"), Dead("HTTP 410: no more", "http_410")),
-        (answers(429, headers={"retry-after": "7"}), Retry("HTTP 429", timedelta(seconds=7), "http_429")),
-        (answers(503, headers={"retry-after": "99999"}), Retry("HTTP 503", HOUR, "http_503")),
-        (answers(503), Retry("HTTP 503", None, "http_503")),
-        (answers(500, headers={"retry-after": "7"}), Retry("HTTP 500", None, "http_500")),
-        (answers(404, b"<h1>\r\n\tnot  here"), Retry("HTTP 404: <h1> not here", None, "http_404")),
-        (answers(400), Retry("HTTP 400", None, "http_400")),
-        (answers(599), Retry("HTTP 599", None, "http_599")),
-        (redirects("http://127.0.0.1/"), Retry("HTTP 302: redirects are not followed", None, "http_302")),
-        (answers(304), Retry("HTTP 304: redirects are not followed", None, "http_304")),
-        (closes, Retry("the response is empty or not valid HTTP", None, "no_answer")),
-        (hangs, Retry("no response within 0.5 s", None, "no_answer")),
+        (respond_with(410, b"no more"), Dead("HTTP 410: no more", "http_410")),
+        (respond_with(429, headers={"retry-after": "7"}), Retry("HTTP 429", timedelta(seconds=7), "http_429")),
+        (respond_with(503, headers={"retry-after": "99999"}), Retry("HTTP 503", HOUR, "http_503")),
+        (respond_with(503), Retry("HTTP 503", None, "http_503")),
+        (respond_with(500, headers={"retry-after": "7"}), Retry("HTTP 500", None, "http_500")),
+        (respond_with(404, b"<h1>\r\n\tnot  here"), Retry("HTTP 404: <h1> not here", None, "http_404")),
+        (respond_with(400), Retry("HTTP 400", None, "http_400")),
+        (respond_with(599), Retry("HTTP 599", None, "http_599")),
+        (redirect_to("http://127.0.0.1/"), Retry("HTTP 302: redirects are not followed", None, "http_302")),
+        (respond_with(304), Retry("HTTP 304: redirects are not followed", None, "http_304")),
+        (close_connection, Retry("the response is empty or not valid HTTP", None, "no_answer")),
+        (hang, Retry("no response within 0.5 s", None, "no_answer")),
     ],
     ids=lambda value: str(value.error) if isinstance(value, Dead | Retry) else "",
 )
 async def test_other_responses_are_retried_except_410(
-    outside: HttpClient, remote: Receiver, mood: Mood, outcome: WebhookOutcome
+    outside: HttpClient, remote: Receiver, mood: Responder, outcome: WebhookOutcome
 ) -> None:
-    remote.mood = mood
+    remote.responder = mood
 
     assert await send(outside, remote.url, timedelta(seconds=0.5)) == outcome
     assert len(remote.requests) == 1

@@ -19,10 +19,10 @@ from pabal.db.migrate import apply_migrations
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
 from pabal.tokens.services import add_service
-from support.clusters import connected
-from support.oauth_client import TESTER, basic, bearer, good
-from support.pabal_process import Running
-from support.wait import PAUSE, until
+from support.clusters import open_connection
+from support.oauth_client import TESTER, basic, bearer, json_of
+from support.pabal_process import RunningHub
+from support.wait import POLL_INTERVAL, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -39,12 +39,12 @@ class CrashingHub:
     folder: Path
     server: embedded.EmbeddedServer
     secret: str
-    serving: Running | None = None
+    serving: RunningHub | None = None
     accepted: dict[str, str] = field(default_factory=dict)
     """The event id acknowledged for each key."""
 
-    def serve(self) -> Running:
-        return Running(self.folder, "serve", PABAL_DATABASE_URL=self.server.address.hub_url)
+    def serve(self) -> RunningHub:
+        return RunningHub(self.folder, "serve", PABAL_DATABASE_URL=self.server.address.hub_url)
 
     async def sign_in(self, web: httpx2.AsyncClient) -> dict[str, str]:
         assert self.serving
@@ -52,7 +52,7 @@ class CrashingHub:
         response = await web.post(
             f"{self.serving.address}/oauth/token", data=form, headers=basic(f"shop:{self.secret}".encode())
         )
-        return bearer(good(response)["access_token"])
+        return bearer(json_of(response)["access_token"])
 
     def kill(self) -> None:
         """Kill the hub process."""
@@ -69,7 +69,7 @@ class CrashingHub:
             try:
                 response = await web.post(f"{self.serving.address}/v1/queue/events", json=event, headers=headers)
             except httpx2.TransportError:
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(POLL_INTERVAL)
                 continue
             assert response.status_code in {200, 202}, response.text
             self.accepted[key] = response.json()["id"]
@@ -120,7 +120,7 @@ async def test_every_acknowledged_event_is_stored_once(crashing_hub: CrashingHub
             callers.create_task(call(web, headers))
         for _ in range(KILLS):
             accepted_before = len(crashing_hub.accepted)
-            await until(
+            await wait_until(
                 lambda accepted_before=accepted_before: len(crashing_hub.accepted) >= accepted_before + EVENTS_PER_KILL,
                 within=60,
             )
@@ -132,7 +132,7 @@ async def test_every_acknowledged_event_is_stored_once(crashing_hub: CrashingHub
     crashing_hub.server.stop()
     crashing_hub.server = await asyncio.to_thread(embedded.start_embedded_server, crashing_hub.folder, port=port)
 
-    async with connected(crashing_hub.server.address.owner_url) as owner:
+    async with open_connection(crashing_hub.server.address.owner_url) as owner:
         rows = await owner.fetch("select idempotency_key, id from public.event_queue where source_service = 'shop'")
     stored = {row["idempotency_key"]: str(row["id"]) for row in rows}
     assert len(crashing_hub.accepted) >= KILLS * EVENTS_PER_KILL

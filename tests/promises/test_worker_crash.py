@@ -27,10 +27,10 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.batcher import Batcher
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from support.clusters import connected
+from support.clusters import open_connection
 from support.lane_under_test import Events, Travel
-from support.wait import PAUSE, until
-from support.worker import settled, working
+from support.wait import POLL_INTERVAL, wait_until
+from support.worker import run_worker, wait_for_states
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +62,7 @@ class TestKilledWorker:
     @pytest.fixture
     async def events(self, hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
         assert database_urls.direct
-        async with connected(database_urls.direct) as owner:
+        async with open_connection(database_urls.direct) as owner:
             yield Events(hub, owner, travel)
 
     @pytest.fixture
@@ -92,11 +92,11 @@ class TestKilledWorker:
             handled.append(claimed)
             return DONE
 
-        async with working(hub, handle, poll_interval=timedelta(milliseconds=20)):
+        async with run_worker(hub, handle, poll_interval=timedelta(milliseconds=20)):
             await events.travel(seconds=59)
             assert await events.claim() == []
             await events.travel(seconds=1)
-            await settled(events, completed=1)
+            await wait_for_states(events, completed=1)
 
         assert [(claimed.id, claimed.attempt) for claimed in handled] == [(event, 2)]
         history = await events.owner.fetchval("select error_history::text from public.event_queue")
@@ -139,7 +139,7 @@ class TestLostServer:
     async def hub(self, database: DurableServer, settings: Settings) -> AsyncGenerator[Hub]:
         endpoint = database.server.address
         await apply_migrations(endpoint.owner_url, login="pabal_hub")
-        async with connected(endpoint.owner_url) as owner:
+        async with open_connection(endpoint.owner_url) as owner:
             await owner.execute(RECORD_COMPLETIONS)
         async with open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub:
             yield hub
@@ -163,7 +163,7 @@ class TestLostServer:
                 try:
                     accepted.add(await batcher.put(new_id()))
                 except Unavailable:
-                    await asyncio.sleep(PAUSE)  # a client would retry as well
+                    await asyncio.sleep(POLL_INTERVAL)  # a client would retry as well
 
         async def handle(event: ClaimedEvent) -> Outcome:
             async with hub.autocommit() as tx:
@@ -172,21 +172,23 @@ class TestLostServer:
 
         async with (
             asyncio.timeout(60),
-            working(hub, handle, concurrency=20, hold=timedelta(seconds=2), poll_interval=timedelta(milliseconds=50)),
+            run_worker(
+                hub, handle, concurrency=20, hold=timedelta(seconds=2), poll_interval=timedelta(milliseconds=50)
+            ),
             asyncio.TaskGroup() as publishers,
         ):
             for _ in range(8):
                 publishers.create_task(publish())
-            await until(lambda: len(accepted) > BEFORE)
+            await wait_until(lambda: len(accepted) > BEFORE)
             await asyncio.to_thread(take_down, database)
             survived = len(accepted)
             await database.start()
-            await until(lambda: len(accepted) > survived + AFTER, within=20)
+            await wait_until(lambda: len(accepted) > survived + AFTER, within=20)
             enough.set()
-            async with connected(database.server.address.owner_url) as owner:
-                await until(lambda: all_ended(owner), within=30)
+            async with open_connection(database.server.address.owner_url) as owner:
+                await wait_until(lambda: all_ended(owner), within=30)
 
-        async with connected(database.server.address.owner_url) as owner:
+        async with open_connection(database.server.address.owner_url) as owner:
             ended = {row["event"] for row in await owner.fetch("select event from public.ends")}
             assert accepted <= ended
             assert {row["event"] for row in await owner.fetch("select event from public.effects")} == ended

@@ -10,7 +10,7 @@ from pabal.db.errors import CheckViolation
 from pabal.db.tx import Tx
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.chores import Chore, ChoreRunner
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -130,7 +130,7 @@ async def test_a_chore_of_many_batches_does_not_delay_the_others(hub: Hub) -> No
     running.cancel()
     await asyncio.wait([running])
 
-    await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == "chore purge"])
+    await wait_until(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == "chore purge"])
 
 
 async def test_chores_run_again_after_an_error(hub: Hub, database_urls: DatabaseUrls) -> None:

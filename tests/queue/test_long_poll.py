@@ -17,7 +17,7 @@ from pabal.queue.long_poll import LongPoll
 from pabal.queue.outcome import DONE
 from pabal.relay.delivery.lane import LANE, ClaimedMessage, MessagePollRequest
 from support.lane_under_test import MINUTE, Relay, Travel
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ async def add_accounts(relay: Relay, count: int) -> list[UUID]:
 
 
 async def wait_for_waiters(long_poll: LongPoll[Any, Any], count: int) -> None:
-    await until(lambda: sum(map(len, long_poll._waiters.values())) == count)
+    await wait_until(lambda: sum(map(len, long_poll._waiters.values())) == count)
 
 
 async def test_due_rows_are_returned_at_once_and_a_poll_without_timeout_returns_none(
@@ -92,11 +92,11 @@ async def test_one_claim_serves_all_waiters_and_none_holds_a_connection(
     relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage], claims: CountingClaims, hub: Hub
 ) -> None:
     accounts = await add_accounts(relay, 500)
-    await until(lambda: hub.doorbell.listening)  # which wakes all waiters once
+    await wait_until(lambda: hub.doorbell.listening)  # which wakes all waiters once
     polls = [asyncio.create_task(long_poll.poll(account, 10, LONG_TIMEOUT)) for account in accounts]
-    await until(lambda: claims.sizes.count(1) >= 500)  # each poll has made its own first claim
+    await wait_until(lambda: claims.sizes.count(1) >= 500)  # each poll has made its own first claim
     await wait_for_waiters(long_poll, 500)
-    await until(lambda: hub.db.connections_in_use() == 0)
+    await wait_until(lambda: hub.db.connections_in_use() == 0)
     claims.sizes.clear()
 
     [first] = await relay.put(1, account=accounts[7])
@@ -117,7 +117,7 @@ async def test_two_waiters_of_one_account_share_its_rows_without_duplicates(
     account = relay.whom["account"]
     first, second = (asyncio.create_task(long_poll.poll(account, 2, LONG_TIMEOUT)) for _ in range(2))
     await wait_for_waiters(long_poll, 2)
-    await until(lambda: hub.db.connections_in_use() == 0)
+    await wait_until(lambda: hub.db.connections_in_use() == 0)
 
     ids = await relay.put(4)
     hub.doorbell.notify([Relay.lane.channel])
@@ -133,7 +133,7 @@ async def test_rows_claimed_for_a_cancelled_poll_are_released(
     claims.gate.clear()
     await relay.put(2)
     poll_task = asyncio.create_task(long_poll.poll(account, 2, LONG_TIMEOUT))
-    await until(lambda: len(claims.sizes) >= 1)  # claimed, but not yet returned
+    await wait_until(lambda: len(claims.sizes) >= 1)  # claimed, but not yet returned
     poll_task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await poll_task
@@ -142,7 +142,7 @@ async def test_rows_claimed_for_a_cancelled_poll_are_released(
     async def is_released() -> bool:
         return await relay.states() == {"QUEUED": 2}
 
-    await until(is_released)
+    await wait_until(is_released)
 
 
 async def test_a_poll_times_out_with_no_rows_and_the_idle_serve_task_ends(
@@ -151,7 +151,7 @@ async def test_a_poll_times_out_with_no_rows_and_the_idle_serve_task_ends(
     assert await long_poll.poll(relay.whom["account"], 1, timedelta(milliseconds=50)) == []
 
     assert long_poll._waiters == {}
-    await until(lambda: long_poll._serve_task is not None and long_poll._serve_task.done())
+    await wait_until(lambda: long_poll._serve_task is not None and long_poll._serve_task.done())
 
 
 async def test_without_a_listener_polling_is_enough(relay: Relay, hub: Hub, claims: CountingClaims) -> None:
@@ -161,7 +161,7 @@ async def test_without_a_listener_polling_is_enough(relay: Relay, hub: Hub, clai
     )
     poll_task = asyncio.create_task(long_poll.poll(relay.whom["account"], 1, LONG_TIMEOUT))
     await wait_for_waiters(long_poll, 1)
-    await until(lambda: len(claims.sizes) >= 1)
+    await wait_until(lambda: len(claims.sizes) >= 1)
 
     [message_id] = await relay.put()
     [message] = await poll_task

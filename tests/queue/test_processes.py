@@ -18,7 +18,7 @@ from pabal.queue.processes import (
     registered_process,
 )
 from support.lane_under_test import Travel
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ async def wait_for_entry(hub: Hub, count: int = 0) -> ProcessInfo:
     async def is_listed() -> bool:
         return any(process.details.get("count", 0) >= count for process in await list_all(hub))
 
-    await until(is_listed)
+    await wait_until(is_listed)
     [entry] = await list_all(hub)
     return entry
 

@@ -7,9 +7,9 @@ import pytest
 
 from pabal.hub import DatabaseUrls, Hub
 from pabal.stats import CACHE_SECONDS, MAX_STALE_SECONDS, HubStats
-from support.clusters import connected
+from support.clusters import open_connection
 from support.lane_under_test import Events, Travel
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
     assert database_urls.direct
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         yield Events(hub, owner, travel)
 
 
@@ -43,7 +43,7 @@ async def test_a_cached_read_returns_the_last_count_while_the_next_is_taken(hub:
     set_age(hub, before, CACHE_SECONDS)
 
     assert await hub.stats.read_cached() is before
-    await until(lambda: hub.stats._last is not None and hub.stats._last[1] is not before)
+    await wait_until(lambda: hub.stats._last is not None and hub.stats._last[1] is not before)
     assert (await hub.stats.read_cached()).lane("events").waiting == 3
 
 

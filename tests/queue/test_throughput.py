@@ -27,11 +27,11 @@ from pabal.relay.delivery.lane import LANE as MESSAGES
 from pabal.relay.delivery.poll import ack_messages
 from pabal.relay.reply.callback import rescue_lost_callbacks
 from pabal.settings import Settings
-from support.clusters import connected
-from support.fake_kakao import Kakao, kakao, kakao_says
+from support.clusters import open_connection
+from support.fake_kakao import FakeKakao, kakao_response, run_fake_kakao
 from support.lane_under_test import Events, LaneUnderTest, Notifications, Travel
 from support.relay_rows import Bot, Chat
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -57,20 +57,20 @@ def counts(hub: Hub) -> Counts:
 @pytest.fixture
 async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
     assert database_urls.direct
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         yield Events(hub, owner, travel)
 
 
 @pytest.fixture
-async def fake_kakao() -> AsyncGenerator[Kakao]:
-    async with kakao() as server:
+async def fake_kakao() -> AsyncGenerator[FakeKakao]:
+    async with run_fake_kakao() as server:
         yield server
 
 
 @pytest.fixture
-async def bot(hub: Hub, database_urls: DatabaseUrls, fake_kakao: Kakao) -> AsyncGenerator[Bot]:
+async def bot(hub: Hub, database_urls: DatabaseUrls, fake_kakao: FakeKakao) -> AsyncGenerator[Bot]:
     assert database_urls.direct
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         yield await Bot.of(hub, Chat(owner), fake_kakao)
 
 
@@ -131,7 +131,7 @@ class TestCounting:
         self, hub: Hub, database_urls: DatabaseUrls, travel: Travel, counts: Counts
     ) -> None:
         assert database_urls.direct
-        async with connected(database_urls.direct) as owner:
+        async with open_connection(database_urls.direct) as owner:
             lane: LaneUnderTest = Notifications(hub, owner, travel)
             await lane.prepare()
             await lane.put(6)
@@ -152,31 +152,31 @@ class TestCounting:
         assert counts == {("notifications", "done"): 3, ("notifications", "failed"): 1, ("notifications", "dead"): 1}
 
     async def test_a_message_that_is_answered_and_acknowledged_counts_once(self, bot: Bot, counts: Counts) -> None:
-        acked, answered = await bot.hears("acked"), await bot.hears("answered")
+        acked, answered = await bot.insert_message("acked"), await bot.insert_message("answered")
         async with bot.hub.autocommit() as tx:
             await ack_messages(tx, bot.owner.id, [acked])
             await ack_messages(tx, bot.owner.id, [acked])
-        await bot.answers(acked, "hello")
-        await bot.answers(answered, "hello")
+        await bot.send_reply(acked, "hello")
+        await bot.send_reply(answered, "hello")
         async with bot.hub.autocommit() as tx:
             await ack_messages(tx, bot.owner.id, [answered])
 
         assert counts == {("relay", "done"): 2}
 
     async def test_a_failed_callback_and_a_late_reply_are_counted(self, bot: Bot, counts: Counts) -> None:
-        bot.there.mood = kakao_says("FAIL", "no")
+        bot.kakao.responder = kakao_response("FAIL", "no")
         with pytest.raises(CallbackFailed):
-            await bot.answers(await bot.hears("refused"), "hello")
+            await bot.send_reply(await bot.insert_message("refused"), "hello")
         with pytest.raises(CallbackExpired):
-            await bot.answers(await bot.hears("late", timedelta(seconds=-1)), "hello")
+            await bot.send_reply(await bot.insert_message("late", timedelta(seconds=-1)), "hello")
 
         assert counts == {("relay", "done"): 2, ("relay", "failed"): 1}
 
     async def test_expired_messages_and_lost_callbacks_count_as_failed(
         self, bot: Bot, counts: Counts, travel: Travel
     ) -> None:
-        await bot.hears("undelivered")
-        lost_message = await bot.hears("lost")
+        await bot.insert_message("undelivered")
+        lost_message = await bot.insert_message("lost")
         await bot.chat.db.execute(
             """
             insert into relay_replies (message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at)
@@ -205,7 +205,7 @@ class TestMinutes:
         async def is_written() -> bool:
             return (await total(hub, "events"), await total(hub, "relay")) == ((5, 0, 1), (0, 1, 0))
 
-        await until(is_written)
+        await wait_until(is_written)
         first.add_counts({("events", "done"): 1})
         await first.close()
         await second.close()
@@ -215,7 +215,7 @@ class TestMinutes:
         self, settings: Settings, database_urls: DatabaseUrls, travel: Travel
     ) -> None:
         assert database_urls.direct
-        async with connected(database_urls.direct) as owner:
+        async with open_connection(database_urls.direct) as owner:
             async with open_hub(settings, database_urls) as hub:
                 events = Events(hub, owner, travel)
                 await events.put(2)

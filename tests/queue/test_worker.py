@@ -12,8 +12,8 @@ from pabal.events.lane import ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
 from support.lane_under_test import Events, Travel
-from support.wait import until
-from support.worker import settled, working
+from support.wait import wait_until
+from support.worker import run_worker, wait_for_states
 
 pytestmark = pytest.mark.anyio
 
@@ -36,8 +36,8 @@ async def test_every_event_is_handled_and_completed(hub: Hub, events: Events) ->
         return DONE
 
     ids = await events.put(2000)
-    async with working(hub, handle):
-        await settled(events, completed=2000)
+    async with run_worker(hub, handle):
+        await wait_for_states(events, completed=2000)
 
     assert sorted(handled) == sorted(ids)
 
@@ -49,8 +49,8 @@ async def test_an_idle_worker_is_woken_by_the_doorbell_before_it_polls(hub: Hub,
         handled.set()
         return DONE
 
-    async with working(hub, handle, poll_interval=timedelta(hours=1)) as worker:
-        await until(lambda: hub.doorbell.listening and bool(hub.doorbell._listeners[worker.lane.channel]))
+    async with run_worker(hub, handle, poll_interval=timedelta(hours=1)) as worker:
+        await wait_until(lambda: hub.doorbell.listening and bool(hub.doorbell._listeners[worker.lane.channel]))
         await events.put()  # plain SQL, from another connection
         async with asyncio.timeout(TIMEOUT):
             await handled.wait()
@@ -65,8 +65,8 @@ async def test_a_poison_row_does_not_stop_the_others(hub: Hub, events: Events) -
             raise ValueError("\x00 cannot be stored")
         return DONE
 
-    async with working(hub, handle):
-        await settled(events, completed=20, failed=1)
+    async with run_worker(hub, handle):
+        await wait_for_states(events, completed=20, failed=1)
 
     dead_letter = await events.owner.fetchrow("select * from public.dead_letter_queue")
     assert dead_letter is not None
@@ -87,10 +87,10 @@ async def test_a_worker_never_holds_more_rows_than_its_concurrency(hub: Hub, eve
         running -= 1
         return DONE
 
-    async with working(hub, handle, concurrency=7):
-        await until(lambda: running == 7)
+    async with run_worker(hub, handle, concurrency=7):
+        await wait_until(lambda: running == 7)
         gate.set()
-        await settled(events, completed=50)
+        await wait_for_states(events, completed=50)
 
     assert max_running == 7
 
@@ -107,7 +107,7 @@ async def test_a_slow_handler_keeps_its_lease(hub: Hub, events: Events) -> None:
         await gate.wait()
         return DONE
 
-    async with working(hub, handle, hold=timedelta(milliseconds=150), poll_interval=timedelta(milliseconds=20)):
+    async with run_worker(hub, handle, hold=timedelta(milliseconds=150), poll_interval=timedelta(milliseconds=20)):
         await started.wait()
         first = await events.owner.fetchval("select until from pabal.event_leases")
 
@@ -115,9 +115,9 @@ async def test_a_slow_handler_keeps_its_lease(hub: Hub, events: Events) -> None:
             lease_end = await events.owner.fetchval("select until from pabal.event_leases")
             return lease_end >= first + timedelta(milliseconds=300)
 
-        await until(extended_twice)
+        await wait_until(extended_twice)
         gate.set()
-        await settled(events, completed=1)
+        await wait_for_states(events, completed=1)
 
     assert calls == 1
 
@@ -135,7 +135,7 @@ async def test_the_handler_of_a_cancelled_event_is_cancelled(hub: Hub, events: E
             raise
         return DONE
 
-    async with working(hub, handle, hold=timedelta(milliseconds=150)):
+    async with run_worker(hub, handle, hold=timedelta(milliseconds=150)):
         await started.wait()
         await events.owner.execute("update public.event_queue set status = 'cancelled'")
         async with asyncio.timeout(TIMEOUT):
@@ -156,7 +156,7 @@ async def test_stopping_finishes_what_it_can_and_releases_the_rest_without_an_at
         await (gate if event is started[0] else asyncio.Event()).wait()
         return DONE
 
-    async with working(hub, handle, shutdown_grace=timedelta(milliseconds=200)) as worker:
+    async with run_worker(hub, handle, shutdown_grace=timedelta(milliseconds=200)) as worker:
         await both_started.wait()
         worker.stop()
         gate.set()
@@ -174,8 +174,8 @@ async def test_an_event_is_settled_as_its_handler_returned(hub: Hub, events: Eve
     async def handle(event: ClaimedEvent) -> Outcome:
         return outcomes[event.id]
 
-    async with working(hub, handle):
-        await settled(events, completed=1, pending=1, failed=1)
+    async with run_worker(hub, handle):
+        await wait_for_states(events, completed=1, pending=1, failed=1)
 
 
 async def test_a_busy_service_leaves_slots_for_a_quiet_one(hub: Hub, events: Events) -> None:
@@ -187,7 +187,7 @@ async def test_a_busy_service_leaves_slots_for_a_quiet_one(hub: Hub, events: Eve
         order.append(event.id)
         return DONE
 
-    async with working(hub, handle, concurrency=20):
-        await settled(events, completed=501)
+    async with run_worker(hub, handle, concurrency=20):
+        await wait_for_states(events, completed=501)
 
     assert order.index(quiet) < 40

@@ -13,10 +13,10 @@ from pabal.events.lane import ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome, Retry
 from pabal.settings import Settings
-from support.fault_proxy import between
+from support.fault_proxy import run_fault_proxy
 from support.lane_under_test import Events, Travel
-from support.wait import until
-from support.worker import make_worker, settled, working
+from support.wait import wait_until
+from support.worker import make_worker, run_worker, wait_for_states
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ class SlowHandler:
         return DONE
 
     async def has_started(self, count: int = 1) -> None:
-        await until(lambda: len(self.started) == count)
+        await wait_until(lambda: len(self.started) == count)
 
 
 async def lock_wait_exists(events: Events) -> bool:
@@ -65,7 +65,7 @@ async def blocked_settle(events: Events, database_urls: DatabaseUrls, handle: Sl
             await other.execute("select from public.event_queue for update")
             handle.may_end.set()
 
-            await until(lambda: lock_wait_exists(events))
+            await wait_until(lambda: lock_wait_exists(events))
             yield
     finally:
         other.terminate()
@@ -81,8 +81,8 @@ async def test_a_handler_that_awaits_a_cancelled_future_has_failed(hub: Hub, eve
         await inner
         return DONE
 
-    async with working(hub, handle):
-        await settled(events, failed=1)
+    async with run_worker(hub, handle):
+        await wait_for_states(events, failed=1)
 
 
 async def test_a_row_whose_outcome_is_refused_stays_leased_and_the_others_are_settled(hub: Hub, events: Events) -> None:
@@ -92,16 +92,16 @@ async def test_a_row_whose_outcome_is_refused_stays_leased_and_the_others_are_se
     async def handle(event: ClaimedEvent) -> Outcome:
         return Retry("beyond PostgreSQL's last timestamp", timedelta.max) if event.id == refused else DONE
 
-    async with working(hub, handle) as worker:
-        await settled(events, completed=10, processing=1)
-        await until(lambda: worker.in_flight == 0)
+    async with run_worker(hub, handle) as worker:
+        await wait_for_states(events, completed=10, processing=1)
+        await wait_until(lambda: worker.in_flight == 0)
 
 
 async def test_stopping_waits_for_a_settle_in_progress(hub: Hub, events: Events, database_urls: DatabaseUrls) -> None:
     await events.put()
     handle = SlowHandler()
 
-    async with working(hub, handle) as worker:
+    async with run_worker(hub, handle) as worker:
         await handle.has_started()
         async with blocked_settle(events, database_urls, handle):
             worker.stop()
@@ -119,7 +119,7 @@ async def test_a_cancelled_worker_cancels_its_handlers(hub: Hub, events: Events)
     await handle.has_started(3)
     task.cancel()
 
-    await until(lambda: len(handle.cancelled) == 3)
+    await wait_until(lambda: len(handle.cancelled) == 3)
     assert task.cancelled()
 
 
@@ -130,14 +130,14 @@ async def test_an_event_lost_and_claimed_again_by_the_same_worker_is_handled_by_
     await events.put()
     handle = SlowHandler()
 
-    async with working(hub, handle, hold=HOUR, poll_interval=timedelta(milliseconds=20)) as worker:
+    async with run_worker(hub, handle, hold=HOUR, poll_interval=timedelta(milliseconds=20)) as worker:
         await handle.has_started()
         await events.travel(hours=1)
         await handle.has_started(2)
-        await until(lambda: handle.cancelled == handle.started[:1])
+        await wait_until(lambda: handle.cancelled == handle.started[:1])
         assert worker.in_flight == 1
         handle.may_end.set()
-        await settled(events, completed=1)
+        await wait_for_states(events, completed=1)
 
     assert [event.attempt for event in handle.started] == [1, 2]
 
@@ -150,19 +150,19 @@ async def test_a_settle_whose_response_is_lost_counts_once(
     handle = SlowHandler()
 
     async with (
-        between(database_urls.main) as (proxy, proxy_url),
+        run_fault_proxy(database_urls.main) as (proxy, proxy_url),
         open_hub(settings, DatabaseUrls(proxy_url, database_urls.direct)) as hub,
-        working(hub, handle) as worker,
+        run_worker(hub, handle) as worker,
     ):
         await handle.has_started()
         async with blocked_settle(events, database_urls, handle):
-            proxy.swallow()
-        await settled(events, completed=1)
+            proxy.drop_bytes()
+        await wait_for_states(events, completed=1)
         proxy.reset()
-        proxy.flow()
-        await until(lambda: worker.in_flight == 0)
+        proxy.pass_bytes()
+        await wait_until(lambda: worker.in_flight == 0)
         await events.put()
-        await settled(events, completed=2)
+        await wait_for_states(events, completed=2)
 
     assert len(handle.started) == 2
     assert [event.attempt for event in handle.started] == [1, 1]
@@ -175,19 +175,19 @@ async def test_a_settle_that_never_arrived_is_sent_again(
     handle = SlowHandler()
 
     async with (
-        between(database_urls.main) as (proxy, proxy_url),
+        run_fault_proxy(database_urls.main) as (proxy, proxy_url),
         open_hub(settings, DatabaseUrls(proxy_url, database_urls.direct)) as hub,
-        working(hub, handle) as worker,
+        run_worker(hub, handle) as worker,
     ):
         await handle.has_started()
-        proxy.swallow()
+        proxy.drop_bytes()
         handle.may_end.set()
-        await until(lambda: hub.db.connections_in_use() > 0)
+        await wait_until(lambda: hub.db.connections_in_use() > 0)
         proxy.reset()
         assert await events.states() == {"processing": 1}
-        proxy.flow()
-        await settled(events, completed=1)
-        await until(lambda: worker.in_flight == 0)
+        proxy.pass_bytes()
+        await wait_for_states(events, completed=1)
+        await wait_until(lambda: worker.in_flight == 0)
 
     assert len(handle.started) == 1
 
@@ -199,8 +199,8 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_attempt_counted(hub: Hu
         await asyncio.Event().wait()
         return DONE
 
-    async with working(hub, hang, handler_timeout=timedelta(milliseconds=50)):
-        await settled(events, failed=1)
+    async with run_worker(hub, hang, handler_timeout=timedelta(milliseconds=50)):
+        await wait_for_states(events, failed=1)
 
     assert await events.owner.fetchval("select error_code from public.dead_letter_queue") == "timeout"
 
@@ -219,8 +219,8 @@ async def test_a_payload_that_is_hard_to_decode_does_not_stop_the_worker(
     async def handle(_event: ClaimedEvent) -> Outcome:
         return DONE
 
-    async with working(hub, handle):
-        await settled(events, completed=4)
+    async with run_worker(hub, handle):
+        await wait_for_states(events, completed=4)
 
 
 async def test_a_handler_that_returns_no_outcome_fails_with_a_clear_error(hub: Hub, events: Events) -> None:
@@ -229,8 +229,8 @@ async def test_a_handler_that_returns_no_outcome_fails_with_a_clear_error(hub: H
     async def return_none(_event: ClaimedEvent) -> Any:
         return None
 
-    async with working(hub, return_none):
-        await settled(events, failed=1)
+    async with run_worker(hub, return_none):
+        await wait_for_states(events, failed=1)
 
     error = await events.owner.fetchval("select error_message from public.dead_letter_queue")
     assert "returned NoneType instead of an outcome" in error
@@ -250,9 +250,9 @@ async def test_an_error_whose_text_cannot_be_stored_still_becomes_a_dead_letter(
     async def handle(_event: ClaimedEvent) -> Outcome:
         raise error
 
-    async with working(hub, handle) as worker:
-        await settled(events, failed=1)
-        await until(lambda: worker.in_flight == 0)
+    async with run_worker(hub, handle) as worker:
+        await wait_for_states(events, failed=1)
+        await wait_until(lambda: worker.in_flight == 0)
 
     message = await events.owner.fetchval("select error_message from public.dead_letter_queue")
     assert message.startswith(f"{type(error).__name__}: ")

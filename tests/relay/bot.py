@@ -23,7 +23,7 @@ class ReceivedEvent:
 
 
 @dataclass(slots=True)
-class Bot:
+class StreamClient:
     """One connection and all events received on it."""
 
     status: int
@@ -120,7 +120,9 @@ class Bot:
 
 
 @asynccontextmanager
-async def bot(address: str, token: str, last: int | None = None, path: str = "/v1/events") -> AsyncGenerator[Bot]:
+async def connect_stream(
+    address: str, token: str, last: int | None = None, path: str = "/v1/events"
+) -> AsyncGenerator[StreamClient]:
     """Open a stream."""
     parts = urlsplit(address)
     assert parts.port
@@ -132,6 +134,6 @@ async def bot(address: str, token: str, last: int | None = None, path: str = "/v
         writer.write("\r\n".join([*lines, "", ""]).encode())
         head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT)).decode().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-        yield Bot(int(head[0].split()[1]), headers, reader, writer)
+        yield StreamClient(int(head[0].split()[1]), headers, reader, writer)
     finally:
         writer.close()

@@ -6,8 +6,8 @@ import pytest
 
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from support.clusters import connected
-from support.fake_kakao import Kakao, kakao
+from support.clusters import open_connection
+from support.fake_kakao import FakeKakao, run_fake_kakao
 from support.relay_rows import Bot, Chat
 
 
@@ -17,18 +17,18 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def fake_kakao() -> AsyncGenerator[Kakao]:
-    async with kakao() as server:
+async def fake_kakao() -> AsyncGenerator[FakeKakao]:
+    async with run_fake_kakao() as server:
         yield server
 
 
 @pytest.fixture
 async def chat(database_urls: DatabaseUrls) -> AsyncGenerator[Chat]:
     assert database_urls.direct
-    async with connected(database_urls.direct) as db:
+    async with open_connection(database_urls.direct) as db:
         yield Chat(db)
 
 
 @pytest.fixture
-async def bot(hub: Hub, chat: Chat, fake_kakao: Kakao) -> Bot:
+async def bot(hub: Hub, chat: Chat, fake_kakao: FakeKakao) -> Bot:
     return await Bot.of(hub, chat, fake_kakao)

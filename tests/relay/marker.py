@@ -8,8 +8,8 @@ import httpx2
 
 from pabal.hub import Hub
 from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
-from relay.bot import Bot, ReceivedEvent
-from relay.skills import write
+from relay.bot import ReceivedEvent, StreamClient
+from relay.skills import send_message
 from support.relay_rows import Chat, Owner
 
 MARKER_NUMBERS = count(1)
@@ -26,7 +26,7 @@ async def mark(hub: Hub, account: UUID) -> str:
 
 
 async def events_before_marker(
-    hub: Hub, web: httpx2.AsyncClient, chat: Chat, owner: Owner, *clients: Bot
+    hub: Hub, web: httpx2.AsyncClient, chat: Chat, owner: Owner, *clients: StreamClient
 ) -> list[ReceivedEvent]:
     """All events still to come on these streams, which are all streams of the owner.
 
@@ -37,7 +37,7 @@ async def events_before_marker(
     events: list[ReceivedEvent] = []
     keys = [await chat.conversation(owner, f"marker-{next(MARKER_NUMBERS)}") for _ in range(2)]
     for key in keys:
-        await write(web, "marker", key.partition(":")[2])
+        await send_message(web, "marker", key.partition(":")[2])
         events += await events_until(key, clients)
     marker = await mark(hub, owner.id)
     for client in clients:
@@ -45,7 +45,7 @@ async def events_before_marker(
     return [event for event in events if event.data.get("conversationKey") not in keys]
 
 
-async def events_until(key: str, clients: tuple[Bot, ...]) -> list[ReceivedEvent]:
+async def events_until(key: str, clients: tuple[StreamClient, ...]) -> list[ReceivedEvent]:
     """Events on any of the streams, up to the first from this conversation."""
     events: list[ReceivedEvent] = []
     reads = {asyncio.create_task(client.first()): client for client in clients}

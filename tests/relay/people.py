@@ -18,14 +18,14 @@ from support.clusters import Connection
 TESTER = Actor("tester")
 CHANNEL = "bot"
 
-MESSAGE = """
+INSERT_MESSAGE = """
 insert into public.inbound_messages (id, account_id, conversation_key, kakao_payload, normalized, source_event_id)
 values ($1::uuid, $2, $3, '{}', '{}', $1::uuid::text)
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Owning:
+class RelayAccount:
     """A bot's owner with a relay token."""
 
     account: UUID
@@ -36,29 +36,31 @@ class Owning:
         return {"authorization": f"Bearer {self.token}"}
 
 
-def key_of(user: str) -> str:
+def key_of_user(user: str) -> str:
     return f"{CHANNEL}:{user}"
 
 
-async def an_owner(hub: Hub, name: str = "owner", rate_limit: int = 60) -> Owning:
+async def add_account(hub: Hub, name: str = "owner", rate_limit: int = 60) -> RelayAccount:
     """Create an account with a relay token."""
     async with hub.transaction() as tx:
         account, token = await create_account(tx, name, TESTER, rate_limit=rate_limit)
-    return Owning(account.id, token)
+    return RelayAccount(account.id, token)
 
 
-async def a_session(hub: Hub) -> NewRelaySession:
+async def new_session(hub: Hub) -> NewRelaySession:
     """Create a session with a token and a code."""
     async with hub.autocommit() as tx:
         return await create_relay_session(tx, "127.0.0.1")
 
 
-async def a_code(hub: Hub, account: UUID, **options: Any) -> str:
+async def create_code(hub: Hub, account: UUID, **options: Any) -> str:
     async with hub.transaction() as tx:
         return (await create_pairing_code(tx, account, TESTER, **options)).code
 
 
-async def write(hub: Hub, user: str, text: str, *, event: str | None = None, settings: Settings | None = None) -> str:
+async def send_command(
+    hub: Hub, user: str, text: str, *, event: str | None = None, settings: Settings | None = None
+) -> str:
     """Send a command as a user and return the text of the response. Repeat `event` to repeat a webhook."""
     settings = settings or hub.settings
     payload = InboundPayload(CHANNEL, user, text, None, event or new_id().hex, "{}")
@@ -70,27 +72,29 @@ async def write(hub: Hub, user: str, text: str, *, event: str | None = None, set
     return output["simpleText"]["text"]
 
 
-async def pair(hub: Hub, user: str, account: UUID) -> str:
+async def pair_user(hub: Hub, user: str, account: UUID) -> str:
     """Pair a user with an account by a new code; returns the conversation key."""
-    await write(hub, user, f"/pair {await a_code(hub, account)}")
-    return key_of(user)
+    await send_command(hub, user, f"/pair {await create_code(hub, account)}")
+    return key_of_user(user)
 
 
-async def a_message(owner: Connection, account: UUID, user: str) -> UUID:
+async def insert_message(owner: Connection, account: UUID, user: str) -> UUID:
     """Insert a queued message, as a webhook would."""
     message = new_id()
-    await owner.execute(MESSAGE, message, account, key_of(user))
+    await owner.execute(INSERT_MESSAGE, message, account, key_of_user(user))
     return message
 
 
-async def conversation(owner: Connection, user: str) -> dict[str, Any]:
-    row = await owner.fetchrow("select * from public.conversation_mappings where conversation_key = $1", key_of(user))
+async def load_conversation(owner: Connection, user: str) -> dict[str, Any]:
+    row = await owner.fetchrow(
+        "select * from public.conversation_mappings where conversation_key = $1", key_of_user(user)
+    )
     return dict(row) if row else {}
 
 
-async def connection_of(owner: Connection, user: str) -> tuple[str, UUID | None]:
+async def conversation_state_of(owner: Connection, user: str) -> tuple[str, UUID | None]:
     """The state of a user's conversation, and its account."""
-    row = await conversation(owner, user)
+    row = await load_conversation(owner, user)
     return row["state"], row["account_id"]
 
 
@@ -100,6 +104,6 @@ async def control_events(owner: Connection) -> list[tuple[str, UUID | None, UUID
     return [(row["kind"], row["account_id"], row["session_id"]) for row in rows]
 
 
-async def deeds(owner: Connection, subject: object) -> list[str]:
+async def audit_actions_of(owner: Connection, subject: object) -> list[str]:
     rows = await owner.fetch("select action from pabal.audit_log where subject = $1 order by id", str(subject))
     return [row["action"] for row in rows]

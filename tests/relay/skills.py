@@ -12,7 +12,7 @@ USE_CALLBACK = {"version": "2.0", "useCallback": True}
 """The response that announces a reply through the callback."""
 
 
-def skill(text: str | None, user: str = "user", **request: Any) -> dict[str, Any]:
+def skill_payload(text: str | None, user: str = "user", **request: Any) -> dict[str, Any]:
     """A skill payload with its own callback. `request` overrides fields of `userRequest`."""
     return {
         "bot": {"id": "channel"},
@@ -28,15 +28,15 @@ def skill(text: str | None, user: str = "user", **request: Any) -> dict[str, Any
     }
 
 
-async def post(web: httpx2.AsyncClient, payload: dict[str, Any], **headers: str) -> dict[str, Any]:
+async def post_webhook(web: httpx2.AsyncClient, payload: dict[str, Any], **headers: str) -> dict[str, Any]:
     response = await web.post("/kakao/webhook", json=payload, headers=WEBHOOK_HEADERS | headers)
     assert response.status_code == 200, response.text
     return response.json()
 
 
-async def write(web: httpx2.AsyncClient, text: str | None, user: str = "user", **request: Any) -> dict[str, Any]:
+async def send_message(web: httpx2.AsyncClient, text: str | None, user: str = "user", **request: Any) -> dict[str, Any]:
     """Send a message as a user; returns the response to Kakao."""
-    return await post(web, skill(text, user, **request))
+    return await post_webhook(web, skill_payload(text, user, **request))
 
 
 def text_of(response: dict[str, Any]) -> str:

@@ -13,9 +13,9 @@ from pabal.hub import Hub
 from pabal.relay import accounts, messages
 from pabal.relay.accounts import DeletionImpact, find_account_summary, list_account_summaries, measure_deletion_impact
 from pabal.relay.messages import list_failed_callbacks
-from relay.people import a_code, a_message, an_owner, connection_of, pair
+from relay.people import add_account, conversation_state_of, create_code, insert_message, pair_user
 from support.clusters import Connection
-from support.wait import WAITING, until
+from support.wait import COUNT_LOCK_WAITS, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ MAX_PAGES = 60
 
 
 async def test_counts_are_capped_lower_in_lists_than_for_one_account(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
+    bot = await add_account(hub)
     await owner.execute(FILL_TABLES, bot.account, accounts.MAX_COUNT_IN_LIST + 1)
 
     async with hub.autocommit() as tx:
@@ -52,28 +52,28 @@ async def test_counts_are_capped_lower_in_lists_than_for_one_account(hub: Hub, o
 
 
 async def test_concurrent_changes_wait_so_that_the_deletion_impact_stays_true(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
-    await pair(hub, "mina", bot.account)
-    await a_message(owner, bot.account, "mina")
-    code = await a_code(hub, bot.account)
+    bot = await add_account(hub)
+    await pair_user(hub, "mina", bot.account)
+    await insert_message(owner, bot.account, "mina")
+    code = await create_code(hub, bot.account)
     async with hub.transaction() as tx:
         impact = await measure_deletion_impact(tx, bot.account)
-        pairing = asyncio.create_task(pair(hub, "jun", bot.account))
-        await until(lambda: is_blocked(owner))
+        pairing = asyncio.create_task(pair_user(hub, "jun", bot.account))
+        await wait_until(lambda: is_blocked(owner))
         assert not pairing.done()
     await pairing
 
     assert impact == DeletionImpact(open_messages=1, codes=1, sessions=0, messages=1, conversations=1)
     assert code
-    assert await connection_of(owner, "jun") == ("PAIRED", bot.account)
+    assert await conversation_state_of(owner, "jun") == ("PAIRED", bot.account)
 
 
 async def is_blocked(owner: Connection) -> bool:
-    return await owner.fetchval(WAITING) == 1
+    return await owner.fetchval(COUNT_LOCK_WAITS) == 1
 
 
 async def test_failed_callbacks_are_listed_by_their_index(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
+    bot = await add_account(hub)
     await owner.execute(INSERT_REPLIES, bot.account)
     await owner.execute("vacuum analyze public.relay_replies")
     async with hub.autocommit() as tx:

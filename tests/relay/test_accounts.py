@@ -35,16 +35,16 @@ from pabal.relay.pairing.sessions import find_relay_session_status
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from relay.people import (
     TESTER,
-    a_code,
-    a_message,
-    a_session,
-    an_owner,
-    connection_of,
+    add_account,
+    audit_actions_of,
     control_events,
-    deeds,
-    key_of,
-    pair,
-    write,
+    conversation_state_of,
+    create_code,
+    insert_message,
+    key_of_user,
+    new_session,
+    pair_user,
+    send_command,
 )
 from support.clusters import Connection
 
@@ -69,21 +69,21 @@ async def test_a_relay_token_is_shown_once_and_stored_as_a_hash(hub: Hub, owner:
         "select relay_token_hash = encode(sha256($1), 'hex') from public.accounts", token.encode()
     )
     assert is_stored_as_hash is True
-    assert await deeds(owner, account.id) == ["account.created"]
+    assert await audit_actions_of(owner, account.id) == ["account.created"]
 
 
 @pytest.mark.parametrize("token", ["", "prt_", "x" * 64, "0" * 64, "none:", "\ud800"])
 async def test_an_unknown_token_is_unauthenticated(hub: Hub, owner: Connection, token: str) -> None:
-    await an_owner(hub)
-    await a_session(hub)
+    await add_account(hub)
+    await new_session(hub)
 
     with pytest.raises(Unauthenticated):
         await authenticate(hub, token)
 
 
 async def test_the_placeholder_for_a_missing_token_does_not_authenticate(hub: Hub, owner: Connection) -> None:
-    session = await a_session(hub)
-    await write(hub, "min", f"/pair {session.code}")
+    session = await new_session(hub)
+    await send_command(hub, "min", f"/pair {session.code}")
     placeholder = await owner.fetchval("select relay_token_hash from public.accounts")
     assert placeholder.startswith("none:")
 
@@ -93,7 +93,7 @@ async def test_the_placeholder_for_a_missing_token_does_not_authenticate(hub: Hu
 
 
 async def test_an_unpaired_session_expires_with_its_code(hub: Hub, travel: Travel) -> None:
-    session = await a_session(hub)
+    session = await new_session(hub)
 
     principal = await authenticate(hub, session.token)
     assert principal == RelayPrincipal(session.id, session.id, None, 60, paired=False)
@@ -106,8 +106,8 @@ async def test_an_unpaired_session_expires_with_its_code(hub: Hub, travel: Trave
 
 
 async def test_a_paired_session_outlives_its_code(hub: Hub, travel: Travel) -> None:
-    session = await a_session(hub)
-    await write(hub, "min", f"/pair {session.code}")
+    session = await new_session(hub)
+    await send_command(hub, "min", f"/pair {session.code}")
     await travel(timedelta(days=400))
 
     principal = await authenticate(hub, session.token)
@@ -126,25 +126,25 @@ async def test_a_paired_session_outlives_its_code(hub: Hub, travel: Travel) -> N
 )
 async def test_a_name_is_one_line_without_the_session_prefix(hub: Hub, name: str, error: str) -> None:
     with pytest.raises(Invalid, match=error):
-        await an_owner(hub, name)
+        await add_account(hub, name)
 
 
 async def test_a_name_is_unique(hub: Hub) -> None:
-    await an_owner(hub)
+    await add_account(hub)
 
     with pytest.raises(Conflict, match="Account owner already exists"):
-        await an_owner(hub)
+        await add_account(hub)
 
 
 async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> None:
-    session = await a_session(hub)
-    await write(hub, "min", f"/pair {session.code}")
-    _, account = await connection_of(owner, "min")
+    session = await new_session(hub)
+    await send_command(hub, "min", f"/pair {session.code}")
+    _, account = await conversation_state_of(owner, "min")
     assert account
     async with hub.transaction() as tx:
         token = await rotate_relay_token(tx, account, TESTER)
-    code = await a_code(hub, account)
-    message = await a_message(owner, account, "min")
+    code = await create_code(hub, account)
+    message = await insert_message(owner, account, "min")
 
     async with hub.transaction() as tx:
         await disable_account(tx, account, TESTER)
@@ -154,25 +154,25 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
         with pytest.raises(AccountDisabled):
             await authenticate(hub, token_text)
     with pytest.raises(AccountDisabled):
-        await a_code(hub, account)
-    assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code
+        await create_code(hub, account)
+    assert await send_command(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code
     message_row = await owner.fetchrow("select status, reason from public.inbound_messages where id = $1", message)
     assert message_row
     assert tuple(message_row) == ("CANCELLED", "disabled")
     assert (await control_events(owner))[-1] == ("disabled", account, None)
-    assert (await deeds(owner, account)).count("account.disabled") == 1
+    assert (await audit_actions_of(owner, account)).count("account.disabled") == 1
 
     async with hub.transaction() as tx:
         await enable_account(tx, account, TESTER)
     assert (await authenticate(hub, token)).account_id == account
-    assert await connection_of(owner, "min") == ("PAIRED", account)
-    assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code  # disabling deleted the code
+    assert await conversation_state_of(owner, "min") == ("PAIRED", account)
+    assert await send_command(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code  # disabling deleted the code
 
 
 async def test_a_rotated_token_is_invalid_at_once(hub: Hub, owner: Connection) -> None:
-    session = await a_session(hub)
-    await write(hub, "min", f"/pair {session.code}")
-    _, account = await connection_of(owner, "min")
+    session = await new_session(hub)
+    await send_command(hub, "min", f"/pair {session.code}")
+    _, account = await conversation_state_of(owner, "min")
     assert account
     event_count = len(await control_events(owner))
     tokens: list[str] = []
@@ -196,19 +196,19 @@ async def test_a_rotated_token_is_invalid_at_once(hub: Hub, owner: Connection) -
 
 
 async def test_deleting_an_account_leaves_consistent_rows(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
+    bot = await add_account(hub)
     for user in ("min", "jun", "kim"):
-        await pair(hub, user, bot.account)
-        await a_message(owner, bot.account, user)
-    code = await a_code(hub, bot.account)
+        await pair_user(hub, user, bot.account)
+        await insert_message(owner, bot.account, user)
+    code = await create_code(hub, bot.account)
     async with hub.transaction() as tx:
-        await block_conversation(tx, key_of("jun"), TESTER, bot.account)
-        await block_conversation(tx, key_of("kim"), TESTER)
+        await block_conversation(tx, key_of_user("jun"), TESTER, bot.account)
+        await block_conversation(tx, key_of_user("kim"), TESTER)
 
     async with hub.transaction() as tx:
         await delete_account(tx, bot.account, TESTER)
 
-    assert [await connection_of(owner, user) for user in ("min", "jun", "kim")] == [
+    assert [await conversation_state_of(owner, user) for user in ("min", "jun", "kim")] == [
         ("UNPAIRED", None),
         ("UNPAIRED", None),
         ("BLOCKED", None),
@@ -216,10 +216,10 @@ async def test_deleting_an_account_leaves_consistent_rows(hub: Hub, owner: Conne
     for table in ("accounts", "inbound_messages", "pairing_codes"):
         assert await owner.fetchval(f"select count(*) from public.{table}") == 0
     assert (await control_events(owner))[-1] == ("revoked", bot.account, None)
-    assert (await deeds(owner, bot.account))[-1] == "account.deleted"
+    assert (await audit_actions_of(owner, bot.account))[-1] == "account.deleted"
     with pytest.raises(Unauthenticated):
         await authenticate(hub, bot.token)
-    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
+    assert await send_command(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
 @pytest.mark.parametrize("operation", [disable_account, enable_account, delete_account, rotate_relay_token])
@@ -230,16 +230,16 @@ async def test_an_unknown_account_is_not_found(hub: Hub, operation: Callable[...
 
 
 async def test_account_contents_are_counted(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
-    other = await an_owner(hub, "other")
+    bot = await add_account(hub)
+    other = await add_account(hub, "other")
     for user in ("min", "jun", "kim"):
-        await pair(hub, user, bot.account)
-    await pair(hub, "lee", other.account)
-    await a_code(hub, bot.account)
-    await a_message(owner, bot.account, "min")
-    await a_message(owner, other.account, "lee")
+        await pair_user(hub, user, bot.account)
+    await pair_user(hub, "lee", other.account)
+    await create_code(hub, bot.account)
+    await insert_message(owner, bot.account, "min")
+    await insert_message(owner, other.account, "lee")
     async with hub.transaction() as tx:
-        await block_conversation(tx, key_of("kim"), TESTER, bot.account)
+        await block_conversation(tx, key_of_user("kim"), TESTER, bot.account)
         details = await find_account_details(tx, bot.account)
         assert await find_account(tx, "owner") == await find_account(tx, bot.account) == details.account
 
@@ -247,7 +247,7 @@ async def test_account_contents_are_counted(hub: Hub, owner: Connection) -> None
 
 
 async def test_accounts_are_listed_in_pages(hub: Hub) -> None:
-    accounts = [(await an_owner(hub, f"owner{number}")).account for number in range(5)]
+    accounts = [(await add_account(hub, f"owner{number}")).account for number in range(5)]
     listed: list[UUID] = []
     after = None
     async with hub.autocommit() as tx:
@@ -259,50 +259,50 @@ async def test_accounts_are_listed_in_pages(hub: Hub) -> None:
 
 
 async def test_an_account_has_at_most_five_live_codes(hub: Hub, owner: Connection, travel: Travel) -> None:
-    bot, other = await an_owner(hub), await an_owner(hub, "other")
-    first = await a_code(hub, bot.account, lifetime=2 * MINUTE)
+    bot, other = await add_account(hub), await add_account(hub, "other")
+    first = await create_code(hub, bot.account, lifetime=2 * MINUTE)
     for _ in range(4):
-        await a_code(hub, bot.account)
+        await create_code(hub, bot.account)
 
     with pytest.raises(RateLimited) as error:
-        await a_code(hub, bot.account)
+        await create_code(hub, bot.account)
     assert MINUTE < error.value.retry_after <= 2 * MINUTE
-    await a_code(hub, other.account)
+    await create_code(hub, other.account)
 
-    await write(hub, "min", f"/pair {first}")
-    await a_code(hub, bot.account, lifetime=MINUTE)
+    await send_command(hub, "min", f"/pair {first}")
+    await create_code(hub, bot.account, lifetime=MINUTE)
     with pytest.raises(RateLimited):
-        await a_code(hub, bot.account)
+        await create_code(hub, bot.account)
     await travel(MINUTE)
-    await a_code(hub, bot.account)
+    await create_code(hub, bot.account)
 
 
 @pytest.mark.parametrize("lifetime", [timedelta(), timedelta(minutes=30, seconds=1), timedelta(seconds=-1)])
 async def test_a_code_is_valid_for_at_most_half_an_hour(hub: Hub, lifetime: timedelta) -> None:
-    bot = await an_owner(hub)
+    bot = await add_account(hub)
 
     with pytest.raises(Invalid, match="expiresInSeconds"):
-        await a_code(hub, bot.account, lifetime=lifetime)
+        await create_code(hub, bot.account, lifetime=lifetime)
 
 
 async def test_code_metadata_is_stored_and_limited(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
-    await a_code(hub, bot.account, metadata={"for": "민"})
+    bot = await add_account(hub)
+    await create_code(hub, bot.account, metadata={"for": "민"})
 
     assert await owner.fetchval("select metadata ->> 'for' from public.pairing_codes") == "민"
     with pytest.raises(Invalid, match="metadata"):
-        await a_code(hub, bot.account, metadata={"for": "x" * 5000})
+        await create_code(hub, bot.account, metadata={"for": "x" * 5000})
 
 
 async def test_unused_codes_are_purged_and_used_ones_kept(hub: Hub, owner: Connection, travel: Travel) -> None:
-    bot = await an_owner(hub)
-    used, session = await a_code(hub, bot.account), await a_session(hub)
-    await a_code(hub, bot.account)
-    await a_session(hub)
-    await write(hub, "min", f"/pair {used}", event="1")
-    await write(hub, "jun", f"/pair {session.code}")
-    await write(hub, "kim", "/pair wrong")
-    await write(hub, "kim", "/code")
+    bot = await add_account(hub)
+    used, session = await create_code(hub, bot.account), await new_session(hub)
+    await create_code(hub, bot.account)
+    await new_session(hub)
+    await send_command(hub, "min", f"/pair {used}", event="1")
+    await send_command(hub, "jun", f"/pair {session.code}")
+    await send_command(hub, "kim", "/pair wrong")
+    await send_command(hub, "kim", "/code")
     tables = (
         "pairing_codes",
         "relay_sessions",
@@ -326,9 +326,9 @@ async def test_unused_codes_are_purged_and_used_ones_kept(hub: Hub, owner: Conne
 
 
 async def test_of_twenty_concurrent_requests_for_codes_five_succeed(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
+    bot = await add_account(hub)
 
-    results = await asyncio.gather(*(a_code(hub, bot.account) for _ in range(20)), return_exceptions=True)
+    results = await asyncio.gather(*(create_code(hub, bot.account) for _ in range(20)), return_exceptions=True)
 
     assert sum(isinstance(result, RateLimited) for result in results) == 15
     assert await owner.fetchval("select count(*) from public.pairing_codes") == 5

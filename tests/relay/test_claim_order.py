@@ -12,9 +12,9 @@ from pabal.hub import DatabaseUrls
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.webhook.recall import VoidedCallback, void_callbacks
 from pabal.relay.webhook.receive import ReceiveResult, save_first_response
-from support.clusters import Connection, connected
+from support.clusters import Connection, open_connection
 from support.relay_rows import Bot
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ where id = $1
 async def blocked_clock(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
     """Block every statement that calls `pabal.now()` until the end of the block."""
     assert database_urls.direct
-    async with connected(database_urls.direct) as blocker:
+    async with open_connection(database_urls.direct) as blocker:
         await blocker.execute("select pg_advisory_lock(7)")
         await blocker.execute(BLOCKING_NOW)
         yield blocker
@@ -86,10 +86,10 @@ async def claim(bot: Bot) -> list[UUID]:
 async def test_a_message_changed_during_a_claim_is_not_overtaken(
     bot: Bot, database_urls: DatabaseUrls, change: Change, index: int
 ) -> None:
-    messages = [await bot.hears(name) for name in ("first", "second", "third")]
+    messages = [await bot.insert_message(name) for name in ("first", "second", "third")]
     async with blocked_clock(database_urls) as blocker:
         claiming = asyncio.create_task(claim(bot))
-        await until(lambda: blocker.fetchval(IS_WAITING))
+        await wait_until(lambda: blocker.fetchval(IS_WAITING))
         await change(bot, messages[index])
         await blocker.execute("select pg_advisory_unlock(7)")
 
@@ -98,9 +98,9 @@ async def test_a_message_changed_during_a_claim_is_not_overtaken(
 
 
 async def test_later_messages_wait_for_a_locked_earlier_one(bot: Bot, database_urls: DatabaseUrls) -> None:
-    first, second = await bot.hears("first"), await bot.hears("second")
+    first, second = await bot.insert_message("first"), await bot.insert_message("second")
     assert database_urls.direct
-    async with connected(database_urls.direct) as blocker, blocker.transaction():
+    async with open_connection(database_urls.direct) as blocker, blocker.transaction():
         await blocker.execute("update inbound_messages set answer = '{}' where id = $1", first)
 
         assert await claim(bot) == []
@@ -110,10 +110,10 @@ async def test_later_messages_wait_for_a_locked_earlier_one(bot: Bot, database_u
 
 async def test_messages_left_to_a_concurrent_claim_are_claimed_again(bot: Bot, database_urls: DatabaseUrls) -> None:
     """Two concurrent claims leave messages to each other; without another attempt they would wait for the next poll."""
-    first, second = await bot.hears("first"), await bot.hears("second")
+    first, second = await bot.insert_message("first"), await bot.insert_message("second")
     async with blocked_clock(database_urls) as blocker:
         claiming = asyncio.create_task(claim(bot))
-        await until(lambda: blocker.fetchval(IS_WAITING))
+        await wait_until(lambda: blocker.fetchval(IS_WAITING))
         await bot.chat.db.execute(SET_CLAIMED, first)
         await blocker.execute("select pg_advisory_unlock(7)")
 

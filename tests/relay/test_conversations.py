@@ -22,17 +22,17 @@ from pabal.relay.conversations import (
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from relay.people import (
     TESTER,
-    Owning,
-    a_code,
-    a_message,
-    an_owner,
-    connection_of,
+    RelayAccount,
+    add_account,
+    audit_actions_of,
     control_events,
-    conversation,
-    deeds,
-    key_of,
-    pair,
-    write,
+    conversation_state_of,
+    create_code,
+    insert_message,
+    key_of_user,
+    load_conversation,
+    pair_user,
+    send_command,
 )
 from support.clusters import Connection
 
@@ -42,13 +42,13 @@ Action = Callable[..., Awaitable[Conversation]]
 
 
 @pytest.fixture
-async def bot(hub: Hub) -> Owning:
-    return await an_owner(hub)
+async def bot(hub: Hub) -> RelayAccount:
+    return await add_account(hub)
 
 
 async def act(hub: Hub, action: Action, user: str, account: UUID | None = None) -> Conversation:
     async with hub.transaction() as tx:
-        return await action(tx, key_of(user), TESTER, account=account)
+        return await action(tx, key_of_user(user), TESTER, account=account)
 
 
 def approve_action(hub: Hub) -> Action:
@@ -70,18 +70,18 @@ def actions(hub: Hub) -> list[Action]:
 
 async def request_pairing(hub: Hub, user: str, account: UUID) -> None:
     with_approval = hub.settings.model_copy(update={"pairing_approval": True})
-    await write(hub, user, f"/pair {await a_code(hub, account)}", settings=with_approval)
+    await send_command(hub, user, f"/pair {await create_code(hub, account)}", settings=with_approval)
 
 
-async def test_a_conversation_of_another_account_is_not_found(hub: Hub, owner: Connection, bot: Owning) -> None:
-    other = await an_owner(hub, "other")
-    await pair(hub, "min", bot.account)
+async def test_a_conversation_of_another_account_is_not_found(hub: Hub, owner: Connection, bot: RelayAccount) -> None:
+    other = await add_account(hub, "other")
+    await pair_user(hub, "min", bot.account)
     await request_pairing(hub, "jun", bot.account)
-    await pair(hub, "kim", bot.account)
+    await pair_user(hub, "kim", bot.account)
     await act(hub, block_conversation, "kim", bot.account)
-    await write(hub, "lee", "/help")
-    message = await a_message(owner, bot.account, "min")
-    before = [await conversation(owner, user) for user in ("min", "jun", "kim", "lee")]
+    await send_command(hub, "lee", "/help")
+    message = await insert_message(owner, bot.account, "min")
+    before = [await load_conversation(owner, user) for user in ("min", "jun", "kim", "lee")]
     events_before = await control_events(owner)
 
     for action in actions(hub):
@@ -89,33 +89,33 @@ async def test_a_conversation_of_another_account_is_not_found(hub: Hub, owner: C
             with pytest.raises(NotFound, match="No such conversation"):
                 await act(hub, action, user, other.account)
 
-    assert [await conversation(owner, user) for user in ("min", "jun", "kim", "lee")] == before
+    assert [await load_conversation(owner, user) for user in ("min", "jun", "kim", "lee")] == before
     assert await owner.fetchval("select status from public.inbound_messages where id = $1", message) == "QUEUED"
     assert await control_events(owner) == events_before
 
 
-async def test_a_block_is_undone_by_the_side_that_set_it(hub: Hub, owner: Connection, bot: Owning) -> None:
-    await pair(hub, "min", bot.account)
-    paired_at = (await conversation(owner, "min"))["paired_at"]
+async def test_a_block_is_undone_by_the_side_that_set_it(hub: Hub, owner: Connection, bot: RelayAccount) -> None:
+    await pair_user(hub, "min", bot.account)
+    paired_at = (await load_conversation(owner, "min"))["paired_at"]
 
     await act(hub, block_conversation, "min", bot.account)
-    assert await connection_of(owner, "min") == ("BLOCKED", bot.account)
+    assert await conversation_state_of(owner, "min") == ("BLOCKED", bot.account)
     with pytest.raises(Conflict):
         await act(hub, unpair_conversation, "min", bot.account)  # which would allow pairing again
     await act(hub, unblock_conversation, "min", bot.account)
 
-    row = await conversation(owner, "min")
+    row = await load_conversation(owner, "min")
     assert (row["state"], row["account_id"], row["paired_at"]) == ("PAIRED", bot.account, paired_at)
     assert [kind for kind, *_ in await control_events(owner)] == ["paired", "unpaired", "paired"]
-    assert await deeds(owner, conversation_pseudonym(key_of("min"))) == [
+    assert await audit_actions_of(owner, conversation_pseudonym(key_of_user("min"))) == [
         "pairing.verified",
         "conversation.blocked",
         "conversation.unblocked",
     ]
 
 
-async def test_an_owner_cannot_undo_an_operators_block(hub: Hub, owner: Connection, bot: Owning) -> None:
-    await pair(hub, "min", bot.account)
+async def test_an_owner_cannot_undo_an_operators_block(hub: Hub, owner: Connection, bot: RelayAccount) -> None:
+    await pair_user(hub, "min", bot.account)
     await act(hub, block_conversation, "min", bot.account)
     await act(hub, block_conversation, "min")
     await act(hub, block_conversation, "min", bot.account)  # no effect
@@ -123,19 +123,19 @@ async def test_an_owner_cannot_undo_an_operators_block(hub: Hub, owner: Connecti
     with pytest.raises(Conflict, match="An operator blocked"):
         await act(hub, unblock_conversation, "min", bot.account)
     await act(hub, unblock_conversation, "min")
-    assert await connection_of(owner, "min") == ("PAIRED", bot.account)
+    assert await conversation_state_of(owner, "min") == ("PAIRED", bot.account)
 
 
-async def test_an_operator_can_block_an_unpaired_conversation(hub: Hub, owner: Connection, bot: Owning) -> None:
-    await write(hub, "min", "/help")
+async def test_an_operator_can_block_an_unpaired_conversation(hub: Hub, owner: Connection, bot: RelayAccount) -> None:
+    await send_command(hub, "min", "/help")
     await act(hub, block_conversation, "min")
 
-    assert await write(hub, "min", f"/pair {await a_code(hub, bot.account)}") == KOREAN_TEXTS.blocked
+    assert await send_command(hub, "min", f"/pair {await create_code(hub, bot.account)}") == KOREAN_TEXTS.blocked
     await act(hub, unblock_conversation, "min")
-    assert await connection_of(owner, "min") == ("UNPAIRED", None)
+    assert await conversation_state_of(owner, "min") == ("UNPAIRED", None)
 
 
-async def test_unblocking_does_not_approve_a_pending_pairing(hub: Hub, owner: Connection, bot: Owning) -> None:
+async def test_unblocking_does_not_approve_a_pending_pairing(hub: Hub, owner: Connection, bot: RelayAccount) -> None:
     await request_pairing(hub, "min", bot.account)
     await act(hub, block_conversation, "min", bot.account)
 
@@ -143,38 +143,38 @@ async def test_unblocking_does_not_approve_a_pending_pairing(hub: Hub, owner: Co
         with pytest.raises(Conflict, match="does not wait for approval"):
             await act(hub, action, "min", bot.account)
     await act(hub, unblock_conversation, "min", bot.account)
-    assert await connection_of(owner, "min") == ("UNPAIRED", None)
+    assert await conversation_state_of(owner, "min") == ("UNPAIRED", None)
 
 
-async def test_repeated_actions_change_nothing(hub: Hub, owner: Connection, bot: Owning) -> None:
-    await pair(hub, "min", bot.account)
+async def test_repeated_actions_change_nothing(hub: Hub, owner: Connection, bot: RelayAccount) -> None:
+    await pair_user(hub, "min", bot.account)
     events_before, entries_before = (
         await control_events(owner),
-        await deeds(owner, conversation_pseudonym(key_of("min"))),
+        await audit_actions_of(owner, conversation_pseudonym(key_of_user("min"))),
     )
 
     await act(hub, approve_action(hub), "min", bot.account)
     await act(hub, unblock_conversation, "min", bot.account)
-    await write(hub, "jun", "/help")
+    await send_command(hub, "jun", "/help")
     await act(hub, unpair_conversation, "jun")
 
-    assert (await control_events(owner), await deeds(owner, conversation_pseudonym(key_of("min")))) == (
+    assert (await control_events(owner), await audit_actions_of(owner, conversation_pseudonym(key_of_user("min")))) == (
         events_before,
         entries_before,
     )
-    assert await deeds(owner, conversation_pseudonym(key_of("jun"))) == []
+    assert await audit_actions_of(owner, conversation_pseudonym(key_of_user("jun"))) == []
 
 
-async def test_an_owner_lists_only_their_own_conversations_in_pages(hub: Hub, bot: Owning) -> None:
-    other = await an_owner(hub, "other")
+async def test_an_owner_lists_only_their_own_conversations_in_pages(hub: Hub, bot: RelayAccount) -> None:
+    other = await add_account(hub, "other")
     users = [f"user{number}" for number in range(5)]
     for user in users:
-        await pair(hub, user, bot.account)
-    await pair(hub, "stranger", other.account)
+        await pair_user(hub, user, bot.account)
+    await pair_user(hub, "stranger", other.account)
     listed: list[str] = []
     async with hub.autocommit() as tx:
         while page := await list_conversations(
-            tx, account=bot.account, after=key_of(listed[-1]) if listed else None, limit=2
+            tx, account=bot.account, after=key_of_user(listed[-1]) if listed else None, limit=2
         ):
             listed += [conversation.plusfriend_user_key for conversation in page]
         all_conversations = await list_conversations(tx)

@@ -17,14 +17,14 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.relay.delivery.control_events import ControlEventKind, purge_control_events, send_control_event
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.privacy import ConversationDataCounts, count_conversation_data, erase_conversation, export_conversation
-from relay.bot import bot as stream
-from relay.skills import write
-from support.dump import dumped
-from support.fake_kakao import Kakao, kakao_says
-from support.receiver import slow
+from relay.bot import connect_stream
+from relay.skills import send_message
+from support.dump import dump_database
+from support.fake_kakao import FakeKakao, kakao_response
+from support.receiver import respond_after
 from support.relay_rows import Bot, Chat, Owner
-from support.server import serving
-from support.wait import until
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ REPLY = "비밀은 지킬게요"
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as url:
+    async with serve_hub(hub) as url:
         yield url
 
 
@@ -49,12 +49,12 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 @pytest.fixture
-async def person(hub: Hub, chat: Chat, fake_kakao: Kakao) -> Bot:
+async def person(hub: Hub, chat: Chat, fake_kakao: FakeKakao) -> Bot:
     return await Bot.of(hub, chat, fake_kakao, USER)
 
 
 async def send(web: httpx2.AsyncClient, text: str, user: str = USER, callback: str | None = None) -> Any:
-    return await write(web, text, user, callbackUrl=callback)
+    return await send_message(web, text, user, callbackUrl=callback)
 
 
 async def newest_message(person: Bot) -> Any:
@@ -70,19 +70,19 @@ async def create_personal_data(person: Bot, web: httpx2.AsyncClient) -> None:
         insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'pull', '{relay.*}');
         """
     )
-    await send(web, TEXT, callback=person.there.url("sent"))
-    await person.answers(await newest_message(person), REPLY)
-    person.there.mood = kakao_says("FAIL", "no")
-    await send(web, TEXT, callback=person.there.url("refused"))
+    await send(web, TEXT, callback=person.kakao.url("sent"))
+    await person.send_reply(await newest_message(person), REPLY)
+    person.kakao.responder = kakao_response("FAIL", "no")
+    await send(web, TEXT, callback=person.kakao.url("refused"))
     with pytest.raises(CallbackFailed):
-        await person.answers(await newest_message(person), REPLY)
-    await person.too_late(REPLY)
-    await send(web, f"{TEXT}, again", callback=person.there.url("held"))
+        await person.send_reply(await newest_message(person), REPLY)
+    await person.send_late_reply(REPLY)
+    await send(web, f"{TEXT}, again", callback=person.kakao.url("held"))
     async with hub.autocommit() as tx:
         assert await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", person.owner.id)
-    await send(web, f"{TEXT}, once more", callback=person.there.url("queued"))
+    await send(web, f"{TEXT}, once more", callback=person.kakao.url("queued"))
     for command in ("/status", "/code", "/pair AAAA-BBBB"):
-        await send(web, command, callback=person.there.url(command[1:5]))
+        await send(web, command, callback=person.kakao.url(command[1:5]))
     await db.execute(
         "insert into pairing_codes (code, account_id, expires_at, used_at, used_by) "
         "values ('AAAA-CCCC', $1, pabal.now(), pabal.now(), $2)",
@@ -139,7 +139,7 @@ async def test_a_dump_contains_nothing_of_an_erased_user(
 ) -> None:
     await create_personal_data(person, web)
     secrets = [word.encode() for word in (USER, TEXT, REPLY, "secret=capability", "/chat?code=")]
-    before = await dumped(database_urls)
+    before = await dump_database(database_urls)
     assert [word for word in secrets if word not in before] == []
     assert (await count_rows_with_key(person)).keys() == {*TABLES, "limits"}
     expected_counts = await count_data(hub)
@@ -153,7 +153,7 @@ async def test_a_dump_contains_nothing_of_an_erased_user(
     await travel(timedelta(minutes=11))
     async with hub.transaction() as tx:
         await purge_control_events(tx, 100)
-    after = await dumped(database_urls)
+    after = await dump_database(database_urls)
     assert [word for word in secrets if word in after] == []
     assert b"INSERT INTO public.accounts" in after
     assert b"INSERT INTO pabal.audit_log" in after
@@ -183,7 +183,9 @@ async def test_the_erasure_is_audited_under_a_pseudonym(person: Bot, web: httpx2
     assert (details["account"], details["messages"]) == (str(person.owner.id), deleted.messages)
 
 
-async def test_rows_of_other_users_are_kept(person: Bot, web: httpx2.AsyncClient, hub: Hub, fake_kakao: Kakao) -> None:
+async def test_rows_of_other_users_are_kept(
+    person: Bot, web: httpx2.AsyncClient, hub: Hub, fake_kakao: FakeKakao
+) -> None:
     await create_personal_data(person, web)
     other_users = (f"{USER}2", "other")
     for user in other_users:
@@ -212,8 +214,8 @@ async def test_open_streams_get_an_event_and_the_session_stays(
     person: Bot, web: httpx2.AsyncClient, hub: Hub, address: str
 ) -> None:
     token = await person.chat.session(person.owner.id, used_by=KEY)
-    await send(web, TEXT, callback=person.there.url("first"))
-    async with stream(address, token) as client:
+    await send(web, TEXT, callback=person.kakao.url("first"))
+    async with connect_stream(address, token) as client:
         message = await client.next_message()
 
         await erase(hub)
@@ -243,8 +245,8 @@ async def test_an_erased_user_who_returns_is_new(person: Bot, web: httpx2.AsyncC
 async def test_a_concurrent_webhook_waits_and_finds_no_pairing(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
     async with hub.transaction() as tx:
         await erase_conversation(tx, KEY, MINA)
-        webhook = asyncio.create_task(send(web, TEXT, callback=person.there.url("first")))
-        await until(lambda: bool(hub.relay.webhook_batcher._retries))
+        webhook = asyncio.create_task(send(web, TEXT, callback=person.kakao.url("first")))
+        await wait_until(lambda: bool(hub.relay.webhook_batcher._retries))
 
     response = await webhook
 
@@ -253,18 +255,18 @@ async def test_a_concurrent_webhook_waits_and_finds_no_pairing(person: Bot, web:
 
 
 async def test_a_reply_in_flight_is_sent_and_leaves_no_row(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
-    await send(web, TEXT, callback=person.there.url("first"))
+    await send(web, TEXT, callback=person.kakao.url("first"))
     message, arrive = await newest_message(person), asyncio.Event()
-    person.there.mood = slow(arrive, kakao_says("SUCCESS"))
-    answering = asyncio.create_task(person.answers(message, REPLY))
-    await until(lambda: person.there.posts == 1)
+    person.kakao.responder = respond_after(arrive, kakao_response("SUCCESS"))
+    answering = asyncio.create_task(person.send_reply(message, REPLY))
+    await wait_until(lambda: person.kakao.posts == 1)
 
     await erase(hub)
     arrive.set()
     delivered = await answering
 
     assert delivered.delivered_at_ms > 0
-    assert person.there.texts("first") == [[REPLY]]
+    assert person.kakao.texts("first") == [[REPLY]]
     assert await person.chat.db.fetchval("select count(*) from relay_replies") == 0
 
 
@@ -284,7 +286,7 @@ async def test_an_unknown_conversation_is_not_found(hub: Hub) -> None:
 
 
 async def test_an_export_contains_all_messages_and_replies(
-    person: Bot, web: httpx2.AsyncClient, hub: Hub, chat: Chat, fake_kakao: Kakao
+    person: Bot, web: httpx2.AsyncClient, hub: Hub, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     await create_personal_data(person, web)
     other: Owner = await chat.owner()

@@ -37,23 +37,23 @@ async def kept_texts(bot: Bot) -> list[str]:
 
 
 async def test_an_undelivered_message_is_reported_once_with_the_next_reply(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     await travel(QUEUE_LIFE)
 
     assert await expire(bot) == 1
 
     assert await bot.chat.status(message) == ("EXPIRED", "queue_life")
     assert await bot.chat.state(message) == "late"
-    second, third = await bot.hears("second"), await bot.hears("third")
-    await bot.answers(second, "awake")
-    await bot.answers(third, "still awake")
-    assert bot.there.texts("first") == []
-    assert bot.there.texts("second") == [[EXPIRED_TEXT, "awake"]]
-    assert bot.there.texts("third") == [["still awake"]]
+    second, third = await bot.insert_message("second"), await bot.insert_message("third")
+    await bot.send_reply(second, "awake")
+    await bot.send_reply(third, "still awake")
+    assert bot.kakao.texts("first") == []
+    assert bot.kakao.texts("second") == [[EXPIRED_TEXT, "awake"]]
+    assert bot.kakao.texts("third") == [["still awake"]]
 
 
 async def test_the_report_uses_the_chat_language(bot: Bot, travel: Travel) -> None:
-    await bot.hears("first")
+    await bot.insert_message("first")
     await travel(QUEUE_LIFE)
 
     await expire(bot, "en")
@@ -62,7 +62,7 @@ async def test_the_report_uses_the_chat_language(bot: Bot, travel: Travel) -> No
 
 
 async def test_the_report_follows_a_stall(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     await travel(timedelta(seconds=51))
     async with bot.hub.autocommit() as tx:
         [expiring] = await claim_expiring_callbacks(tx, timedelta(seconds=50))
@@ -75,33 +75,33 @@ async def test_the_report_follows_a_stall(bot: Bot, travel: Travel) -> None:
     assert row
     assert (row["spent_by"], row["outcome"], row["state"]) == ("hub", "sent", "late")
     assert row["kept_until"] - row["answered_at"] == timedelta(minutes=30)
-    await bot.answers(await bot.hears("second"), "awake")
-    assert bot.there.texts("first") == [[chat_texts("ko").still_working]]
-    assert bot.there.texts("second") == [[EXPIRED_TEXT, "awake"]]
+    await bot.send_reply(await bot.insert_message("second"), "awake")
+    assert bot.kakao.texts("first") == [[chat_texts("ko").still_working]]
+    assert bot.kakao.texts("second") == [[EXPIRED_TEXT, "awake"]]
 
 
 async def test_many_expired_messages_are_reported_once(bot: Bot, travel: Travel) -> None:
     for name in ("one", "two"):
-        await bot.hears(name)
+        await bot.insert_message(name)
     await travel(timedelta(minutes=5))
-    await bot.hears("three")
+    await bot.insert_message("three")
     await travel(timedelta(minutes=10))
     assert await expire(bot) == 2
     await travel(timedelta(minutes=5))
     assert await expire(bot) == 1
     assert await kept_texts(bot) == [EXPIRED_TEXT]
 
-    await bot.answers(await bot.hears("four"), "awake")
-    await bot.hears("five")
+    await bot.send_reply(await bot.insert_message("four"), "awake")
+    await bot.insert_message("five")
     await travel(QUEUE_LIFE)
     await expire(bot)
 
-    assert bot.there.texts("four") == [[EXPIRED_TEXT, "awake"]]
+    assert bot.kakao.texts("four") == [[EXPIRED_TEXT, "awake"]]
     assert await kept_texts(bot) == [EXPIRED_TEXT, "awake", EXPIRED_TEXT]
 
 
 async def test_a_delivered_message_that_expires_is_not_reported(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     assert await claim(bot) == [message]
     await travel(QUEUE_LIFE)
 
@@ -113,7 +113,7 @@ async def test_a_delivered_message_that_expires_is_not_reported(bot: Bot, travel
 
 @pytest.mark.parametrize("state", ["UNPAIRED", "BLOCKED"])
 async def test_an_unpaired_user_gets_no_report(bot: Bot, travel: Travel, state: str) -> None:
-    await bot.hears("first")
+    await bot.insert_message("first")
     await bot.chat.db.execute("update conversation_mappings set state = $1", state)
     await travel(QUEUE_LIFE)
 
@@ -123,7 +123,7 @@ async def test_an_unpaired_user_gets_no_report(bot: Bot, travel: Travel, state: 
 
 
 async def test_a_user_of_another_bot_gets_no_report(bot: Bot, travel: Travel) -> None:
-    await bot.hears("first")
+    await bot.insert_message("first")
     await bot.chat.conversation(await bot.chat.owner())
     await travel(QUEUE_LIFE)
 
@@ -133,7 +133,7 @@ async def test_a_user_of_another_bot_gets_no_report(bot: Bot, travel: Travel) ->
 
 
 async def test_an_existing_late_reply_is_not_replaced(bot: Bot, travel: Travel) -> None:
-    message = await bot.too_late("late")
+    message = await bot.send_late_reply("late")
     await bot.chat.db.execute(
         "update inbound_messages set status = 'QUEUED', delivery_count = 0 where id = $1", message
     )
@@ -145,7 +145,7 @@ async def test_an_existing_late_reply_is_not_replaced(bot: Bot, travel: Travel) 
 
 
 async def test_a_live_callback_is_spent_on_the_report(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     await bot.chat.db.execute("update inbound_messages set expires_at = pabal.now() + interval '10 seconds'")
     await travel(timedelta(seconds=11))
     assert await expire(bot) == 1
@@ -156,12 +156,12 @@ async def test_a_live_callback_is_spent_on_the_report(bot: Bot, travel: Travel) 
         [expiring] = await claim_expiring_callbacks(tx, timedelta(seconds=50))
     await bot.hub.relay.callbacks.send(expiring.callback, build_stall_body(expiring, chat_texts("ko")))
 
-    assert bot.there.answered("first") == [skill_response(EXPIRED_TEXT)]
+    assert bot.kakao.responses("first") == [skill_response(EXPIRED_TEXT)]
 
 
 async def test_the_chore_counts_expired_messages(bot: Bot, travel: Travel) -> None:
     for name in ("one", "two"):
-        await bot.hears(name)
+        await bot.insert_message(name)
     await travel(QUEUE_LIFE)
     hub = bot.hub
     [chore] = [chore for chore in build_chores(hub.settings, hub.relay.metrics) if chore.name == "expire messages"]

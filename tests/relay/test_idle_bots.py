@@ -16,11 +16,11 @@ import httpx2
 import pytest
 
 from pabal.hub import DatabaseUrls
-from relay.skills import write
-from support.clusters import Connection, connected
-from support.pabal_process import Running, fresh_folder, running
+from relay.skills import send_message
+from support.clusters import Connection, open_connection
+from support.pabal_process import RunningHub, fresh_folder, run_hub
 from support.relay_rows import digest
-from support.wait import until
+from support.wait import wait_until
 from support.webhook import WEBHOOK_SECRET
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -84,7 +84,7 @@ class IdleBot(asyncio.Protocol):
 class IdleBots:
     """All waiting bots and the hub process."""
 
-    hub: Running
+    hub: RunningHub
     streams: list[IdleBot]
     polls: list[IdleBot]
 
@@ -102,7 +102,7 @@ def token(number: int) -> str:
 
 
 @asynccontextmanager
-async def connected_bots(hub: Running) -> AsyncGenerator[IdleBots]:
+async def connected_bots(hub: RunningHub) -> AsyncGenerator[IdleBots]:
     streams = [IdleBot(number, "/v1/events") for number in range(1, STREAMS + 1)]
     polls = [IdleBot(number, "/v1/messages?wait=30") for number in range(STREAMS + 1, STREAMS + POLLS + 1)]
     parts, semaphore = urlsplit(hub.address), asyncio.Semaphore(MAX_CONCURRENT_OPENS)
@@ -126,7 +126,7 @@ async def connected_bots(hub: Running) -> AsyncGenerator[IdleBots]:
 @pytest.fixture
 async def idle_bots(database_urls: DatabaseUrls) -> AsyncGenerator[IdleBots]:
     assert database_urls.direct
-    async with connected(database_urls.direct) as owner:
+    async with open_connection(database_urls.direct) as owner:
         await owner.execute(INSERT_ACCOUNTS, [digest(token(number)) for number in range(1, STREAMS + POLLS + 1)])
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard_limit < MANY_FILES:
@@ -135,7 +135,7 @@ async def idle_bots(database_urls: DatabaseUrls) -> AsyncGenerator[IdleBots]:
     environment |= {"PABAL_WEBHOOK_SECRET": WEBHOOK_SECRET.get_secret_value()}
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard_limit))  # the hub must raise its own limit
     try:
-        with fresh_folder() as folder, running(folder, "serve", PABAL_WEBHOOK_PER_CHANNEL="0", **environment) as hub:
+        with fresh_folder() as folder, run_hub(folder, "serve", PABAL_WEBHOOK_PER_CHANNEL="0", **environment) as hub:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
             async with connected_bots(hub) as bots:
                 yield bots
@@ -148,8 +148,11 @@ async def test_two_thousand_streams_and_five_hundred_polls_wait_in_one_process(
 ) -> None:
     assert database_urls.direct
     recipients = [*sample(idle_bots.streams, MESSAGES * 4 // 5), *sample(idle_bots.polls, MESSAGES // 5)]
-    async with connected(database_urls.direct) as owner, httpx2.AsyncClient(base_url=idle_bots.hub.address) as web:
-        await until(lambda: all_waiting(owner))
+    async with (
+        open_connection(database_urls.direct) as owner,
+        httpx2.AsyncClient(base_url=idle_bots.hub.address) as web,
+    ):
+        await wait_until(lambda: all_waiting(owner))
         active_counts = [await owner.fetchval(COUNT_ACTIVE) for _ in range(100)]
         latencies = [await measure_delivery(web, bot) for bot in recipients]
         health = [await measure_response(web) for _ in range(20)]
@@ -175,7 +178,7 @@ def sample(bots: list[IdleBot], count: int) -> Iterable[IdleBot]:
 async def measure_delivery(web: httpx2.AsyncClient, bot: IdleBot) -> float:
     """Seconds from a user's message to its delivery."""
     started = time.perf_counter()
-    await write(web, "hi", bot.user)
+    await send_message(web, "hi", bot.user)
     async with asyncio.timeout(10):
         return await bot.delivered_at - started
 

@@ -11,9 +11,9 @@ from pabal.relay.delivery.stream import MAX_MESSAGES_IN_FLIGHT
 from pabal.relay.messages import MessageFilter, list_messages
 from pabal.trace import relay
 from pabal.trace.relay import trace_conversation
-from relay.bot import bot
+from relay.bot import connect_stream
 from relay.marker import mark
-from support.large_tables import pages
+from support.large_tables import count_pages
 from support.relay_rows import Chat, Owner
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +65,7 @@ async def test_a_page_of_a_long_conversation_reads_only_that_page(chat: Chat, ow
         "limit": PAGE,
     }
 
-    page_count, rows = await pages(chat.db, messages.Q.list_ids_in_conversation, arguments)
+    page_count, rows = await count_pages(chat.db, messages.Q.list_ids_in_conversation, arguments)
 
     assert rows == PAGE
     assert page_count <= MAX_PAGES
@@ -98,7 +98,7 @@ async def test_a_poll_returns_at_most_a_hundred_messages(web: httpx2.AsyncClient
 async def test_a_full_stream_gets_no_more_messages_until_it_answers(
     hub: Hub, web: httpx2.AsyncClient, owner: Owner
 ) -> None:
-    async with bot(str(web.base_url), owner.token) as client:
+    async with connect_stream(str(web.base_url), owner.token) as client:
         await client.next("connected")
         ids = [(await client.next_message())["id"] for _ in range(MAX_MESSAGES_IN_FLIGHT)]
         assert await client.until(await mark(hub, owner.id)) == []

@@ -10,8 +10,8 @@ import pytest
 
 from pabal.core.errors import AlreadyReplied, CallbackFailed, CallbackUnconfirmed
 from pabal.relay.reply.reply import claim_late_outputs, encode_skill_response, prepend_late_outputs
-from support.fake_kakao import kakao_says
-from support.receiver import closes
+from support.fake_kakao import kakao_response
+from support.receiver import close_connection
 from support.relay_rows import Bot, skill_response
 
 pytestmark = pytest.mark.anyio
@@ -35,141 +35,141 @@ async def claim_texts(bot: Bot, max_outputs: int, key: str | None = None) -> lis
 
 
 async def test_a_late_reply_is_shown_once_before_the_next_reply(bot: Bot) -> None:
-    first = await bot.too_late("late")
-    second, third = await bot.hears("second"), await bot.hears("third")
+    first = await bot.send_late_reply("late")
+    second, third = await bot.insert_message("second"), await bot.insert_message("third")
 
-    await bot.answers(second, "now")
-    await bot.answers(third, "later")
+    await bot.send_reply(second, "now")
+    await bot.send_reply(third, "later")
 
-    assert bot.there.texts("second") == [["late", "now"]]
-    assert bot.there.texts("third") == [["later"]]
+    assert bot.kakao.texts("second") == [["late", "now"]]
+    assert bot.kakao.texts("third") == [["later"]]
     row = await bot.chat.reply(first)
     assert row
     assert (row["state"], row["shown_with"]) == ("late", second)
     with pytest.raises(AlreadyReplied):
-        await bot.answers(first, "again")
+        await bot.send_reply(first, "again")
 
 
 async def test_late_replies_are_shown_oldest_first_as_far_as_they_fit(bot: Bot) -> None:
     for text in ("one", "two", "three"):
-        await bot.too_late(text)
-    first, second = await bot.hears("first"), await bot.hears("second")
+        await bot.send_late_reply(text)
+    first, second = await bot.insert_message("first"), await bot.insert_message("second")
 
-    await bot.answers(first, "now")
-    assert bot.there.texts("first") == [["one", "two", "now"]]
+    await bot.send_reply(first, "now")
+    assert bot.kakao.texts("first") == [["one", "two", "now"]]
     assert await waiting_texts(bot) == ["three"]
 
-    await bot.answers(second, "a", "b")
-    assert bot.there.texts("second") == [["three", "a", "b"]]
+    await bot.send_reply(second, "a", "b")
+    assert bot.kakao.texts("second") == [["three", "a", "b"]]
 
 
 async def test_a_late_reply_that_does_not_fit_waits_and_smaller_ones_pass(bot: Bot) -> None:
-    await bot.too_late("large", "and", "larger")
-    await bot.too_late("small")
-    first, second = await bot.hears("first"), await bot.hears("second")
+    await bot.send_late_reply("large", "and", "larger")
+    await bot.send_late_reply("small")
+    first, second = await bot.insert_message("first"), await bot.insert_message("second")
 
-    await bot.answers(first, "now")
-    await bot.answers(second, "a", "b", "c")
+    await bot.send_reply(first, "now")
+    await bot.send_reply(second, "a", "b", "c")
 
-    assert bot.there.texts("first") == [["small", "now"]]
-    assert bot.there.texts("second") == [["a", "b", "c"]]
+    assert bot.kakao.texts("first") == [["small", "now"]]
+    assert bot.kakao.texts("second") == [["a", "b", "c"]]
     assert await waiting_texts(bot) == ["large"]
 
 
 async def test_late_replies_of_a_refused_post_wait_again(bot: Bot) -> None:
-    await bot.too_late("late")
-    first, second = await bot.hears("first"), await bot.hears("second")
-    bot.there.mood = kakao_says("FAIL")
+    await bot.send_late_reply("late")
+    first, second = await bot.insert_message("first"), await bot.insert_message("second")
+    bot.kakao.responder = kakao_response("FAIL")
     with pytest.raises(CallbackFailed):
-        await bot.answers(first, "refused")
+        await bot.send_reply(first, "refused")
     assert await waiting_texts(bot) == ["late"]
 
-    bot.there.mood = kakao_says("SUCCESS")
-    await bot.answers(second, "now")
+    bot.kakao.responder = kakao_response("SUCCESS")
+    await bot.send_reply(second, "now")
 
-    assert bot.there.texts("second") == [["late", "now"]]
+    assert bot.kakao.texts("second") == [["late", "now"]]
     assert await waiting_texts(bot) == []
 
 
 async def test_late_replies_of_an_unknown_post_are_not_shown_again(bot: Bot) -> None:
-    await bot.too_late("late")
-    first, second = await bot.hears("first"), await bot.hears("second")
-    bot.there.mood = closes
+    await bot.send_late_reply("late")
+    first, second = await bot.insert_message("first"), await bot.insert_message("second")
+    bot.kakao.responder = close_connection
     with pytest.raises(CallbackUnconfirmed):
-        await bot.answers(first, "perhaps")
+        await bot.send_reply(first, "perhaps")
 
-    bot.there.mood = kakao_says("SUCCESS")
-    await bot.answers(second, "now")
+    bot.kakao.responder = kakao_response("SUCCESS")
+    await bot.send_reply(second, "now")
 
-    assert bot.there.texts("second") == [["now"]]
+    assert bot.kakao.texts("second") == [["now"]]
 
 
 async def test_a_late_reply_expires_after_half_an_hour(bot: Bot, travel: Travel) -> None:
-    await bot.too_late("late")
+    await bot.send_late_reply("late")
     await travel(timedelta(minutes=30))
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
 
-    await bot.answers(message, "now")
+    await bot.send_reply(message, "now")
 
-    assert bot.there.texts("first") == [["now"]]
+    assert bot.kakao.texts("first") == [["now"]]
     assert await claim_texts(bot, 3) == []
 
 
 async def test_a_late_reply_is_shown_only_to_its_user_by_the_current_bot(bot: Bot) -> None:
-    await bot.too_late("late")
-    other = await Bot.of(bot.hub, bot.chat, bot.there, "another")
-    theirs = await other.hears("theirs")
-    successor = await Bot.of(bot.hub, bot.chat, bot.there)  # the user pairs with another bot
-    ours = await successor.hears("ours")
+    await bot.send_late_reply("late")
+    other = await Bot.of(bot.hub, bot.chat, bot.kakao, "another")
+    theirs = await other.insert_message("theirs")
+    successor = await Bot.of(bot.hub, bot.chat, bot.kakao)  # the user pairs with another bot
+    ours = await successor.insert_message("ours")
 
-    await other.answers(theirs, "for somebody else")
-    await successor.answers(ours, "from somebody else")
+    await other.send_reply(theirs, "for another bot")
+    await successor.send_reply(ours, "from another bot")
 
-    assert bot.there.texts("theirs") == [["for somebody else"]]
-    assert bot.there.texts("ours") == [["from somebody else"]]
+    assert bot.kakao.texts("theirs") == [["for another bot"]]
+    assert bot.kakao.texts("ours") == [["from another bot"]]
     assert await claim_texts(bot, 3) == []
 
 
 async def test_concurrent_replies_show_a_late_reply_once(bot: Bot) -> None:
-    await bot.too_late("late")
+    await bot.send_late_reply("late")
     names = [str(n) for n in range(20)]
-    messages = [await bot.hears(name) for name in names]
+    messages = [await bot.insert_message(name) for name in names]
 
-    await asyncio.gather(*(bot.answers(message, "now") for message in messages))
+    await asyncio.gather(*(bot.send_reply(message, "now") for message in messages))
 
-    texts = [text for name in names for text in bot.there.texts(name)]
+    texts = [text for name in names for text in bot.kakao.texts(name)]
     assert sorted(texts) == [["late", "now"], *[["now"]] * 19]
 
 
 async def test_a_locked_late_reply_is_skipped(bot: Bot) -> None:
-    await bot.too_late("late")
-    message = await bot.hears("first")
+    await bot.send_late_reply("late")
+    message = await bot.insert_message("first")
     async with bot.hub.transaction() as tx, asyncio.timeout(10):
         assert await claim_late_outputs(tx, bot.key, 3, None)
-        await bot.answers(message, "now")
+        await bot.send_reply(message, "now")
 
-    assert bot.there.texts("first") == [["now"]]
+    assert bot.kakao.texts("first") == [["now"]]
 
 
 async def test_an_unsent_reply_is_kept_and_its_callback_stays_unspent(bot: Bot) -> None:
-    await bot.too_late("late")
+    await bot.send_late_reply("late")
     message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:1/nobody")
 
     with pytest.raises(CallbackFailed, match="connection failed; the reply is kept"):
-        await bot.answers(message, "unlucky")
+        await bot.send_reply(message, "unlucky")
 
     row = await bot.chat.reply(message)
     assert row
     assert (row["state"], row["spent_by"], row["error"]) == ("late", None, "connection failed")
     assert await waiting_texts(bot) == ["late", "unlucky"]
     assert await bot.chat.failures() == ["unsent"]
-    await bot.answers(await bot.hears("next"), "now")
-    assert bot.there.texts("next") == [["late", "unlucky", "now"]]
+    await bot.send_reply(await bot.insert_message("next"), "now")
+    assert bot.kakao.texts("next") == [["late", "unlucky", "now"]]
 
 
 async def test_an_immediate_response_shows_a_late_reply_once(bot: Bot) -> None:
-    first = await bot.too_late("one", "two")
-    await bot.too_late("three")
+    first = await bot.send_late_reply("one", "two")
+    await bot.send_late_reply("three")
 
     assert await claim_texts(bot, 0) == []
     assert await claim_texts(bot, 1) == ["three"]
@@ -181,7 +181,7 @@ async def test_an_immediate_response_shows_a_late_reply_once(bot: Bot) -> None:
 
 
 async def test_an_unpaired_user_is_shown_no_late_reply(bot: Bot) -> None:
-    await bot.too_late("late")
+    await bot.send_late_reply("late")
     await bot.chat.db.execute("update conversation_mappings set state = 'UNPAIRED'")
 
     assert await claim_texts(bot, 3) == []

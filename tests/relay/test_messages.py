@@ -72,7 +72,7 @@ async def insert_message(bot: Bot, key: str | None = None) -> UUID:
 
 
 async def test_every_filter_lists_newest_first_in_pages(bot: Bot, hub: Hub) -> None:
-    other = Bot(hub, bot.chat, bot.there, await bot.chat.owner(), "channel:other")
+    other = Bot(hub, bot.chat, bot.kakao, await bot.chat.owner(), "channel:other")
     own = [await insert_message(bot) for _ in range(5)]
     others = [await insert_message(other) for _ in range(2)]
     async with hub.transaction() as tx:
@@ -137,7 +137,7 @@ async def rows_read(db: Connection) -> int:
 async def test_a_message_is_read_with_its_reply_and_without_its_callback_url(
     bot: Bot, hub: Hub, web: httpx2.AsyncClient
 ) -> None:
-    url = bot.there.url("first")
+    url = bot.kakao.url("first")
     payload = {
         "bot": {"id": "channel"},
         "userRequest": {
@@ -151,7 +151,7 @@ async def test_a_message_is_read_with_its_reply_and_without_its_callback_url(
     [message] = await ids(hub)
     assert (await read_message(hub, message)).reply is None
 
-    sent = await bot.answers(message, "hello")
+    sent = await bot.send_reply(message, "hello")
 
     details = await read_message(hub, message, bot.owner.id)
     assert (details.message.text, details.message.status, details.message.reply) == ("안녕", "ACKED", "sent")
@@ -207,8 +207,8 @@ class Follower:
 async def test_a_message_is_followed_from_arrival_to_reply(bot: Bot, hub: Hub, travel: Travel) -> None:
     follower = Follower(hub)
     await follower.start()
-    first = await bot.hears("first")
-    second = await bot.hears("second")
+    first = await bot.insert_message("first")
+    second = await bot.insert_message("second")
     assert await follower.poll() == [("came", first, "QUEUED", None), ("came", second, "QUEUED", None)]
 
     async with hub.autocommit() as tx:
@@ -219,7 +219,7 @@ async def test_a_message_is_followed_from_arrival_to_reply(bot: Bot, hub: Hub, t
     assert await follower.poll() == [("changed", first, "ACKED", None)]
     await travel(timedelta(seconds=30))
     assert await follower.poll() == []
-    await bot.answers(first, "hello")
+    await bot.send_reply(first, "hello")
     assert await follower.poll() == [("changed", first, "ACKED", "sent")]
     assert await follower.poll() == []
 
@@ -227,8 +227,8 @@ async def test_a_message_is_followed_from_arrival_to_reply(bot: Bot, hub: Hub, t
     async with hub.transaction() as tx:
         await LANE.expire(tx, 10)
     assert await follower.poll() == [("changed", second, "EXPIRED", "late")]
-    third = await bot.hears("third")
-    await bot.answers(third, "awake")
+    third = await bot.insert_message("third")
+    await bot.send_reply(third, "awake")
     assert await follower.poll() == [("changed", second, "EXPIRED", "shown"), ("came", third, "ACKED", "sent")]
     await travel(timedelta(minutes=1))
     assert await follower.poll() == []
@@ -249,7 +249,7 @@ async def test_an_existing_message_is_reported_when_it_changes(bot: Bot, hub: Hu
 
 
 async def test_a_follower_reports_only_messages_of_its_filter(bot: Bot, hub: Hub) -> None:
-    other = Bot(hub, bot.chat, bot.there, await bot.chat.owner(), "channel:other")
+    other = Bot(hub, bot.chat, bot.kakao, await bot.chat.owner(), "channel:other")
     account, conversation = Follower(hub, account=other.owner.id), Follower(hub, conversation="channel:third")
     for follower in (account, conversation):
         await follower.start()

@@ -6,11 +6,11 @@ import httpx2
 import pytest
 
 from pabal.hub import Hub
-from relay.bot import bot as on_a_stream
-from relay.skills import write
-from support.fake_kakao import Kakao, kakao_says
+from relay.bot import connect_stream
+from relay.skills import send_message
+from support.fake_kakao import FakeKakao, kakao_response
 from support.relay_rows import Chat, Owner, skill_response
-from support.server import serving
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -29,24 +29,24 @@ async def send_reply(web: httpx2.AsyncClient, owner: Owner, message: str) -> Non
     assert response.status_code in {200, 502}, response.text
 
 
-async def test_seven_of_the_eight_metrics_count_in_the_code_path(hub: Hub, chat: Chat, fake_kakao: Kakao) -> None:
+async def test_seven_of_the_eight_metrics_count_in_the_code_path(hub: Hub, chat: Chat, fake_kakao: FakeKakao) -> None:
     """The eighth, expired messages, is counted by its chore."""
     owner = await chat.owner()
     async with (
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
-        on_a_stream(address, owner.token) as client,
+        connect_stream(address, owner.token) as client,
     ):
         await client.next("connected")
         code = (await web.post("/openclaw/pairing/generate", json={}, headers=owner.header)).json()["code"]
-        await write(web, f"/pair {code}", user="mina")
+        await send_message(web, f"/pair {code}", user="mina")
         await client.next("pairing_complete")
         assert await read_metrics(web) == {"webhook_received": 1, "pairing_created": 1, "pairing_verified": 1}
 
-        await write(web, "hi", user="mina", callbackUrl=fake_kakao.url("first"))
+        await send_message(web, "hi", user="mina", callbackUrl=fake_kakao.url("first"))
         await send_reply(web, owner, (await client.next_message())["id"])
-        fake_kakao.mood = kakao_says("FAIL", "no")
-        await write(web, "hi again", user="mina", callbackUrl=fake_kakao.url("second"))
+        fake_kakao.responder = kakao_response("FAIL", "no")
+        await send_message(web, "hi again", user="mina", callbackUrl=fake_kakao.url("second"))
         await send_reply(web, owner, (await client.next_message())["id"])
 
         assert await read_metrics(web) == {

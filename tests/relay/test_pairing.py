@@ -19,17 +19,17 @@ from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.people import (
     TESTER,
-    a_code,
-    a_message,
-    a_session,
-    an_owner,
-    connection_of,
+    add_account,
+    audit_actions_of,
     control_events,
-    conversation,
-    deeds,
-    key_of,
-    pair,
-    write,
+    conversation_state_of,
+    create_code,
+    insert_message,
+    key_of_user,
+    load_conversation,
+    new_session,
+    pair_user,
+    send_command,
 )
 from support.clusters import Connection
 
@@ -51,15 +51,15 @@ async def message_state(owner: Connection, message: object) -> tuple[Any, ...]:
 
 
 async def test_a_code_connects_its_user_once(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
-    code = await a_code(hub, bot.account)
+    bot = await add_account(hub)
+    code = await create_code(hub, bot.account)
 
-    assert await write(hub, "min", f"/pair {code.replace('-', '').lower()}") == PAIRED
-    assert await connection_of(owner, "min") == ("PAIRED", bot.account)
-    assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code
-    assert await connection_of(owner, "jun") == ("UNPAIRED", None)
+    assert await send_command(hub, "min", f"/pair {code.replace('-', '').lower()}") == PAIRED
+    assert await conversation_state_of(owner, "min") == ("PAIRED", bot.account)
+    assert await send_command(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code
+    assert await conversation_state_of(owner, "jun") == ("UNPAIRED", None)
     assert await control_events(owner) == [("paired", bot.account, None)]
-    assert await deeds(owner, conversation_pseudonym(key_of("min"))) == ["pairing.verified"]
+    assert await audit_actions_of(owner, conversation_pseudonym(key_of_user("min"))) == ["pairing.verified"]
     [event] = await owner.fetch(
         "select payload::text from public.event_queue where event_type = 'relay.pairing.verified'"
     )
@@ -68,9 +68,9 @@ async def test_a_code_connects_its_user_once(hub: Hub, owner: Connection) -> Non
 
 
 async def test_a_sessions_code_creates_its_account(hub: Hub, owner: Connection) -> None:
-    session = await a_session(hub)
+    session = await new_session(hub)
 
-    assert await write(hub, "min", f"/pair {session.code}") == PAIRED
+    assert await send_command(hub, "min", f"/pair {session.code}") == PAIRED
     async with hub.autocommit() as tx:
         principal = await authenticate_relay_token(tx, session.token)
         status = await find_relay_session_status(tx, session.token)
@@ -87,70 +87,70 @@ async def test_a_sessions_code_creates_its_account(hub: Hub, owner: Connection) 
 
 
 async def test_later_codes_join_the_sessions_account(hub: Hub, owner: Connection) -> None:
-    session = await a_session(hub)
-    await write(hub, "min", f"/pair {session.code}")
-    _, account = await connection_of(owner, "min")
+    session = await new_session(hub)
+    await send_command(hub, "min", f"/pair {session.code}")
+    _, account = await conversation_state_of(owner, "min")
     assert account
 
-    await pair(hub, "jun", account)
+    await pair_user(hub, "jun", account)
 
-    assert await connection_of(owner, "jun") == ("PAIRED", account)
+    assert await conversation_state_of(owner, "jun") == ("PAIRED", account)
     assert await owner.fetchval("select count(*) from public.accounts") == 1
     assert await control_events(owner) == [("paired", account, session.id), ("paired", account, None)]
 
 
 @pytest.mark.parametrize("kind", ["generated", "session"])
 async def test_an_expired_code_is_wrong(hub: Hub, owner: Connection, travel: Travel, kind: str) -> None:
-    bot = await an_owner(hub)
-    code = await a_code(hub, bot.account) if kind == "generated" else (await a_session(hub)).code
+    bot = await add_account(hub)
+    code = await create_code(hub, bot.account) if kind == "generated" else (await new_session(hub)).code
 
     await travel(timedelta(minutes=10 if kind == "generated" else 5))
 
-    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
-    assert await connection_of(owner, "min") == ("UNPAIRED", None)
+    assert await send_command(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
+    assert await conversation_state_of(owner, "min") == ("UNPAIRED", None)
 
 
 @pytest.mark.parametrize("kind", ["generated", "session"])
 async def test_a_user_who_repeats_the_code_gets_the_same_response(hub: Hub, owner: Connection, kind: str) -> None:
-    bot = await an_owner(hub)
-    code = await a_code(hub, bot.account) if kind == "generated" else (await a_session(hub)).code
-    first = await write(hub, "min", f"/pair {code}")
-    before = await conversation(owner, "min")
+    bot = await add_account(hub)
+    code = await create_code(hub, bot.account) if kind == "generated" else (await new_session(hub)).code
+    first = await send_command(hub, "min", f"/pair {code}")
+    before = await load_conversation(owner, "min")
 
     for _ in range(7):  # none counts as a wrong code
-        assert await write(hub, "min", f"/pair {code}") == first
-    assert await conversation(owner, "min") == before
+        assert await send_command(hub, "min", f"/pair {code}") == first
+    assert await load_conversation(owner, "min") == before
     assert len(await control_events(owner)) == 1
 
-    await write(hub, "min", "/unpair")
-    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
+    await send_command(hub, "min", "/unpair")
+    assert await send_command(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
 async def test_a_repeated_webhook_gets_the_first_response(hub: Hub, owner: Connection) -> None:
-    bot, other = await an_owner(hub), await an_owner(hub, "other")
-    code = await a_code(hub, bot.account)
+    bot, other = await add_account(hub), await add_account(hub, "other")
+    code = await create_code(hub, bot.account)
 
-    first = await write(hub, "min", f"/pair {code}", event="1")
-    await pair(hub, "min", other.account)
+    first = await send_command(hub, "min", f"/pair {code}", event="1")
+    await pair_user(hub, "min", other.account)
 
-    assert await write(hub, "min", f"/pair {code}", event="1") == first
-    assert await connection_of(owner, "min") == ("PAIRED", other.account)
-    link = await write(hub, "min", "/code", event="2")
-    assert await write(hub, "min", "/code", event="2") == link
-    assert await write(hub, "min", "/code", event="3") != link
+    assert await send_command(hub, "min", f"/pair {code}", event="1") == first
+    assert await conversation_state_of(owner, "min") == ("PAIRED", other.account)
+    link = await send_command(hub, "min", "/code", event="2")
+    assert await send_command(hub, "min", "/code", event="2") == link
+    assert await send_command(hub, "min", "/code", event="3") != link
 
 
 async def test_another_code_replaces_the_pairing(hub: Hub, owner: Connection) -> None:
-    session, other = await a_session(hub), await an_owner(hub, "other")
-    await write(hub, "min", f"/pair {session.code}")
-    _, before = await connection_of(owner, "min")
+    session, other = await new_session(hub), await add_account(hub, "other")
+    await send_command(hub, "min", f"/pair {session.code}")
+    _, before = await conversation_state_of(owner, "min")
     assert before
-    message = await a_message(owner, before, "min")
+    message = await insert_message(owner, before, "min")
 
-    text = await write(hub, "min", f"/pair {await a_code(hub, other.account)}")
+    text = await send_command(hub, "min", f"/pair {await create_code(hub, other.account)}")
 
     assert text == KOREAN_TEXTS.replaced
-    assert await connection_of(owner, "min") == ("PAIRED", other.account)
+    assert await conversation_state_of(owner, "min") == ("PAIRED", other.account)
     assert await message_state(owner, message) == ("CANCELLED", "replaced", None)
     assert (await control_events(owner))[1:] == [("unpaired", before, None), ("paired", other.account, None)]
     reason = "select data::text from public.relay_control_events where kind = 'unpaired'"
@@ -161,45 +161,45 @@ async def test_another_code_replaces_the_pairing(hub: Hub, owner: Connection) ->
 
 
 async def test_another_code_of_the_same_account_changes_nothing(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
-    await pair(hub, "min", bot.account)
-    before = await conversation(owner, "min")
-    message = await a_message(owner, bot.account, "min")
+    bot = await add_account(hub)
+    await pair_user(hub, "min", bot.account)
+    before = await load_conversation(owner, "min")
+    message = await insert_message(owner, bot.account, "min")
 
-    assert await write(hub, "min", f"/pair {await a_code(hub, bot.account)}") == PAIRED
+    assert await send_command(hub, "min", f"/pair {await create_code(hub, bot.account)}") == PAIRED
 
-    assert await conversation(owner, "min") == before
+    assert await load_conversation(owner, "min") == before
     assert await message_state(owner, message) == ("QUEUED", None, None)
 
 
 async def test_unpairing_cancels_open_messages_and_sends_a_control_event(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
-    await pair(hub, "min", bot.account)
-    await pair(hub, "jun", bot.account)
+    bot = await add_account(hub)
+    await pair_user(hub, "min", bot.account)
+    await pair_user(hub, "jun", bot.account)
     waiting, delivered, ended, other_users = [
-        await a_message(owner, bot.account, user) for user in ("min", "min", "min", "jun")
+        await insert_message(owner, bot.account, user) for user in ("min", "min", "min", "jun")
     ]
     await owner.execute("update public.inbound_messages set status = 'DELIVERED' where id = $1", delivered)
     await owner.execute("update public.inbound_messages set status = 'ACKED' where id = $1", ended)
 
-    assert await write(hub, "min", "/unpair") == KOREAN_TEXTS.unpaired
+    assert await send_command(hub, "min", "/unpair") == KOREAN_TEXTS.unpaired
 
-    assert await connection_of(owner, "min") == ("UNPAIRED", None)
+    assert await conversation_state_of(owner, "min") == ("UNPAIRED", None)
     assert (
         await message_state(owner, waiting) == await message_state(owner, delivered) == ("CANCELLED", "unpaired", None)
     )
     assert (await message_state(owner, ended))[0] == "ACKED"
     assert (await message_state(owner, other_users))[0] == "QUEUED"
     assert (await control_events(owner))[-1] == ("unpaired", bot.account, None)
-    assert await write(hub, "min", "/unpair") == KOREAN_TEXTS.not_paired
+    assert await send_command(hub, "min", "/unpair") == KOREAN_TEXTS.not_paired
 
 
 async def test_a_session_disconnects_with_its_last_user_and_pairs_with_the_next(hub: Hub, owner: Connection) -> None:
-    session = await a_session(hub)
-    await write(hub, "min", f"/pair {session.code}")
-    _, account = await connection_of(owner, "min")
+    session = await new_session(hub)
+    await send_command(hub, "min", f"/pair {session.code}")
+    _, account = await conversation_state_of(owner, "min")
     assert account
-    await pair(hub, "jun", account)
+    await pair_user(hub, "jun", account)
     states: list[str] = []
 
     async def record_state() -> None:
@@ -207,107 +207,110 @@ async def test_a_session_disconnects_with_its_last_user_and_pairs_with_the_next(
             states.append((await find_relay_session_status(tx, session.token)).state)
 
     for user in ("min", "jun"):
-        await write(hub, user, "/unpair")
+        await send_command(hub, user, "/unpair")
         await record_state()
-    await pair(hub, "min", account)
+    await pair_user(hub, "min", account)
     await record_state()
 
     assert states == ["paired", "disconnected", "paired"]
 
 
 async def test_a_blocked_user_cannot_pair(hub: Hub, owner: Connection) -> None:
-    bot, other = await an_owner(hub), await an_owner(hub, "other")
-    await pair(hub, "min", bot.account)
-    message = await a_message(owner, bot.account, "min")
+    bot, other = await add_account(hub), await add_account(hub, "other")
+    await pair_user(hub, "min", bot.account)
+    message = await insert_message(owner, bot.account, "min")
     async with hub.transaction() as tx:
-        await block_conversation(tx, key_of("min"), TESTER, bot.account)
-    code = await a_code(hub, other.account)
+        await block_conversation(tx, key_of_user("min"), TESTER, bot.account)
+    code = await create_code(hub, other.account)
 
     for text in (f"/pair {code}", "/unpair", "/status", "/help", "/code"):
-        assert await write(hub, "min", text) == KOREAN_TEXTS.blocked
+        assert await send_command(hub, "min", text) == KOREAN_TEXTS.blocked
 
-    assert await connection_of(owner, "min") == ("BLOCKED", bot.account)
+    assert await conversation_state_of(owner, "min") == ("BLOCKED", bot.account)
     assert await message_state(owner, message) == ("CANCELLED", "blocked", None)
     assert await owner.fetchval("select used_at is null from public.pairing_codes where code = $1", code)
-    assert await write(hub, "jun", f"/pair {code}") == PAIRED
+    assert await send_command(hub, "jun", f"/pair {code}") == PAIRED
 
 
 async def test_five_wrong_codes_lock_a_conversation_for_half_an_hour(
     hub: Hub, owner: Connection, travel: Travel
 ) -> None:
-    bot = await an_owner(hub)
-    code = await a_code(hub, bot.account, lifetime=30 * MINUTE)
+    bot = await add_account(hub)
+    code = await create_code(hub, bot.account, lifetime=30 * MINUTE)
     wrong_codes = ["ABCD-2345", "hello", "ABCD-234O", code[:-1], "2222-2222"]
 
-    assert [await write(hub, "min", f"/pair {wrong_code}") for wrong_code in wrong_codes] == [
+    assert [await send_command(hub, "min", f"/pair {wrong_code}") for wrong_code in wrong_codes] == [
         KOREAN_TEXTS.wrong_code
     ] * 5
-    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=30)
-    assert await write(hub, "min", "/status") == KOREAN_TEXTS.hint.format(prefix="/")  # the lockout affects codes only
+    assert await send_command(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=30)
+    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.hint.format(
+        prefix="/"
+    )  # the lockout affects codes only
 
     await travel(29 * MINUTE)
-    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=1)
+    assert await send_command(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=1)
     await travel(MINUTE)
-    code = await a_code(hub, bot.account)
-    assert await write(hub, "min", f"/pair {code}") == PAIRED
-    assert await connection_of(owner, "min") == ("PAIRED", bot.account)
+    code = await create_code(hub, bot.account)
+    assert await send_command(hub, "min", f"/pair {code}") == PAIRED
+    assert await conversation_state_of(owner, "min") == ("PAIRED", bot.account)
 
 
 async def test_a_right_code_does_not_reset_the_count_of_wrong_ones(hub: Hub) -> None:
-    bot = await an_owner(hub)
+    bot = await add_account(hub)
     for _ in range(4):
-        await write(hub, "min", "/pair wrong")
-    await pair(hub, "min", bot.account)
-    await write(hub, "min", "/pair wrong")
+        await send_command(hub, "min", "/pair wrong")
+    await pair_user(hub, "min", bot.account)
+    await send_command(hub, "min", "/pair wrong")
 
-    assert await write(hub, "min", "/pair wrong") == KOREAN_TEXTS.locked.format(minutes=30)
+    assert await send_command(hub, "min", "/pair wrong") == KOREAN_TEXTS.locked.format(minutes=30)
 
 
 async def test_old_wrong_codes_do_not_count(hub: Hub, owner: Connection, travel: Travel) -> None:
     for _ in range(3):
         for _ in range(4):
-            assert await write(hub, "min", "/pair wrong") == KOREAN_TEXTS.wrong_code
+            assert await send_command(hub, "min", "/pair wrong") == KOREAN_TEXTS.wrong_code
         await travel(10 * MINUTE)
 
 
-@pytest.mark.usefixtures("still")
+@pytest.mark.usefixtures("stopped_clock")
 async def test_guessing_across_a_channel_raises_an_alert(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(CHANNEL_WRONG_CODE_LIMIT.count):
-        await write(hub, f"user{number}", "/pair wrong")
+        await send_command(hub, f"user{number}", "/pair wrong")
     assert "pairing codes guessed" not in capsys.readouterr().out
 
     for number in range(3):
-        await write(hub, f"another{number}", "/pair wrong")
+        await send_command(hub, f"another{number}", "/pair wrong")
 
     assert capsys.readouterr().out.count("pairing codes guessed") == 1
     assert "relay_pairing_alarm_total 3.0" in hub.metrics.render().decode()
 
 
 async def test_with_approval_a_pairing_waits_for_its_owner(hub: Hub, owner: Connection, travel: Travel) -> None:
-    session = await a_session(hub)
+    session = await new_session(hub)
 
     assert (
-        await write(hub, "min", f"/pair {session.code}", settings=with_approval(hub)) == KOREAN_TEXTS.approval_requested
+        await send_command(hub, "min", f"/pair {session.code}", settings=with_approval(hub))
+        == KOREAN_TEXTS.approval_requested
     )
-    state, account = await connection_of(owner, "min")
+    state, account = await conversation_state_of(owner, "min")
     assert (state, await control_events(owner)) == ("PENDING", [])
-    assert await write(hub, "min", "/status") == KOREAN_TEXTS.pending
+    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.pending
     async with hub.autocommit() as tx:
         assert (await find_relay_session_status(tx, session.token)).state == "pending_pairing"
         assert not (await authenticate_relay_token(tx, session.token)).paired
     async with hub.transaction() as tx:
-        await approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics, account)
+        await approve_pairing(tx, key_of_user("min"), TESTER, hub.relay.metrics, account)
 
-    assert await connection_of(owner, "min") == ("PAIRED", account)
+    assert await conversation_state_of(owner, "min") == ("PAIRED", account)
     assert await control_events(owner) == [("paired", account, session.id)]
-    assert await deeds(owner, conversation_pseudonym(key_of("min"))) == ["pairing.approved"]
+    assert await audit_actions_of(owner, conversation_pseudonym(key_of_user("min"))) == ["pairing.approved"]
     async with hub.autocommit() as tx:
         assert (await find_relay_session_status(tx, session.token)).state == "paired"
 
 
 async def test_an_unapproved_pairing_expires(hub: Hub, owner: Connection, travel: Travel) -> None:
-    bot = await an_owner(hub)
-    await write(hub, "min", f"/pair {await a_code(hub, bot.account)}", settings=with_approval(hub))
+    bot = await add_account(hub)
+    await send_command(hub, "min", f"/pair {await create_code(hub, bot.account)}", settings=with_approval(hub))
 
     async def expire() -> int:
         async with hub.transaction() as tx:
@@ -318,41 +321,43 @@ async def test_an_unapproved_pairing_expires(hub: Hub, owner: Connection, travel
     await travel(MINUTE)
     async with hub.transaction() as tx:
         with pytest.raises(Conflict):  # before the chore has expired it
-            await approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics)
+            await approve_pairing(tx, key_of_user("min"), TESTER, hub.relay.metrics)
     assert await expire() == 1
-    assert await connection_of(owner, "min") == ("UNPAIRED", None)
+    assert await conversation_state_of(owner, "min") == ("UNPAIRED", None)
 
 
 async def test_a_denied_pairing_ends(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
-    code = await a_code(hub, bot.account)
-    await write(hub, "min", f"/pair {code}", settings=with_approval(hub))
+    bot = await add_account(hub)
+    code = await create_code(hub, bot.account)
+    await send_command(hub, "min", f"/pair {code}", settings=with_approval(hub))
     async with hub.transaction() as tx:
-        await deny_pairing(tx, key_of("min"), TESTER, bot.account)
+        await deny_pairing(tx, key_of_user("min"), TESTER, bot.account)
 
-    assert await connection_of(owner, "min") == ("UNPAIRED", None)
-    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
+    assert await conversation_state_of(owner, "min") == ("UNPAIRED", None)
+    assert await send_command(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
 async def test_status_shows_the_connection(hub: Hub, owner: Connection) -> None:
-    bot = await an_owner(hub)
-    await pair(hub, "min", bot.account)
-    paired_at = (await conversation(owner, "min"))["paired_at"]
+    bot = await add_account(hub)
+    await pair_user(hub, "min", bot.account)
+    paired_at = (await load_conversation(owner, "min"))["paired_at"]
     paired_at_text = f"{paired_at + timedelta(hours=9):%Y-%m-%d %H:%M}"
 
-    assert await write(hub, "min", "/status") == KOREAN_TEXTS.status_paired.format(since=paired_at_text)
-    await a_message(owner, bot.account, "min")
-    assert await write(hub, "min", "/status") == KOREAN_TEXTS.status_waiting.format(since=paired_at_text, waiting=1)
+    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.status_paired.format(since=paired_at_text)
+    await insert_message(owner, bot.account, "min")
+    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.status_waiting.format(
+        since=paired_at_text, waiting=1
+    )
     async with hub.transaction() as tx:
         await disable_account(tx, bot.account, TESTER)
-    assert await write(hub, "min", "/status") == KOREAN_TEXTS.disabled
+    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.disabled
 
 
 async def test_a_page_code_is_stored_as_a_hash_and_replaces_the_previous_one(
     hub: Hub, owner: Connection, travel: Travel
 ) -> None:
-    await write(hub, "min", "/code")
-    text = await write(hub, "min", "/code")
+    await send_command(hub, "min", "/code")
+    text = await send_command(hub, "min", "/code")
     code = text.partition("code=")[2]
 
     assert text.startswith(KOREAN_TEXTS.page_link.partition("\n")[0])
@@ -360,5 +365,5 @@ async def test_a_page_code_is_stored_as_a_hash_and_replaces_the_previous_one(
     [row] = await owner.fetch(
         "select *, encode(sha256($1), 'hex') as hash from public.conversation_codes", code.encode()
     )
-    assert (row["conversation_key"], row["code_hash"]) == (key_of("min"), row["hash"])
+    assert (row["conversation_key"], row["code_hash"]) == (key_of_user("min"), row["hash"])
     assert row["expires_at"] - row["created_at"] == 30 * MINUTE

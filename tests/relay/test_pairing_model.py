@@ -30,8 +30,8 @@ from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.receive import InboundDraft
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, key_of, write
-from support.clusters import connected
+from relay.people import CHANNEL, TESTER, add_account, create_code, key_of_user, new_session, send_command
+from support.clusters import open_connection
 
 Result = TypeVar("Result")
 USERS: tuple[str, ...] = ("min", "jun", "kim")
@@ -120,7 +120,7 @@ class PairingMachine(RuleBasedStateMachine):
         self.open_messages: list[tuple[str, UUID]] = []
         self.hub_runner.run(self.hub_runner.owner.execute(DELETE_ALL))
         for user in USERS:
-            self.hub_runner.run(write(self.hub_runner.hub, user, "/help"))
+            self.hub_runner.run(send_command(self.hub_runner.hub, user, "/help"))
         self.create_account()
         self.create_account()
 
@@ -152,12 +152,12 @@ class PairingMachine(RuleBasedStateMachine):
         self.create_account()
 
     def create_account(self) -> None:
-        owner = self.hub_runner.run(an_owner(self.hub_runner.hub, str(new_id())))
+        owner = self.hub_runner.run(add_account(self.hub_runner.hub, str(new_id())))
         self.disabled[owner.account] = False
 
     @rule(target=codes)
     def create_session(self) -> str:
-        code = self.hub_runner.run(a_session(self.hub_runner.hub)).code
+        code = self.hub_runner.run(new_session(self.hub_runner.hub)).code
         self.codes_by_text[code] = CodeModel(None)
         return code
 
@@ -172,7 +172,7 @@ class PairingMachine(RuleBasedStateMachine):
         )
         if account is None or self.disabled[account] or live >= 5:
             return "ABCD-2345"  # a code that does not exist
-        code = self.hub_runner.run(a_code(self.hub_runner.hub, account))
+        code = self.hub_runner.run(create_code(self.hub_runner.hub, account))
         self.codes_by_text[code] = CodeModel(account)
         return code
 
@@ -188,7 +188,7 @@ class PairingMachine(RuleBasedStateMachine):
 
     def redeem(self, user: str, code: str, *, approval: bool) -> None:
         hub_settings = self.hub_runner.hub.settings.model_copy(update={"pairing_approval": approval})
-        text = self.hub_runner.run(write(self.hub_runner.hub, user, f"/pair {code}", settings=hub_settings))
+        text = self.hub_runner.run(send_command(self.hub_runner.hub, user, f"/pair {code}", settings=hub_settings))
         # Lockouts are tested elsewhere.
         self.hub_runner.run(self.hub_runner.owner.execute("delete from public.pairing_failures"))
         before, code_model = self.users[user], self.codes_by_text.get(code)
@@ -218,7 +218,7 @@ class PairingMachine(RuleBasedStateMachine):
 
     async def account_of(self, user: str) -> UUID:
         return await self.hub_runner.owner.fetchval(
-            "select account_id from public.conversation_mappings where conversation_key = $1", key_of(user)
+            "select account_id from public.conversation_mappings where conversation_key = $1", key_of_user(user)
         )
 
     @rule(user=users)
@@ -234,7 +234,7 @@ class PairingMachine(RuleBasedStateMachine):
 
     @rule(user=users)
     def unpair(self, user: str) -> None:
-        self.hub_runner.run(write(self.hub_runner.hub, user, "/unpair"))
+        self.hub_runner.run(send_command(self.hub_runner.hub, user, "/unpair"))
         if self.users[user].state != "BLOCKED":
             self.model_unpair(user, UserModel())
 
@@ -246,17 +246,17 @@ class PairingMachine(RuleBasedStateMachine):
         is_allowed = account in {None, person.account}
         match action:
             case "unpair":
-                accepted = self.run_operation(unpair_conversation, key_of(user), TESTER, account=account)
+                accepted = self.run_operation(unpair_conversation, key_of_user(user), TESTER, account=account)
                 assert accepted == (is_allowed and person.state != "BLOCKED")
                 after = UserModel()
             case "approve":
                 accepted = self.run_operation(
-                    approve_pairing, key_of(user), TESTER, self.hub_runner.hub.relay.metrics, account=account
+                    approve_pairing, key_of_user(user), TESTER, self.hub_runner.hub.relay.metrics, account=account
                 )
                 assert accepted == (is_allowed and person.state in {"PENDING", "PAIRED"})
                 after = replace(person, state="PAIRED")
             case _:
-                accepted = self.run_operation(deny_pairing, key_of(user), TESTER, account=account)
+                accepted = self.run_operation(deny_pairing, key_of_user(user), TESTER, account=account)
                 assert accepted == (is_allowed and person.state == "PENDING")
                 after = UserModel()
         if accepted and after.account is None:
@@ -269,7 +269,7 @@ class PairingMachine(RuleBasedStateMachine):
         account = None if choice is None else self.pick_account(choice) or new_id()
         person = self.users[user]
 
-        accepted = self.run_operation(block_conversation, key_of(user), TESTER, account=account)
+        accepted = self.run_operation(block_conversation, key_of_user(user), TESTER, account=account)
 
         assert accepted == (account in {None, person.account})
         if accepted:
@@ -283,7 +283,7 @@ class PairingMachine(RuleBasedStateMachine):
         person = self.users[user]
         is_allowed = account in {None, person.account}
 
-        accepted = self.run_operation(unblock_conversation, key_of(user), TESTER, account=account)
+        accepted = self.run_operation(unblock_conversation, key_of_user(user), TESTER, account=account)
 
         assert accepted == (is_allowed and not (account and person.blocked_by == "operator"))
         if accepted and person.state == "BLOCKED":
@@ -345,7 +345,7 @@ class PairingMachine(RuleBasedStateMachine):
                 "select conversation_key, account_id from public.inbound_messages where ended_at is null order by seq"
             )
         )
-        assert [tuple(row) for row in rows] == [(key_of(user), account) for user, account in self.open_messages]
+        assert [tuple(row) for row in rows] == [(key_of_user(user), account) for user, account in self.open_messages]
 
     @invariant()
     def codes_match_the_model(self) -> None:
@@ -358,7 +358,7 @@ class PairingMachine(RuleBasedStateMachine):
             )
         )
         expected = {
-            code: (code_model.account, key_of(code_model.used_by) if code_model.used_by else None)
+            code: (code_model.account, key_of_user(code_model.used_by) if code_model.used_by else None)
             for code, code_model in self.codes_by_text.items()
         }
         assert {row[0]: tuple(row)[1:] for row in rows} == expected
@@ -369,7 +369,7 @@ def hub_runner(postgres: embedded.ServerAddress, template_database: str) -> Gene
     name = "pairing_machine"
 
     async def execute(statement: str) -> None:
-        async with connected(postgres.owner_url) as owner:
+        async with open_connection(postgres.owner_url) as owner:
             await owner.execute(statement)
 
     asyncio.run(execute(f"create database {name} template {template_database}"))

@@ -18,7 +18,17 @@ from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.receive import InboundDraft
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, connection_of, key_of, pair, write
+from relay.people import (
+    CHANNEL,
+    TESTER,
+    add_account,
+    conversation_state_of,
+    create_code,
+    key_of_user,
+    new_session,
+    pair_user,
+    send_command,
+)
 from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
@@ -56,17 +66,19 @@ async def run_all(*operations: Awaitable[object]) -> list[object]:
 async def test_of_a_hundred_users_with_the_same_code_one_is_paired(
     hubs: list[Hub], owner: Connection, kind: str
 ) -> None:
-    bot = await an_owner(hubs[0])
-    code = await a_code(hubs[0], bot.account) if kind == "generated" else (await a_session(hubs[0])).code
+    bot = await add_account(hubs[0])
+    code = await create_code(hubs[0], bot.account) if kind == "generated" else (await new_session(hubs[0])).code
     accounts_before = await owner.fetchval("select count(*) from public.accounts")
     users = [f"user{number}" for number in range(100)]
 
-    texts = await run_all(*(write(hub, user, f"/pair {code}") for hub, user in zip(cycle(hubs), users, strict=False)))
+    texts = await run_all(
+        *(send_command(hub, user, f"/pair {code}") for hub, user in zip(cycle(hubs), users, strict=False))
+    )
 
     assert sorted(texts, key=str).count(PAIRED) == 1
     assert texts.count(KOREAN_TEXTS.wrong_code) == 99
     [winner] = await owner.fetch("select conversation_key from public.conversation_mappings where state = 'PAIRED'")
-    assert winner["conversation_key"] == key_of(users[texts.index(PAIRED)])
+    assert winner["conversation_key"] == key_of_user(users[texts.index(PAIRED)])
     new_accounts = 0 if kind == "generated" else 1
     assert await owner.fetchval("select count(*) from public.accounts") == accounts_before + new_accounts
     assert await owner.fetchval("select count(*) from public.relay_control_events") == 1
@@ -74,7 +86,7 @@ async def test_of_a_hundred_users_with_the_same_code_one_is_paired(
 
 async def test_a_concurrently_repeated_command_runs_once(hubs: list[Hub], owner: Connection) -> None:
     texts = await run_all(
-        *(write(hub, "min", "/code", event="1") for hub, _ in zip(cycle(hubs), range(20), strict=False))
+        *(send_command(hub, "min", "/code", event="1") for hub, _ in zip(cycle(hubs), range(20), strict=False))
     )
 
     assert len({*map(str, texts)}) == 1
@@ -84,28 +96,28 @@ async def test_a_concurrently_repeated_command_runs_once(hubs: list[Hub], owner:
 async def test_two_users_who_swap_accounts_do_not_deadlock(hubs: list[Hub], owner: Connection) -> None:
     users, bots = ["min", "jun"], list[UUID]()
     for user in users:
-        await write(hubs[0], user, f"/pair {(await a_session(hubs[0])).code}")
-        _, account = await connection_of(owner, user)
+        await send_command(hubs[0], user, f"/pair {(await new_session(hubs[0])).code}")
+        _, account = await conversation_state_of(owner, user)
         assert account
         bots.append(account)
 
     for _ in range(30):
         bots.reverse()
-        commands = [f"/pair {await a_code(hubs[0], account)}" for account in bots]
-        await run_all(*(write(hub, user, text) for hub, user, text in zip(hubs, users, commands, strict=False)))
+        commands = [f"/pair {await create_code(hubs[0], account)}" for account in bots]
+        await run_all(*(send_command(hub, user, text) for hub, user, text in zip(hubs, users, commands, strict=False)))
 
-        assert [await connection_of(owner, user) for user in users] == [("PAIRED", account) for account in bots]
+        assert [await conversation_state_of(owner, user) for user in users] == [("PAIRED", account) for account in bots]
 
 
 async def test_two_last_users_who_leave_at_once_disconnect_the_session(hubs: list[Hub], owner: Connection) -> None:
-    session = await a_session(hubs[0])
-    await write(hubs[0], "min", f"/pair {session.code}")
-    _, account = await connection_of(owner, "min")
+    session = await new_session(hubs[0])
+    await send_command(hubs[0], "min", f"/pair {session.code}")
+    _, account = await conversation_state_of(owner, "min")
     assert account
     for _ in range(10):
-        await pair(hubs[0], "min", account)
-        await pair(hubs[0], "jun", account)
-        await run_all(*(write(hub, user, "/unpair") for hub, user in zip(hubs, ("min", "jun"), strict=False)))
+        await pair_user(hubs[0], "min", account)
+        await pair_user(hubs[0], "jun", account)
+        await run_all(*(send_command(hub, user, "/unpair") for hub, user in zip(hubs, ("min", "jun"), strict=False)))
 
         async with hubs[0].autocommit() as tx:
             assert (await find_relay_session_status(tx, session.token)).state == "disconnected"
@@ -115,23 +127,23 @@ async def test_two_last_users_who_leave_at_once_disconnect_the_session(hubs: lis
 async def test_unpairing_during_a_webhook_leaves_nothing_queued(
     hubs: list[Hub], owner: Connection, action: str
 ) -> None:
-    bot, other = await an_owner(hubs[0]), await an_owner(hubs[0], "other")
-    await pair(hubs[0], "min", bot.account)
-    code = await a_code(hubs[0], other.account)
+    bot, other = await add_account(hubs[0]), await add_account(hubs[0], "other")
+    await pair_user(hubs[0], "min", bot.account)
+    code = await create_code(hubs[0], other.account)
 
     async def run_action() -> None:
         async with hubs[0].transaction() as tx:
             match action:
                 case "unpair":
-                    await unpair_conversation(tx, key_of("min"), TESTER)
+                    await unpair_conversation(tx, key_of_user("min"), TESTER)
                 case "block":
-                    await block_conversation(tx, key_of("min"), TESTER)
+                    await block_conversation(tx, key_of_user("min"), TESTER)
                 case "disable":
                     await disable_account(tx, bot.account, TESTER)
                 case _:
                     await delete_account(tx, bot.account, TESTER)
 
-    unpairing = write(hubs[0], "min", f"/pair {code}") if action == "replace" else run_action()
+    unpairing = send_command(hubs[0], "min", f"/pair {code}") if action == "replace" else run_action()
     webhooks = [send(hub, "min", str(number)) for hub, number in zip(cycle(hubs), range(60), strict=False)]
     await run_all(*webhooks[:30], unpairing, *webhooks[30:])
 
@@ -143,16 +155,16 @@ async def test_unpairing_during_a_webhook_leaves_nothing_queued(
 
 async def test_an_account_deleted_during_pairing_is_gone(hubs: list[Hub], owner: Connection) -> None:
     for number in range(10):
-        bot = await an_owner(hubs[0], f"owner{number}")
-        codes = [await a_code(hubs[0], bot.account) for _ in range(5)]
-        await write(hubs[0], "user0", f"/pair {codes[0]}")
+        bot = await add_account(hubs[0], f"owner{number}")
+        codes = [await create_code(hubs[0], bot.account) for _ in range(5)]
+        await send_command(hubs[0], "user0", f"/pair {codes[0]}")
 
         async def delete(account: UUID = bot.account) -> None:
             async with hubs[1].transaction() as tx:
                 await delete_account(tx, account, TESTER)
 
         pairings = [
-            write(hub, f"user{index}", f"/pair {codes[index]}")
+            send_command(hub, f"user{index}", f"/pair {codes[index]}")
             for hub, index in zip(cycle(hubs), range(1, 5), strict=False)
         ]
         results = await asyncio.gather(*pairings, delete(), return_exceptions=True)

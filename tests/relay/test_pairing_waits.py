@@ -14,12 +14,12 @@ from pabal.relay.conversations import block_conversation, unpair_conversation
 from pabal.relay.pairing.sessions import SESSION_CODE_LIFETIME
 from pabal.relay.privacy import erase_conversation
 from pabal.settings import Settings
-from relay.bot import Bot, bot
+from relay.bot import StreamClient, connect_stream
 from relay.people import TESTER
-from relay.skills import write
+from relay.skills import send_message
 from support.relay_rows import Chat, skill_response
-from support.server import serving
-from support.wait import until
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +35,8 @@ def settings(settings: Settings) -> Settings:
 @pytest.fixture
 async def other_address(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
     """The address of another hub process, to which the streams are connected."""
-    async with open_hub(hub.settings, database_urls) as other_hub, serving(other_hub) as address:
-        await until(lambda: other_hub.doorbell.listening)
+    async with open_hub(hub.settings, database_urls) as other_hub, serve_hub(other_hub) as address:
+        await wait_until(lambda: other_hub.doorbell.listening)
         yield address
 
 
@@ -68,7 +68,7 @@ async def client(web: httpx2.AsyncClient) -> Client:
     return Client(web, (await web.post("/v1/sessions/create", json={})).json())
 
 
-async def expect_pairing_expired(stream: Bot) -> None:
+async def expect_pairing_expired(stream: StreamClient) -> None:
     event = await stream.next("pairing_expired")
     assert event.data["reason"]
     assert await stream.read() is None
@@ -79,17 +79,17 @@ async def test_denying_the_user_ends_the_wait(
     web: httpx2.AsyncClient, other_address: str, client: Client, when: str
 ) -> None:
     if when == "after it is used":
-        await write(web, f"/pair {client.code}")
-    async with bot(other_address, client.token) as stream:
+        await send_message(web, f"/pair {client.code}")
+    async with connect_stream(other_address, client.token) as stream:
         assert (await stream.next("connected")).data["status"] == "pending_pairing"
         if when != "after it is used":
-            await write(web, f"/pair {client.code}")
+            await send_message(web, f"/pair {client.code}")
         assert await client.state() == "pending_pairing"
         await client.deny()
         await expect_pairing_expired(stream)
 
     assert await client.state() == "expired"
-    async with bot(other_address, client.token) as refused:
+    async with connect_stream(other_address, client.token) as refused:
         assert refused.status == 401
     assert (await client.post("reply", messageId="x", response=skill_response("hi")))["status"] == 401
 
@@ -97,8 +97,8 @@ async def test_denying_the_user_ends_the_wait(
 async def test_an_approval_timeout_ends_the_wait(
     hub: Hub, web: httpx2.AsyncClient, other_address: str, client: Client, travel: Travel
 ) -> None:
-    await write(web, f"/pair {client.code}")
-    async with bot(other_address, client.token) as stream:
+    await send_message(web, f"/pair {client.code}")
+    async with connect_stream(other_address, client.token) as stream:
         await stream.next("connected")
         await travel(conversations.APPROVAL_TIMEOUT)
         await hub.chores.run_due()
@@ -111,14 +111,14 @@ async def test_the_wait_ends_when_the_pending_user_leaves_in_any_way(
     hub: Hub, web: httpx2.AsyncClient, other_address: str, client: Client, cause: str
 ) -> None:
     other = (await web.post("/v1/sessions/create", json={})).json()
-    async with bot(other_address, client.token) as stream:
+    async with connect_stream(other_address, client.token) as stream:
         await stream.next("connected")
-        await write(web, f"/pair {client.code}")
+        await send_message(web, f"/pair {client.code}")
         match cause:
             case "unpairs":
-                await write(web, "/unpair")
+                await send_message(web, "/unpair")
             case "pairs with another bot":
-                await write(web, f"/pair {other['pairingCode']}")
+                await send_message(web, f"/pair {other['pairingCode']}")
             case _:
                 operation = {
                     "is unpaired": unpair_conversation,
@@ -134,16 +134,16 @@ async def test_the_wait_ends_when_the_pending_user_leaves_in_any_way(
 async def test_the_wait_continues_while_another_user_is_pending(
     web: httpx2.AsyncClient, other_address: str, client: Client
 ) -> None:
-    async with bot(other_address, client.token) as stream:
+    async with connect_stream(other_address, client.token) as stream:
         await stream.next("connected")
-        await write(web, f"/pair {client.code}")
+        await send_message(web, f"/pair {client.code}")
         second_code = (await client.post("pairing/generate"))["code"]
         await client.deny()
         assert await client.state() == "pending_pairing", "the second code is still valid"
-        await write(web, f"/pair {second_code}", "other")
+        await send_message(web, f"/pair {second_code}", "other")
         await client.approve("other")
         assert (await stream.first()).name == "pairing_complete"
-        await write(web, "hello", "other")
+        await send_message(web, "hello", "other")
         assert (await stream.next_message())["normalized"]["text"] == "hello"
     assert await client.state() == "paired"
 
@@ -151,7 +151,10 @@ async def test_the_wait_continues_while_another_user_is_pending(
 async def test_an_expired_code_ends_every_stream_that_waits_for_it(
     other_address: str, client: Client, travel: Travel
 ) -> None:
-    async with bot(other_address, client.token) as first, bot(other_address, client.token) as second:
+    async with (
+        connect_stream(other_address, client.token) as first,
+        connect_stream(other_address, client.token) as second,
+    ):
         for stream in (first, second):
             await stream.next("connected")
         await travel(SESSION_CODE_LIFETIME)
@@ -162,9 +165,9 @@ async def test_an_expired_code_ends_every_stream_that_waits_for_it(
 async def test_disabling_the_account_ends_the_wait_with_an_error(
     hub: Hub, web: httpx2.AsyncClient, other_address: str, client: Client, chat: Chat
 ) -> None:
-    async with bot(other_address, client.token) as stream:
+    async with connect_stream(other_address, client.token) as stream:
         await stream.next("connected")
-        await write(web, f"/pair {client.code}")
+        await send_message(web, f"/pair {client.code}")
         async with hub.transaction() as tx:
             await disable_account(tx, await chat.db.fetchval("select id from accounts"), TESTER)
         assert (await stream.next("error")).data["code"] == "ACCOUNT_DISABLED"
@@ -174,9 +177,9 @@ async def test_disabling_the_account_ends_the_wait_with_an_error(
 async def test_deleting_the_account_ends_the_wait(
     hub: Hub, web: httpx2.AsyncClient, other_address: str, client: Client, chat: Chat
 ) -> None:
-    async with bot(other_address, client.token) as stream:
+    async with connect_stream(other_address, client.token) as stream:
         await stream.next("connected")
-        await write(web, f"/pair {client.code}")
+        await send_message(web, f"/pair {client.code}")
         async with hub.transaction() as tx:
             await delete_account(tx, await chat.db.fetchval("select id from accounts"), TESTER)
         await expect_pairing_expired(stream)
@@ -185,26 +188,26 @@ async def test_deleting_the_account_ends_the_wait(
 async def test_a_session_whose_last_user_left_is_not_paired(
     web: httpx2.AsyncClient, other_address: str, client: Client
 ) -> None:
-    await write(web, f"/pair {client.code}")
+    await send_message(web, f"/pair {client.code}")
     await client.approve()
-    async with bot(other_address, client.token) as stream:
+    async with connect_stream(other_address, client.token) as stream:
         assert (await stream.next("connected")).data["status"] == "paired"
-        await write(web, "hello")
+        await send_message(web, "hello")
         message = await stream.next_message()
-        await write(web, "/unpair")
+        await send_message(web, "/unpair")
         await stream.next("unpaired")
         response = await client.post("reply", messageId=message["id"], response=skill_response("hi"))
 
     assert (response["status"], response["code"]) == (409, "SESSION_NOT_PAIRED")
     assert await client.state() == "disconnected"
-    async with bot(other_address, client.token) as reconnected:
+    async with connect_stream(other_address, client.token) as reconnected:
         connected = await reconnected.next("connected")
         assert connected.data["status"] == "pending_pairing"
         assert connected.data["accountId"]
-        await write(web, f"/pair {(await client.post('pairing/generate'))['code']}")
+        await send_message(web, f"/pair {(await client.post('pairing/generate'))['code']}")
         await client.approve()
         await reconnected.next("pairing_complete")
-        await write(web, "again")
+        await send_message(web, "again")
         assert (await reconnected.next_message())["normalized"]["text"] == "again"
     assert (await client.post("reply", messageId=message["id"], response=skill_response("hi")))[
         "code"
@@ -214,11 +217,11 @@ async def test_a_session_whose_last_user_left_is_not_paired(
 async def test_a_session_with_another_user_is_still_paired(
     web: httpx2.AsyncClient, other_address: str, client: Client
 ) -> None:
-    await write(web, f"/pair {client.code}")
+    await send_message(web, f"/pair {client.code}")
     await client.approve()
-    await write(web, f"/pair {(await client.post('pairing/generate'))['code']}", "other")
+    await send_message(web, f"/pair {(await client.post('pairing/generate'))['code']}", "other")
     await client.approve("other")
-    await write(web, "/unpair")
+    await send_message(web, "/unpair")
 
-    async with bot(other_address, client.token) as stream:
+    async with connect_stream(other_address, client.token) as stream:
         assert (await stream.next("connected")).data["status"] == "paired"

@@ -8,10 +8,10 @@ import httpx2
 import pytest
 
 from pabal.hub import Hub
-from relay.bot import bot
-from relay.skills import write
+from relay.bot import connect_stream
+from relay.skills import send_message
 from support.relay_rows import Chat, Owner
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ async def test_an_empty_queue_is_an_empty_list(web: httpx2.AsyncClient, owner: O
 
 async def test_messages_are_returned_in_order_without_the_callback_url(web: httpx2.AsyncClient, owner: Owner) -> None:
     for text in ("one", "two", "three"):
-        await write(web, text)
+        await send_message(web, text)
 
     page = await fetch(web, owner, limit=2)
 
@@ -71,9 +71,9 @@ async def test_a_long_poll_gets_the_first_message_at_once_and_holds_no_connectio
     hub: Hub, web: httpx2.AsyncClient, owner: Owner
 ) -> None:
     polls = [asyncio.create_task(fetch(web, owner, wait=30)) for _ in range(3)]
-    await until(lambda: len(hub.relay.long_poll._waiters) == 1 and hub.db.connections_in_use() == 0)
+    await wait_until(lambda: len(hub.relay.long_poll._waiters) == 1 and hub.db.connections_in_use() == 0)
 
-    await write(web, "hello")
+    await send_message(web, "hello")
     done, pending = await asyncio.wait(polls, timeout=10, return_when=asyncio.FIRST_COMPLETED)
 
     assert [texts(task.result()) for task in done] == [["hello"]]
@@ -85,13 +85,13 @@ async def test_a_token_revoked_during_a_long_poll_gets_no_messages(
     hub: Hub, web: httpx2.AsyncClient, owner: Owner, chat: Chat
 ) -> None:
     poll = asyncio.create_task(web.get("/openclaw/messages", params={"wait": 30}, headers=owner.header, timeout=40))
-    await until(lambda: len(hub.relay.long_poll._waiters) == 1)
+    await wait_until(lambda: len(hub.relay.long_poll._waiters) == 1)
     await chat.db.execute("update accounts set relay_token_hash = default")
 
-    await write(web, "hello")
+    await send_message(web, "hello")
 
     assert (await poll).status_code == 401
-    await until(lambda: hub.db.connections_in_use() == 0)
+    await wait_until(lambda: hub.db.connections_in_use() == 0)
     assert await chat.db.fetchval("select status from inbound_messages") == "QUEUED"
 
 
@@ -118,7 +118,7 @@ async def test_numbers_out_of_range_are_refused_with_the_field(
 async def test_an_unsettled_message_is_due_again_when_its_lease_ends(
     web: httpx2.AsyncClient, owner: Owner, chat: Chat, travel: Any
 ) -> None:
-    await write(web, "hello")
+    await send_message(web, "hello")
     assert texts(await fetch(web, owner)) == ["hello"]
     assert texts(await fetch(web, owner)) == []
 
@@ -131,7 +131,7 @@ async def test_an_unsettled_message_is_due_again_when_its_lease_ends(
 
 async def test_ack_ends_nack_returns_and_extend_prolongs(web: httpx2.AsyncClient, owner: Owner, travel: Any) -> None:
     for text in ("one", "two", "three"):
-        await write(web, text)
+        await send_message(web, text)
     first, second, third = (message["id"] for message in (await fetch(web, owner))["messages"])
 
     assert await settle(web, owner, "ack", messageIds=[first, first.upper(), "nonsense"]) == {
@@ -148,7 +148,7 @@ async def test_ack_ends_nack_returns_and_extend_prolongs(web: httpx2.AsyncClient
 
 async def test_messages_of_another_account_cannot_be_settled(web: httpx2.AsyncClient, owner: Owner, chat: Chat) -> None:
     other = await chat.owner()
-    await write(web, "private")
+    await send_message(web, "private")
     [message] = (await fetch(web, owner))["messages"]
 
     assert texts(await fetch(web, other)) == []
@@ -170,9 +170,9 @@ async def test_an_accounts_polls_are_limited_by_its_own_rate(web: httpx2.AsyncCl
 async def test_a_poll_does_not_claim_messages_of_a_streams_conversation(
     web: httpx2.AsyncClient, owner: Owner, chat: Chat
 ) -> None:
-    async with bot(str(web.base_url), owner.token) as client:
+    async with connect_stream(str(web.base_url), owner.token) as client:
         await client.next("connected")
-        await write(web, "to the stream")
+        await send_message(web, "to the stream")
         await client.next_message()
         second = await chat.message(owner, "channel:user", None)  # without a notification
         page = await fetch(web, owner)
@@ -184,7 +184,7 @@ async def test_a_poll_does_not_claim_messages_of_a_streams_conversation(
 async def test_messages_of_an_offline_bot_expire_after_their_queue_life(
     hub: Hub, web: httpx2.AsyncClient, owner: Owner, chat: Chat, travel: Any
 ) -> None:
-    await write(web, "hello")
+    await send_message(web, "hello")
     await travel(timedelta(minutes=16))
 
     assert texts(await fetch(web, owner)) == []

@@ -17,8 +17,17 @@ from pabal.relay.delivery.lane import LANE
 from pabal.relay.delivery.poll import ack_messages
 from pabal.relay.pairing.pair import MAX_WRONG_CODES, WRONG_CODE_LOCKOUT
 from pabal.stats import HubStats, StatsReader
-from relay.people import TESTER, a_code, a_message, a_session, an_owner, key_of, pair, write
-from support.clusters import Connection, connected
+from relay.people import (
+    TESTER,
+    add_account,
+    create_code,
+    insert_message,
+    key_of_user,
+    new_session,
+    pair_user,
+    send_command,
+)
+from support.clusters import Connection, open_connection
 from support.relay_rows import Bot
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +38,7 @@ CONCURRENT_USES = {
     "purge wrong codes": (
         "pairing_failures",
         "conversation_key, since",
-        f"('{key_of('min')}', pabal.now() - interval '1 hour')",
+        f"('{key_of_user('min')}', pabal.now() - interval '1 hour')",
         "since = pabal.now()",
     ),
     "purge streams": (
@@ -57,9 +66,9 @@ async def test_the_backlog_is_what_is_not_held_and_its_age_counts_from_arrival(
     bot: Bot, hub: Hub, travel: Travel
 ) -> None:
     assert await relay_stats(hub) == (0, 0, 0)
-    first = await bot.hears("first")
+    first = await bot.insert_message("first")
     await travel(2 * MINUTE)
-    await bot.hears("second")
+    await bot.insert_message("second")
     assert await relay_stats(hub) == (2, 2, 0)
 
     async with hub.autocommit() as tx:
@@ -123,12 +132,12 @@ class TestPurges:
     async def test_a_sessions_account_is_purged_a_month_after_its_last_use(
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
-        await an_owner(hub)
-        session = await a_session(hub)
-        await write(hub, "min", f"/pair {session.code}")
+        await add_account(hub)
+        session = await new_session(hub)
+        await send_command(hub, "min", f"/pair {session.code}")
         await travel(40 * DAY)
         assert await self.run_chore(hub, "purge accounts") == 0, "a user is connected"
-        await write(hub, "min", "/unpair")
+        await send_command(hub, "min", "/unpair")
         await travel(29 * DAY)
         assert await self.run_chore(hub, "purge accounts") == 0
         await travel(DAY)
@@ -141,10 +150,10 @@ class TestPurges:
     async def test_a_sessions_account_in_use_is_kept(
         self, hub: Hub, owner: Connection, travel: Travel, use: str
     ) -> None:
-        session = await a_session(hub)
-        await write(hub, "min", f"/pair {session.code}")
+        session = await new_session(hub)
+        await send_command(hub, "min", f"/pair {session.code}")
         account = await owner.fetchval("select id from accounts")
-        await write(hub, "min", "/unpair")
+        await send_command(hub, "min", "/unpair")
         await travel(31 * DAY)
         match use:
             case "client":
@@ -156,12 +165,12 @@ class TestPurges:
                     account,
                 )
             case "message":
-                await a_message(owner, account, "min")
+                await insert_message(owner, account, "min")
             case "token":
                 async with hub.transaction() as tx:
                     await rotate_relay_token(tx, account, TESTER)
             case "code":
-                await a_code(hub, account)
+                await create_code(hub, account)
             case "poll":
                 async with hub.autocommit() as tx:
                     await limits.consume_rate_limit(tx, RateLimit("relay requests", 60, MINUTE), str(account))
@@ -172,9 +181,9 @@ class TestPurges:
         assert len(await self.remaining(owner)) == 1
 
     async def test_an_account_that_was_never_approved_is_purged_after_an_hour(self, hub: Hub, travel: Travel) -> None:
-        session = await a_session(hub)
+        session = await new_session(hub)
         with_approval = hub.settings.model_copy(update={"pairing_approval": True})
-        await write(hub, "min", f"/pair {session.code}", settings=with_approval)
+        await send_command(hub, "min", f"/pair {session.code}", settings=with_approval)
         await travel(10 * DAY)
         assert await self.run_chore(hub, "purge accounts") == 0, "a user waits for approval"
         assert await self.run_chore(hub, "expire approvals") == 1
@@ -187,10 +196,10 @@ class TestPurges:
         self, hub: Hub, owner: Connection, database_urls: DatabaseUrls, chore: str
     ) -> None:
         table, columns, row, change = CONCURRENT_USES[chore]
-        await write(hub, "min", "/help")
+        await send_command(hub, "min", "/help")
         await owner.execute(f"insert into {table} ({columns}) values {row}")
 
-        async with connected(database_urls.main) as other, other.transaction():
+        async with open_connection(database_urls.main) as other, other.transaction():
             await other.execute(f"update {table} set {change}")
             async with asyncio.timeout(15):
                 assert await self.run_chore(hub, chore) == 0
@@ -201,21 +210,22 @@ class TestPurges:
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
         """Also if the user keeps writing; else made-up users could keep their rows."""
-        bot = await an_owner(hub)
+        bot = await add_account(hub)
         with_approval = hub.settings.model_copy(update={"pairing_approval": True})
         for user in ("unused", "writing", "paired", "blocked", "with messages", "pending", "locked out"):
-            await write(hub, user, "/help")
-        await pair(hub, "paired", bot.account)
-        await write(hub, "pending", f"/pair {await a_code(hub, bot.account)}", settings=with_approval)
+            await send_command(hub, user, "/help")
+        await pair_user(hub, "paired", bot.account)
+        await send_command(hub, "pending", f"/pair {await create_code(hub, bot.account)}", settings=with_approval)
         async with hub.transaction() as tx:
-            await block_conversation(tx, key_of("blocked"), TESTER)
-        await a_message(owner, bot.account, "with messages")
+            await block_conversation(tx, key_of_user("blocked"), TESTER)
+        await insert_message(owner, bot.account, "with messages")
         await travel(timedelta(minutes=59))
         assert await self.run_chore(hub, "purge conversations") == 0
         for _ in range(MAX_WRONG_CODES):
-            await write(hub, "locked out", "/pair ABCD-2345")
+            await send_command(hub, "locked out", "/pair ABCD-2345")
         await owner.execute(
-            "update conversation_mappings set last_seen_at = pabal.now() where conversation_key = $1", key_of("writing")
+            "update conversation_mappings set last_seen_at = pabal.now() where conversation_key = $1",
+            key_of_user("writing"),
         )
 
         await travel(2 * MINUTE)

@@ -13,11 +13,11 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.webhook import handle, recall
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from relay.skills import USE_CALLBACK, text_of, write
-from support.fault_proxy import FaultProxy, between
+from relay.skills import USE_CALLBACK, send_message, text_of
+from support.fault_proxy import FaultProxy, run_fault_proxy
 from support.relay_rows import Chat
-from support.server import serving
-from support.wait import until
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -37,17 +37,19 @@ class Outage:
     def begin(self) -> None:
         """Drop all traffic and reset open connections, with a short webhook timeout."""
         self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 0.3)
-        self.proxy.swallow()
+        self.proxy.drop_bytes()
         self.proxy.reset()
 
     def end(self) -> None:
-        self.proxy.flow()
+        self.proxy.pass_bytes()
         self.proxy.reset()
         self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", DEFAULT_TIMEOUT)
 
     async def send_webhooks(self) -> list[str]:
         """Many users write at once; returns the texts they get."""
-        responses = await asyncio.gather(*(write(self.web, "hello", f"user-{number}") for number in range(WEBHOOKS)))
+        responses = await asyncio.gather(
+            *(send_message(self.web, "hello", f"user-{number}") for number in range(WEBHOOKS))
+        )
         return [text_of(response) for response in responses]
 
 
@@ -58,18 +60,18 @@ async def outage(
     monkeypatch.setattr(recall, "MAX_PENDING_RECALLS", MAX_RECALLS)
     short_timeout = settings.model_copy(update={"connect_timeout": timedelta(seconds=1)})
     async with AsyncExitStack() as stack:
-        proxy, url = await stack.enter_async_context(between(database_urls.main))
+        proxy, url = await stack.enter_async_context(run_fault_proxy(database_urls.main))
         hub = await stack.enter_async_context(open_hub(short_timeout, DatabaseUrls(url, None)))
-        address = await stack.enter_async_context(serving(hub))
+        address = await stack.enter_async_context(serve_hub(hub))
         web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))
         yield Outage(hub, web, proxy, monkeypatch)
-        proxy.flow()
+        proxy.pass_bytes()
 
 
 async def test_webhooks_during_an_outage_leave_a_bounded_number_of_recalls(outage: Outage, chat: Chat) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
-    assert await write(outage.web, "before") == USE_CALLBACK
+    assert await send_message(outage.web, "before") == USE_CALLBACK
     outage.begin()
 
     texts = [text for _ in range(3) for text in await outage.send_webhooks()]
@@ -78,10 +80,10 @@ async def test_webhooks_during_an_outage_leave_a_bounded_number_of_recalls(outag
     # Concurrent webhooks check the limit before any of them is counted.
     assert len(outage.hub.relay.recalls) <= MAX_RECALLS + WEBHOOKS
     assert outage.hub.relay.recalls.is_full
-    assert text_of(await write(outage.web, "one more")) == KOREAN_TEXTS.unavailable
+    assert text_of(await send_message(outage.web, "one more")) == KOREAN_TEXTS.unavailable
     outage.end()
-    await until(lambda: len(outage.hub.relay.recalls) == 0)
-    assert await write(outage.web, "after") == USE_CALLBACK
+    await wait_until(lambda: len(outage.hub.relay.recalls) == 0)
+    assert await send_message(outage.web, "after") == USE_CALLBACK
 
 
 async def test_expired_callbacks_are_not_recalled(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +92,7 @@ async def test_expired_callbacks_are_not_recalled(outage: Outage, monkeypatch: p
     outage.begin()
     await outage.send_webhooks()
 
-    await until(lambda: len(outage.hub.relay.recalls) == 0)
+    await wait_until(lambda: len(outage.hub.relay.recalls) == 0)
 
 
 async def test_a_message_stored_after_the_deadline_loses_its_callback(
@@ -101,7 +103,7 @@ async def test_a_message_stored_after_the_deadline_loses_its_callback(
     await chat.conversation(owner)
     await chat.db.execute("begin")
     await chat.db.execute("lock table inbound_messages")
-    response = await write(outage.web, "hello")
+    response = await send_message(outage.web, "hello")
     await chat.db.execute("commit")
     await outage.hub.relay.recalls.drain()
 

@@ -37,11 +37,11 @@ from pabal.relay.reply.callback import (
 from pabal.relay.reply.reply import BotReply, claim_callbacks, encode_skill_response
 from pabal.relay.reply.stall import ExpiringCallback, claim_expiring_callbacks
 from pabal.settings import Settings
-from support.clusters import connected
-from support.fake_kakao import Kakao, kakao_says
-from support.receiver import slow
+from support.clusters import open_connection
+from support.fake_kakao import FakeKakao, kakao_response
+from support.receiver import respond_after
 from support.relay_rows import Bot, Chat, digest, skill_response
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -66,17 +66,21 @@ async def replies(bot: Bot) -> set[UUID]:
     return {row["message_id"] for row in await bot.chat.db.fetch("select message_id from relay_replies")}
 
 
-async def test_each_reply_of_a_batch_gets_its_own_result(bot: Bot, chat: Chat, fake_kakao: Kakao) -> None:
+async def test_each_reply_of_a_batch_gets_its_own_result(bot: Bot, chat: Chat, fake_kakao: FakeKakao) -> None:
     other = await Bot.of(bot.hub, chat, fake_kakao, "another")
     disabled_bot = await Bot.of(bot.hub, chat, fake_kakao, "off")
     limited_bot = await Bot.of(bot.hub, chat, fake_kakao, "poor")
-    other_message, disabled_message = await other.hears("theirs"), await disabled_bot.hears("idle")
+    other_message, disabled_message = await other.insert_message("theirs"), await disabled_bot.insert_message("idle")
     await chat.db.execute("update accounts set disabled_at = pabal.now() where id = $1", disabled_bot.owner.id)
     await chat.db.execute("update accounts set rate_limit_per_minute = 1 where id = $1", limited_bot.owner.id)
-    valid, late, cancelled = await bot.hears("good"), await bot.hears("late", EXPIRED), await bot.hears("cancelled")
+    valid, late, cancelled = (
+        await bot.insert_message("good"),
+        await bot.insert_message("late", EXPIRED),
+        await bot.insert_message("cancelled"),
+    )
     await chat.db.execute("update inbound_messages set status = 'CANCELLED' where id = $1", cancelled)
     unpaired_session = digest(await chat.session(None))
-    within_limit, over_limit = await limited_bot.hears("one"), await limited_bot.hears("two")
+    within_limit, over_limit = await limited_bot.insert_message("one"), await limited_bot.insert_message("two")
     cases: list[tuple[BotReply, type[ClaimedCallback | Exception]]] = [
         (build_reply(bot, valid), ClaimedCallback),
         (build_reply(bot, valid, "twice"), AlreadyReplied),
@@ -104,22 +108,22 @@ async def test_each_reply_of_a_batch_gets_its_own_result(bot: Bot, chat: Chat, f
 
 
 async def test_a_reply_that_postgres_cannot_store_fails_alone(bot: Bot) -> None:
-    valid, invalid = await bot.hears("good"), await bot.hears("bad")
+    valid, invalid = await bot.insert_message("good"), await bot.insert_message("bad")
     invalid_reply = build_reply(bot, invalid, response_json=b'{"version": "2.0", "n": 1e999999}')
 
     results = await asyncio.gather(
-        bot.answers(valid, "hello"),
+        bot.send_reply(valid, "hello"),
         bot.hub.relay.replies.send(invalid_reply),
         return_exceptions=True,
     )
 
     assert isinstance(results[1], Invalid)
-    assert bot.there.texts("good") == [["hello"]]
+    assert bot.kakao.texts("good") == [["hello"]]
     assert await replies(bot) == {valid}
 
 
-async def test_without_the_fence_nothing_is_settled(bot: Bot, chat: Chat, fake_kakao: Kakao) -> None:
-    message = await bot.hears("first")
+async def test_without_the_fence_nothing_is_settled(bot: Bot, chat: Chat, fake_kakao: FakeKakao) -> None:
+    message = await bot.insert_message("first")
     [claimed] = await claim(bot, build_reply(bot, message))
     assert isinstance(claimed, ClaimedCallback)
     other = await Bot.of(bot.hub, chat, fake_kakao, "another")
@@ -141,7 +145,7 @@ async def test_without_the_fence_nothing_is_settled(bot: Bot, chat: Chat, fake_k
 
 
 async def test_a_rescued_callback_stays_unknown(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     [claimed] = await claim(bot, build_reply(bot, message))
     assert isinstance(claimed, ClaimedCallback)
     await travel(timedelta(seconds=31))
@@ -157,38 +161,38 @@ async def test_a_rescued_callback_stays_unknown(bot: Bot, travel: Travel) -> Non
 async def wait_for_lock(database_urls: DatabaseUrls) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
     """Wait until a backend waits for a lock."""
     assert database_urls.direct
-    async with connected(database_urls.direct) as conn:
+    async with open_connection(database_urls.direct) as conn:
 
         async def is_waiting() -> bool:
             return bool(await conn.fetchval("select count(*) from pg_locks where not granted"))
 
-        yield lambda: until(is_waiting)
+        yield lambda: wait_until(is_waiting)
 
 
 async def test_a_concurrent_unpairing_leaves_nothing_to_reply_to(
     bot: Bot, wait_for_lock: Callable[[], Awaitable[None]]
 ) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     async with bot.chat.db.transaction():
         await bot.chat.db.execute("update inbound_messages set status = 'CANCELLED'")
-        replying = asyncio.create_task(bot.answers(message, "hello"))
+        replying = asyncio.create_task(bot.send_reply(message, "hello"))
         await wait_for_lock()
 
     with pytest.raises(MessageNotFound):
         await replying
-    assert (bot.there.posts, await bot.chat.reply(message)) == (0, None)
+    assert (bot.kakao.posts, await bot.chat.reply(message)) == (0, None)
 
 
 async def test_a_recalled_callback_is_not_posted_to(bot: Bot, wait_for_lock: Callable[[], Awaitable[None]]) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     async with bot.chat.db.transaction():
         await bot.chat.db.execute("update inbound_messages set callback_url = null, callback_expires_at = null")
-        replying = asyncio.create_task(bot.answers(message, "hello"))
+        replying = asyncio.create_task(bot.send_reply(message, "hello"))
         await wait_for_lock()
 
     with pytest.raises(CallbackExpired):
         await replying
-    assert (bot.there.posts, await bot.chat.state(message)) == (0, "late")
+    assert (bot.kakao.posts, await bot.chat.state(message)) == (0, "late")
 
 
 INSERT_REPLY = """
@@ -206,21 +210,21 @@ async def test_of_two_concurrent_replies_the_second_is_refused(
     bot: Bot, wait_for_lock: Callable[[], Awaitable[None]], spender: str, error_type: type[RequestError], state: str
 ) -> None:
     """The first reply's row is not in the snapshot of the second."""
-    message = await bot.hears("first", timedelta(seconds=4))
+    message = await bot.insert_message("first", timedelta(seconds=4))
     async with bot.chat.db.transaction():
         await bot.chat.db.execute(INSERT_REPLY, message, bot.owner.id, bot.key, spender)
-        replying = asyncio.create_task(bot.answers(message, "second"))
+        replying = asyncio.create_task(bot.send_reply(message, "second"))
         await wait_for_lock()
 
     with pytest.raises(error_type):
         await replying
-    assert (bot.there.posts, await bot.chat.state(message)) == (0, state)
+    assert (bot.kakao.posts, await bot.chat.state(message)) == (0, state)
 
 
 async def test_the_stall_does_not_claim_a_callback_that_is_being_claimed(
     bot: Bot, wait_for_lock: Callable[[], Awaitable[None]]
 ) -> None:
-    message = await bot.hears("first", timedelta(seconds=4))
+    message = await bot.insert_message("first", timedelta(seconds=4))
 
     async def claim_expiring() -> list[ExpiringCallback]:
         async with bot.hub.autocommit() as tx:
@@ -252,17 +256,17 @@ async def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_one_reply_costs_two_statements_and_many_share_them(
-    statements: list[str], settings: Settings, database_urls: DatabaseUrls, chat: Chat, fake_kakao: Kakao
+    statements: list[str], settings: Settings, database_urls: DatabaseUrls, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     async with open_hub(settings, database_urls) as hub:
         bot = await Bot.of(hub, chat, fake_kakao)
-        warm_up, first, *others = [await bot.hears(str(number)) for number in range(42)]
-        await bot.answers(warm_up, "hello")  # a new connection looks up the array types once
+        warm_up, first, *others = [await bot.insert_message(str(number)) for number in range(42)]
+        await bot.send_reply(warm_up, "hello")  # a new connection looks up the array types once
         statements.clear()
 
-        await bot.answers(first, "hello")
+        await bot.send_reply(first, "hello")
         for_one = [*statements]
-        await asyncio.gather(*(bot.answers(message, "hello") for message in others))
+        await asyncio.gather(*(bot.send_reply(message, "hello") for message in others))
         for_many = statements[len(for_one) :]
 
     assert ["spent" in for_one[0], "settled" in for_one[1]] == [True, True]
@@ -289,15 +293,15 @@ async def test_without_a_database_kakaos_result_is_still_returned(
 
 
 async def test_a_reply_whose_caller_disconnects_is_settled(
-    settings: Settings, database_urls: DatabaseUrls, chat: Chat, fake_kakao: Kakao
+    settings: Settings, database_urls: DatabaseUrls, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     respond = asyncio.Event()
-    fake_kakao.mood = slow(respond, kakao_says("SUCCESS"))
+    fake_kakao.responder = respond_after(respond, kakao_response("SUCCESS"))
     async with open_hub(settings, database_urls) as hub:
         bot = await Bot.of(hub, chat, fake_kakao)
-        message = await bot.hears("first")
-        replying = asyncio.create_task(bot.answers(message, "hello"))
-        await fake_kakao.there.received(1)
+        message = await bot.insert_message("first")
+        replying = asyncio.create_task(bot.send_reply(message, "hello"))
+        await fake_kakao.receiver.wait_for_requests(1)
         replying.cancel()
         with pytest.raises(asyncio.CancelledError):
             await replying
@@ -320,24 +324,24 @@ FORBIDDEN_URLS = [
 
 
 async def test_a_callback_url_outside_kakao_is_refused_with_a_reason(bot: Bot) -> None:
-    urls = [*FORBIDDEN_URLS, bot.there.url("x").replace("127.0.0.1", "127.0.0.2")]
+    urls = [*FORBIDDEN_URLS, bot.kakao.url("x").replace("127.0.0.1", "127.0.0.2")]
     for url in urls:
         message = await bot.chat.message(bot.owner, bot.key, url)
         with pytest.raises(CallbackFailed, match="the callback "):
-            await bot.answers(message, "hello")
+            await bot.send_reply(message, "hello")
 
     rows = await bot.chat.db.fetch("select state, status_code, error from relay_replies")
     assert {(row["state"], row["status_code"]) for row in rows} == {("refused", None)}
     assert all(row["error"].startswith("the callback ") for row in rows)
     assert len(rows) == len(urls)
-    assert bot.there.there.connections == 0
+    assert bot.kakao.receiver.connections == 0
 
 
 async def test_a_refusal_does_not_reveal_the_callback_url(bot: Bot) -> None:
     message = await bot.chat.message(bot.owner, bot.key, "https://evil.example.org/s3cret")
 
     with pytest.raises(RequestError) as error:
-        await bot.answers(message, "hello")
+        await bot.send_reply(message, "hello")
 
     row = await bot.chat.reply(message)
     assert "s3cret" not in str(error.value) + str(row) + repr(build_reply(bot, message))

@@ -19,8 +19,8 @@ from pabal.hub import DatabaseUrls
 from pabal.relay.reply import callback
 from pabal.relay.reply.callback import rescue_lost_callbacks
 from relay.racing_process import STALL_AFTER
-from support.receiver import slow
-from support.relay_rows import LIFE, Bot, digest
+from support.receiver import respond_after
+from support.relay_rows import CALLBACK_LIFETIME, Bot, digest
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +77,9 @@ def start_racing(process: "subprocess.Popen[str]") -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "lifetimes", [[LIFE], [2 * LIFE], [LIFE, 2 * LIFE] * 25], ids=["with stall", "without stall", "mixed"]
+    "lifetimes",
+    [[CALLBACK_LIFETIME], [2 * CALLBACK_LIFETIME], [CALLBACK_LIFETIME, 2 * CALLBACK_LIFETIME] * 25],
+    ids=["with stall", "without stall", "mixed"],
 )
 async def test_a_thousand_replies_and_the_stall_make_one_post_per_message(
     bot: Bot, database_urls: DatabaseUrls, tmp_path: Path, travel: Travel, lifetimes: list[timedelta]
@@ -85,7 +87,7 @@ async def test_a_thousand_replies_and_the_stall_make_one_post_per_message(
     """A callback with more time left is not due for the stall yet; only the replies race for it."""
     message_count = len(lifetimes)
     replies_per_message = 1000 // PROCESSES // message_count
-    ids = [await bot.hears(f"m{number}", lifetime) for number, lifetime in enumerate(lifetimes)]
+    ids = [await bot.insert_message(f"m{number}", lifetime) for number, lifetime in enumerate(lifetimes)]
     with racing_processes(PROCESSES, database_urls, tmp_path, bot, replies_per_message, *ids) as processes:
         assert [await read_line(process) for process in processes] == ["ready"] * PROCESSES
         age = await bot.chat.db.fetchval("select pabal.now() - max(created_at) from inbound_messages")
@@ -96,11 +98,11 @@ async def test_a_thousand_replies_and_the_stall_make_one_post_per_message(
         for process in processes:
             results.update(json.loads(await read_line(process)))
 
-    posts = [len(bot.there.answered(f"m{number}")) for number in range(message_count)]
+    posts = [len(bot.kakao.responses(f"m{number}")) for number in range(message_count)]
     senders = Counter([row["spent_by"] for row in await bot.chat.db.fetch("select spent_by from relay_replies")])
     assert posts == [1] * message_count
-    assert senders["agent"] >= lifetimes.count(2 * LIFE)
-    assert bot.there.posts == message_count == senders["agent"] + senders["hub"]
+    assert senders["agent"] >= lifetimes.count(2 * CALLBACK_LIFETIME)
+    assert bot.kakao.posts == message_count == senders["agent"] + senders["hub"]
     assert (results["sent"], results["callback_expired"]) == (senders["agent"], senders["hub"])
     assert results["already_replied"] == PROCESSES * replies_per_message * message_count - message_count
     outcomes = {row["outcome"] for row in await bot.chat.db.fetch("select outcome from relay_replies")}
@@ -110,12 +112,12 @@ async def test_a_thousand_replies_and_the_stall_make_one_post_per_message(
 async def test_a_process_killed_before_settling_leaves_unknown_and_no_second_post(
     bot: Bot, database_urls: DatabaseUrls, tmp_path: Path, travel: Travel
 ) -> None:
-    message = await bot.hears("first")
-    bot.there.mood = slow(asyncio.Event())
+    message = await bot.insert_message("first")
+    bot.kakao.responder = respond_after(asyncio.Event())
     with racing_processes(1, database_urls, tmp_path, bot, 1, message) as [process]:
         assert await read_line(process) == "ready"
         start_racing(process)
-        await bot.there.there.received(1)
+        await bot.kakao.receiver.wait_for_requests(1)
         process.kill()
         process.wait()
 
@@ -127,10 +129,10 @@ async def test_a_process_killed_before_settling_leaves_unknown_and_no_second_pos
         assert await rescue_lost_callbacks(tx, 100) == 1
         assert await rescue_lost_callbacks(tx, 100) == 0
     with pytest.raises(AlreadyReplied):
-        await bot.answers(message, "again")
+        await bot.send_reply(message, "again")
 
     row = await bot.chat.reply(message)
     assert row
     assert (row["state"], row["error"]) == ("unknown", callback.SENDING_TIMEOUT_ERROR)
     assert row["settled_at"] is not None
-    assert (bot.there.posts, await bot.chat.failures()) == (1, ["unknown"])
+    assert (bot.kakao.posts, await bot.chat.failures()) == (1, ["unknown"])

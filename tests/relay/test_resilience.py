@@ -13,13 +13,13 @@ from pabal.queue.long_poll import StreamWaiter
 from pabal.relay.conversations import unpair_conversation
 from pabal.relay.delivery import control_events, stream_registry
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
-from relay.bot import Bot, bot
+from relay.bot import StreamClient, connect_stream
 from relay.people import TESTER
-from support.clusters import connected
-from support.fault_proxy import FaultProxy, between
+from support.clusters import open_connection
+from support.fault_proxy import FaultProxy, run_fault_proxy
 from support.relay_rows import Chat, Owner
-from support.server import serving
-from support.wait import until
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -44,12 +44,12 @@ async def unpair(hub: Hub) -> None:
 
 
 @asynccontextmanager
-async def open_stream(hub: Hub, database_urls: DatabaseUrls, owner: Owner) -> AsyncGenerator[Bot]:
+async def open_stream(hub: Hub, database_urls: DatabaseUrls, owner: Owner) -> AsyncGenerator[StreamClient]:
     """A stream of a hub with these database URLs."""
     async with (
         open_hub(hub.settings, database_urls) as other_hub,
-        serving(other_hub) as address,
-        bot(address, owner.token) as client,
+        serve_hub(other_hub) as address,
+        connect_stream(address, owner.token) as client,
     ):
         await client.next("connected")
         yield client
@@ -66,18 +66,18 @@ class TestDatabaseOutage:
     async def unpair_during_outage(hub: Hub, chat: Chat) -> None:
         await unpair(hub)
         is_old = "select created_at < pabal.now() - interval '0.5 s' from relay_control_events"
-        await until(lambda: chat.db.fetchval(is_old))
+        await wait_until(lambda: chat.db.fetchval(is_old))
 
     async def test_control_events_of_an_outage_are_sent_after_it(
         self, hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
         async with (
-            between(database_urls.main) as (proxy, url),
+            run_fault_proxy(database_urls.main) as (proxy, url),
             open_stream(hub, DatabaseUrls(url, None), owner) as client,
         ):
             self.cut(proxy)
             await self.unpair_during_outage(hub, chat)
-            proxy.flow()
+            proxy.pass_bytes()
             assert (await client.first()).name == "unpaired"
 
     async def test_control_events_are_sent_without_a_notification(
@@ -85,17 +85,17 @@ class TestDatabaseOutage:
     ) -> None:
         assert database_urls.direct
         async with (
-            between(database_urls.direct) as (proxy, url),
+            run_fault_proxy(database_urls.direct) as (proxy, url),
             open_stream(hub, DatabaseUrls(database_urls.main, url), owner) as client,
         ):
             self.cut(proxy)
             await self.unpair_during_outage(hub, chat)
             assert (await client.first()).name == "unpaired"
-            proxy.flow()
+            proxy.pass_bytes()
 
     @staticmethod
     def cut(proxy: FaultProxy) -> None:
-        proxy.swallow()
+        proxy.drop_bytes()
         proxy.reset()
 
 
@@ -116,7 +116,7 @@ async def test_reading_control_events_recovers_after_errors(
 ) -> None:
     async with open_stream(hub, database_urls, owner) as client:
         await chat.db.execute("alter table relay_control_events rename to renamed")
-        await until(lambda: "control events not read" in capsys.readouterr().out)
+        await wait_until(lambda: "control events not read" in capsys.readouterr().out)
         await chat.db.execute("alter table renamed rename to relay_control_events")
         await unpair(hub)
         assert (await client.first()).name == "unpaired"
@@ -130,30 +130,30 @@ async def test_the_stream_keepalive_recovers_after_errors(
         await chat.message(owner, KEY, None)
         await client.next_message()
         await chat.db.execute("alter table relay_streams rename to renamed")
-        await until(lambda: "stream keepalive failed" in capsys.readouterr().out)
+        await wait_until(lambda: "stream keepalive failed" in capsys.readouterr().out)
         await chat.db.execute("alter table renamed rename to relay_streams")
         before = await chat.db.fetchrow("select s.alive_until, m.leased_until from relay_streams s, inbound_messages m")
         assert before
         query = "select s.alive_until > $1 and m.leased_until > $2 from relay_streams s, inbound_messages m"
-        await until(lambda: chat.db.fetchval(query, *before))
+        await wait_until(lambda: chat.db.fetchval(query, *before))
 
 
 async def test_a_stream_opened_while_the_hub_stops_ends(
     hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner
 ) -> None:
     async def read_all(address: str) -> list[str]:
-        async with bot(address, owner.token) as client:
+        async with connect_stream(address, owner.token) as client:
             while await client.read():
                 continue
             return [event.name for event in client.received]
 
     assert database_urls.direct
-    async with serving(hub) as address, connected(database_urls.direct) as blocker, asyncio.timeout(10):
+    async with serve_hub(hub) as address, open_connection(database_urls.direct) as blocker, asyncio.timeout(10):
         transaction = blocker.transaction()
         await transaction.start()
         await blocker.execute("lock table accounts")  # the token lookup waits for it
         events = asyncio.create_task(read_all(address))
-        await until(lambda: chat.db.fetchval(COUNT_WAITING))
+        await wait_until(lambda: chat.db.fetchval(COUNT_WAITING))
         await hub.begin_shutdown()
         await transaction.rollback()
         assert await events == ["connected"]
@@ -171,7 +171,7 @@ async def test_a_consumer_that_fails_on_delivery_does_not_block_others(
     polling = asyncio.create_task(
         long_poll.poll(MessagePollRequest(other.id, "poll:other", MINUTE), 1, timedelta(seconds=10))
     )
-    await until(lambda: len(long_poll._waiters) == 2 and hub.db.connections_in_use() == 0)
+    await wait_until(lambda: len(long_poll._waiters) == 2 and hub.db.connections_in_use() == 0)
     await chat.message(owner, KEY, None)
     message = await chat.message(other, await chat.conversation(other, "other"), None)
     hub.doorbell.notify([Channel.MESSAGES])

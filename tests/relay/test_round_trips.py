@@ -18,14 +18,13 @@ from pabal.relay.webhook import receive
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.receive import InboundDraft
 from pabal.settings import Settings
-from relay.bot import Bot as Streaming
-from relay.bot import bot as on_a_stream
-from relay.skills import write
+from relay.bot import StreamClient, connect_stream
+from relay.skills import send_message
 from relay.statement_proxy import StatementProxy, counting_statements
-from support.fake_kakao import Kakao
+from support.fake_kakao import FakeKakao
 from support.relay_rows import Bot, Chat, Owner, skill_response
-from support.server import serving
-from support.wait import until
+from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +56,7 @@ def statements(counting_proxy: tuple[StatementProxy, DatabaseUrls]) -> Statement
     return counting_proxy[0]
 
 
-def build_draft(fake_kakao: Kakao, user: str) -> InboundDraft:
+def build_draft(fake_kakao: FakeKakao, user: str) -> InboundDraft:
     number = next(NUMBERS)
     return InboundDraft(
         InboundPayload("channel", user, "hi", fake_kakao.url(f"{number}"), f"event:{number}", "{}"), is_command=False
@@ -65,14 +64,14 @@ def build_draft(fake_kakao: Kakao, user: str) -> InboundDraft:
 
 
 async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_reply(
-    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: Kakao
+    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
     async with (
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
-        on_a_stream(address, owner.token) as client,
+        connect_stream(address, owner.token) as client,
     ):
         await client.next("connected")
         await round_trip(web, client, owner, fake_kakao)
@@ -91,10 +90,10 @@ async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_r
     assert statements.count(doorbell.NOTIFY_QUERY) <= ROUND_TRIPS
 
 
-async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, fake_kakao: Kakao) -> None:
+async def round_trip(web: httpx2.AsyncClient, client: StreamClient, owner: Owner, fake_kakao: FakeKakao) -> None:
     """From the webhook to the reply at the callback."""
     name = f"{next(NUMBERS)}"
-    await write(web, name, callbackUrl=fake_kakao.url(name))
+    await send_message(web, name, callbackUrl=fake_kakao.url(name))
     message = await client.next_message()
     response = await web.post(
         "/openclaw/reply", json={"messageId": message["id"], "response": skill_response("hello")}, headers=owner.header
@@ -104,7 +103,7 @@ async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, f
 
 
 async def test_concurrent_webhooks_share_one_statement(
-    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: Kakao
+    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     users = [f"user-{number}" for number in range(ROUND_TRIPS)]
     owner = await chat.owner()
@@ -118,14 +117,14 @@ async def test_concurrent_webhooks_share_one_statement(
 
 
 async def test_one_claim_serves_all_waiting_streams(
-    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: Kakao
+    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     bots = [await Bot.of(hub, chat, fake_kakao, f"user-{number}") for number in range(ROUND_TRIPS)]
-    async with serving(hub) as address, AsyncExitStack() as stack:
-        streams = [await stack.enter_async_context(on_a_stream(address, bot.owner.token)) for bot in bots]
+    async with serve_hub(hub) as address, AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(connect_stream(address, bot.owner.token)) for bot in bots]
         for client in streams:
             await client.next("connected")
-        await until(lambda: statements.count(CLAIM) > 0)
+        await wait_until(lambda: statements.count(CLAIM) > 0)
         statements.clear()
         started = time.monotonic()
         await asyncio.gather(
@@ -139,12 +138,12 @@ async def test_one_claim_serves_all_waiting_streams(
 
 
 async def test_concurrent_replies_claim_their_callbacks_in_one_statement(
-    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: Kakao
+    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     bots = [await Bot.of(hub, chat, fake_kakao, f"user-{number}") for number in range(ROUND_TRIPS)]
-    messages = [await bot.hears(bot.key.partition(":")[2]) for bot in bots]
+    messages = [await bot.insert_message(bot.key.partition(":")[2]) for bot in bots]
 
-    await asyncio.gather(*(bot.answers(message, "hello") for bot, message in zip(bots, messages, strict=True)))
+    await asyncio.gather(*(bot.send_reply(message, "hello") for bot, message in zip(bots, messages, strict=True)))
 
     assert fake_kakao.posts == ROUND_TRIPS
     assert statements.count(CLAIM_CALLBACKS) == 1

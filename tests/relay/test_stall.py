@@ -12,8 +12,8 @@ from pabal.core.errors import AlreadyReplied, CallbackExpired
 from pabal.hub import Hub, build_workers
 from pabal.relay.reply.stall import StallWorker, build_stall_body, claim_expiring_callbacks
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
-from support.fake_kakao import kakao_says
-from support.receiver import answers, slow
+from support.fake_kakao import kakao_response
+from support.receiver import respond_after, respond_with
 from support.relay_rows import Bot
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ async def stall_worker(hub: Hub) -> AsyncGenerator[StallWorker]:
 
 
 async def test_a_stall_is_sent_neither_too_early_nor_too_late(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     await travel(STALL_AFTER - timedelta(seconds=2))
     assert await poll_once(bot) == 0
 
@@ -53,11 +53,11 @@ async def test_a_stall_is_sent_neither_too_early_nor_too_late(bot: Bot, travel: 
     assert await poll_once(bot) == 1
     assert await poll_once(bot) == 0
 
-    expired = await bot.hears("dead")
+    expired = await bot.insert_message("dead")
     await travel(timedelta(seconds=55))
     assert await poll_once(bot) == 0
-    assert bot.there.texts("first") == [[STALL_TEXT]]
-    assert bot.there.posts == 1
+    assert bot.kakao.texts("first") == [[STALL_TEXT]]
+    assert bot.kakao.posts == 1
     assert await bot.chat.reply(expired) is None
     row = await bot.chat.reply(message)
     assert row
@@ -66,18 +66,18 @@ async def test_a_stall_is_sent_neither_too_early_nor_too_late(bot: Bot, travel: 
 
 
 async def test_a_reply_after_the_stall_is_kept_and_shown_with_the_next(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     await travel(STALL_AFTER)
     await poll_once(bot)
 
     with pytest.raises(CallbackExpired):
-        await bot.answers(message, "at last")
+        await bot.send_reply(message, "at last")
     with pytest.raises(AlreadyReplied):
-        await bot.answers(message, "once more")
-    await bot.answers(await bot.hears("second"), "now")
+        await bot.send_reply(message, "once more")
+    await bot.send_reply(await bot.insert_message("second"), "now")
 
-    assert bot.there.texts("first") == [[STALL_TEXT]]
-    assert bot.there.texts("second") == [["at last", "now"]]
+    assert bot.kakao.texts("first") == [[STALL_TEXT]]
+    assert bot.kakao.texts("second") == [["at last", "now"]]
     row = await bot.chat.reply(message)
     assert row
     assert (row["spent_by"], row["outcome"], row["state"]) == ("hub", "sent", "late")
@@ -86,7 +86,7 @@ async def test_a_reply_after_the_stall_is_kept_and_shown_with_the_next(bot: Bot,
 
 @pytest.mark.parametrize("status", ["QUEUED", "DELIVERED", "ACKED"])
 async def test_an_unanswered_message_is_stalled_in_every_status(bot: Bot, travel: Travel, status: str) -> None:
-    await bot.hears("first")
+    await bot.insert_message("first")
     await bot.chat.db.execute("update inbound_messages set status = $1", status)
     await travel(STALL_AFTER)
 
@@ -94,34 +94,34 @@ async def test_an_unanswered_message_is_stalled_in_every_status(bot: Bot, travel
 
 
 async def test_an_answered_message_is_not_stalled(bot: Bot, travel: Travel) -> None:
-    await bot.answers(await bot.hears("first"), "hello")
-    await bot.too_late("late")
+    await bot.send_reply(await bot.insert_message("first"), "hello")
+    await bot.send_late_reply("late")
     await travel(STALL_AFTER)
 
     assert await poll_once(bot) == 0
-    assert bot.there.posts == 1
+    assert bot.kakao.posts == 1
 
 
 async def test_late_replies_go_along_with_a_stall(bot: Bot, travel: Travel) -> None:
-    await bot.hears("first")
-    await bot.hears("second")
+    await bot.insert_message("first")
+    await bot.insert_message("second")
     await travel(STALL_AFTER)
-    await bot.too_late("late")
+    await bot.send_late_reply("late")
 
     assert await poll_once(bot) == 2
-    assert sorted(bot.there.texts("first") + bot.there.texts("second")) == sorted([["late", STALL_TEXT], [STALL_TEXT]])
+    assert sorted(bot.kakao.texts("first") + bot.kakao.texts("second")) == sorted([["late", STALL_TEXT], [STALL_TEXT]])
 
 
 async def test_late_replies_of_a_refused_stall_wait_again(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     await travel(STALL_AFTER)
-    await bot.too_late("late")
-    bot.there.mood = kakao_says("FAIL", "no")
+    await bot.send_late_reply("late")
+    bot.kakao.responder = kakao_response("FAIL", "no")
     await poll_once(bot)
-    bot.there.mood = kakao_says("SUCCESS")
-    await bot.answers(await bot.hears("second"), "now")
+    bot.kakao.responder = kakao_response("SUCCESS")
+    await bot.send_reply(await bot.insert_message("second"), "now")
 
-    assert bot.there.texts("second") == [["late", "now"]]
+    assert bot.kakao.texts("second") == [["late", "now"]]
     row = await bot.chat.reply(message)
     assert row
     assert (row["spent_by"], row["outcome"], row["error"]) == ("hub", "refused", "Kakao returned FAIL: no")
@@ -150,41 +150,41 @@ async def test_an_unsent_stall_is_refused_and_not_kept(bot: Bot, travel: Travel)
     ],
 )
 async def test_the_stall_of_an_ended_message_says_so(bot: Bot, travel: Travel, changes: str, text: str | None) -> None:
-    await bot.too_late("must not be shown")
-    await bot.hears("first")
+    await bot.send_late_reply("must not be shown")
+    await bot.insert_message("first")
     await bot.chat.db.execute(f"update inbound_messages set {changes} where callback_expires_at > pabal.now()")
     await travel(STALL_AFTER)
 
     await poll_once(bot)
 
-    assert bot.there.texts("first") == ([[text]] if text else [])
+    assert bot.kakao.texts("first") == ([[text]] if text else [])
 
 
 async def test_several_processes_send_one_stall(bot: Bot, travel: Travel) -> None:
     names = [str(number) for number in range(60)]
     for name in names:
-        await bot.hears(name)
+        await bot.insert_message(name)
     await travel(STALL_AFTER)
 
     counts = await asyncio.gather(*(poll_once(bot, batch=25) for _ in range(8)))
 
     assert sum(counts) + await poll_once(bot) == 60
-    assert all(bot.there.texts(name) == [[STALL_TEXT]] for name in names)
+    assert all(bot.kakao.texts(name) == [[STALL_TEXT]] for name in names)
 
 
 async def test_the_worker_polls_and_finishes_its_posts_on_stop(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     respond = asyncio.Event()
-    bot.there.mood = slow(respond, answers(200, b"{}"))
+    bot.kakao.responder = respond_after(respond, respond_with(200, b"{}"))
     async with stall_worker(bot.hub) as worker:
         await travel(STALL_AFTER)
-        await bot.there.there.received(1)
+        await bot.kakao.receiver.wait_for_requests(1)
         worker.stop()
         respond.set()
 
     row = await bot.chat.reply(message)
     assert row
-    assert (row["outcome"], bot.there.posts) == ("sent", 1)
+    assert (row["outcome"], bot.kakao.posts) == ("sent", 1)
 
 
 async def test_the_stall_can_be_switched_off(bot: Bot) -> None:

@@ -17,13 +17,13 @@ from pabal.relay.delivery.control_events import ControlEventKind, send_control_e
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from pabal.relay.delivery.takeover import register_stream
 from pabal.web import connection
-from relay.bot import Bot, bot
+from relay.bot import StreamClient, connect_stream
 from relay.marker import events_before_marker
-from relay.skills import write
+from relay.skills import send_message
 from support.relay_rows import Chat, Owner
-from support.server import serving
+from support.server import serve_hub
 from support.silent_hop import SilentHop, silent_hop
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ async def token(chat: Chat, owner: Owner) -> str:
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as url:
+    async with serve_hub(hub) as url:
         yield url
 
 
@@ -57,8 +57,8 @@ async def second_address(
     if request.param == "same process":
         yield address
         return
-    async with open_hub(hub.settings, database_urls) as other_hub, serving(other_hub) as url:
-        await until(lambda: other_hub.doorbell.listening and hub.doorbell.listening)
+    async with open_hub(hub.settings, database_urls) as other_hub, serve_hub(other_hub) as url:
+        await wait_until(lambda: other_hub.doorbell.listening and hub.doorbell.listening)
         yield url
 
 
@@ -77,11 +77,11 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 async def write_delivered(web: httpx2.AsyncClient, chat: Chat, *texts: str) -> None:
     """Write to a stream that does not answer, and wait until the hub has sent everything."""
     for text in texts:
-        await write(web, text)
-    await until(lambda: chat.db.fetchval("select count(*) = 0 from inbound_messages where status = 'QUEUED'"))
+        await send_message(web, text)
+    await wait_until(lambda: chat.db.fetchval("select count(*) = 0 from inbound_messages where status = 'QUEUED'"))
 
 
-async def read_texts(client: Bot, count: int) -> list[str]:
+async def read_texts(client: StreamClient, count: int) -> list[str]:
     return [(await client.next_message())["normalized"]["text"] for _ in range(count)]
 
 
@@ -89,23 +89,23 @@ async def read_texts(client: Bot, count: int) -> list[str]:
 async def test_a_client_that_vanished_gets_every_message_when_it_reconnects(
     web: httpx2.AsyncClient, second_address: str, hop: SilentHop, chat: Chat, owner: Owner, token: str, resumes: str
 ) -> None:
-    async with bot(hop.address, token) as first:
+    async with connect_stream(hop.address, token) as first:
         last: int | None = (await first.next("connected")).id
         received: list[str] = []
         if resumes == "with its last id":
-            await write(web, "received")
+            await send_message(web, "received")
             last = (await first.next("message")).id
             received = ["received"]
         elif resumes == "without an id":
             last = None
         hop.swallow()
         await write_delivered(web, chat, "one", "two", "three")
-        async with bot(second_address, token, last) as second:
+        async with connect_stream(second_address, token, last) as second:
             assert second.status == 200
             assert await read_texts(second, 3) == ["one", "two", "three"]
             later = [f"later {number}" for number in range(8)]
             for text in later:
-                await write(web, text)
+                await send_message(web, text)
             assert await read_texts(second, 8) == later
         assert first.messages() == received
         assert hop.swallowed_bytes > 0
@@ -114,12 +114,12 @@ async def test_a_client_that_vanished_gets_every_message_when_it_reconnects(
 async def test_a_restarted_client_gets_what_its_former_self_received(
     web: httpx2.AsyncClient, second_address: str, hop: SilentHop, owner: Owner, token: str
 ) -> None:
-    async with bot(hop.address, token) as first:
+    async with connect_stream(hop.address, token) as first:
         await first.next("connected")
-        await write(web, "thinking about it")
+        await send_message(web, "thinking about it")
         await first.next_message()
         hop.swallow()
-        async with bot(second_address, token) as restarted:
+        async with connect_stream(second_address, token) as restarted:
             message = await restarted.next_message()
     assert message["normalized"]["text"] == "thinking about it"
     assert message["deliveryCount"] == 2
@@ -128,13 +128,13 @@ async def test_a_restarted_client_gets_what_its_former_self_received(
 async def test_lost_messages_come_back_to_the_same_token(
     web: httpx2.AsyncClient, address: str, hop: SilentHop, chat: Chat, hub: Hub, owner: Owner, token: str
 ) -> None:
-    async with bot(hop.address, token) as first:
+    async with connect_stream(hop.address, token) as first:
         await first.next("connected")
         hop.swallow()
         await write_delivered(web, chat, "one", "two")
-        async with bot(address, owner.token) as other:
+        async with connect_stream(address, owner.token) as other:
             await other.next("connected")
-            async with bot(address, token, 0) as second:
+            async with connect_stream(address, token, 0) as second:
                 assert await read_texts(second, 2) == ["one", "two"]
                 await events_before_marker(hub, web, chat, owner, other, second)
     assert {"one", "two"}.isdisjoint(other.messages())
@@ -144,13 +144,13 @@ async def test_dead_streams_never_cause_a_429_and_the_oldest_are_reset(
     web: httpx2.AsyncClient, second_address: str, chat: Chat, owner: Owner, token: str
 ) -> None:
     async with AsyncExitStack() as stack:
-        streams: list[Bot] = []
+        streams: list[StreamClient] = []
         for _ in range(8):
-            streams.append(await stack.enter_async_context(bot(second_address, token)))
+            streams.append(await stack.enter_async_context(connect_stream(second_address, token)))
             await streams[-1].next("connected")
         assert [client.status for client in streams] == [200] * 8
         assert [await client.is_reset() for client in streams[:2]] == [True, True]
-        await write(web, "hello")
+        await send_message(web, "hello")
         assert await read_texts(streams[-1], 1) == ["hello"]
         rows = "select count(*) filter (where parked_at is null), count(*) from relay_streams"
         assert tuple(await chat.db.fetchrow(rows) or ()) == (1, 6)
@@ -159,34 +159,36 @@ async def test_dead_streams_never_cause_a_429_and_the_oldest_are_reset(
 async def test_two_live_clients_on_one_token_do_not_evict_each_other(
     web: httpx2.AsyncClient, address: str, second_address: str, hub: Hub, chat: Chat, owner: Owner, token: str
 ) -> None:
-    async with bot(address, token) as first:
+    async with connect_stream(address, token) as first:
         await first.next("connected")
-        async with bot(second_address, token) as second:
+        async with connect_stream(second_address, token) as second:
             await second.next("connected")
             for number in range(5):
-                await write(web, f"text {number}")
+                await send_message(web, f"text {number}")
             assert await read_texts(second, 5) == [f"text {number}" for number in range(5)]
             assert await events_before_marker(hub, web, chat, owner, first, second) == []
             assert len(await chat.db.fetch("select from relay_streams")) == 2
         assert first.messages() == []
-        await until(lambda: chat.db.fetchval("select count(*) = 1 from relay_streams where parked_at is null"))
+        await wait_until(lambda: chat.db.fetchval("select count(*) = 1 from relay_streams where parked_at is null"))
         await chat.conversation(owner, "new user")
-        await write(web, "the first is active again", "new user")
+        await send_message(web, "the first is active again", "new user")
         assert await read_texts(first, 1) == ["the first is active again"]
 
 
 async def test_a_client_that_is_active_again_does_not_get_what_it_has(
     web: httpx2.AsyncClient, address: str, chat: Chat, hub: Hub, owner: Owner, token: str, travel: Any
 ) -> None:
-    async with bot(address, token) as first:
+    async with connect_stream(address, token) as first:
         await first.next("connected")
-        await write(web, "thinking about it")
+        await send_message(web, "thinking about it")
         await first.next_message()
         last = await chat.db.fetchval("select nextval('inbound_messages_delivery_seq')")
-        async with bot(address, token, last) as second:  # another client: it does not know the first one's ids
+        async with connect_stream(
+            address, token, last
+        ) as second:  # another client: it does not know the first one's ids
             await second.next("connected")
         held = "select count(*) = 1 from inbound_messages where held_by like 'stream:%'"
-        await until(lambda: chat.db.fetchval(held))
+        await wait_until(lambda: chat.db.fetchval(held))
         await travel(MINUTE)
         assert await events_before_marker(hub, web, chat, owner, first) == []
 
@@ -195,7 +197,7 @@ async def test_a_message_claimed_for_a_stream_that_was_just_parked_goes_to_the_a
     address: str, chat: Chat, hub: Hub, owner: Owner, token: str
 ) -> None:
     """A claim that began before the takeover commits after it, before the process reads the control event."""
-    async with bot(address, token) as first, bot(address, token) as second:
+    async with connect_stream(address, token) as first, connect_stream(address, token) as second:
         await first.next("connected")
         await second.next("connected")
         parked = await chat.db.fetchrow("select id, token_id from relay_streams where parked_at is not null")
@@ -229,13 +231,13 @@ async def test_a_parked_stream_replaces_an_active_one_whose_process_died(
 ) -> None:
     monkeypatch.setattr(stream_registry, "FULL_STREAM_CHECK_INTERVAL", 0.02)
     monkeypatch.setattr(stream_registry, "KEEPALIVE_INTERVAL", timedelta())
-    async with bot(address, token) as client:
+    async with connect_stream(address, token) as client:
         session = (await client.next("connected")).data["sessionId"]
         async with hub.transaction() as tx:  # another process opens a stream and dies
             await register_stream(tx, RelayStream(new_id(), type(owner.id)(session), None, owner.id, None))
-        await until(lambda: chat.db.fetchval("select count(*) = 1 from relay_streams where parked_at is not null"))
+        await wait_until(lambda: chat.db.fetchval("select count(*) = 1 from relay_streams where parked_at is not null"))
         await travel(MINUTE)
-        await write(web, "hello")
+        await send_message(web, "hello")
         assert await read_texts(client, 1) == ["hello"]
 
 
@@ -245,7 +247,7 @@ async def test_a_stream_whose_row_is_gone_is_reset(
     """Its process could not reach the database for minutes: no new stream would know what to take over from."""
     monkeypatch.setattr(stream_registry, "FULL_STREAM_CHECK_INTERVAL", 0.02)
     monkeypatch.setattr(stream_registry, "KEEPALIVE_INTERVAL", timedelta())
-    async with bot(address, token) as client:
+    async with connect_stream(address, token) as client:
         await client.next("connected")
         await chat.db.execute("delete from relay_streams")
         async with asyncio.timeout(10):
@@ -265,12 +267,12 @@ async def test_bytes_that_stay_unacknowledged_end_the_stream(
     monkeypatch.setattr(connection, "UNACKNOWLEDGED_TIMEOUT", timedelta(milliseconds=200))
     if sent == "a ping":
         monkeypatch.setattr(relay_stream, "RELAY_PING_INTERVAL", timedelta(milliseconds=50))
-    async with bot(address, token) as client:
+    async with connect_stream(address, token) as client:
         await client.next("connected")
         client.vanish()
         if sent == "a message":
-            await write(web, "hello")
-        await until(lambda: len(hub.relay.stream_registry) == 0)
+            await send_message(web, "hello")
+        await wait_until(lambda: len(hub.relay.stream_registry) == 0)
 
 
 async def test_a_message_moves_to_another_token_only_after_its_stream_is_gone(
@@ -284,17 +286,17 @@ async def test_a_message_moves_to_another_token_only_after_its_stream_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "UNACKNOWLEDGED_TIMEOUT", timedelta(milliseconds=200))
-    async with bot(address, token) as first:
+    async with connect_stream(address, token) as first:
         await first.next("connected")
-        await write(web, "think")
+        await send_message(web, "think")
         await first.next_message()
-        async with bot(address, owner.token) as other:
+        async with connect_stream(address, owner.token) as other:
             await other.next("connected")
             await travel(5 * MINUTE)
             assert await events_before_marker(hub, web, chat, owner, first, other) == []
             first.vanish()
-            await write(web, "to the dead stream")  # its conversation belongs to that stream
-            await until(lambda: len(hub.relay.stream_registry) == 1)
+            await send_message(web, "to the dead stream")  # its conversation belongs to that stream
+            await wait_until(lambda: len(hub.relay.stream_registry) == 1)
             await hub.relay.stream_registry.drain()
             await travel(MINUTE)
             while not {"think", "to the dead stream"} <= {*other.messages()}:
@@ -327,10 +329,10 @@ async def test_messages_go_to_a_client_that_reads(
     users = [f"user {number}" for number in range(40)]
     for user in users:
         await chat.conversation(owner, user)
-    async with bot(address, token) as stuck:  # reads nothing
+    async with connect_stream(address, token) as stuck:  # reads nothing
         for user in users:
-            await write(web, "x" * 400_000, user)
-        async with bot(address, owner.token) as reading:
+            await send_message(web, "x" * 400_000, user)
+        async with connect_stream(address, owner.token) as reading:
             await reading.next("connected")
             assert await read_texts(reading, 1) == ["x" * 400_000]
         assert stuck.messages() == []

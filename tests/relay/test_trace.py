@@ -22,8 +22,8 @@ from pabal.trace.relay import (
     trace_message,
 )
 from pabal.trace.relay_entries import holder_text, message_status_text
-from support.fake_kakao import kakao_says
-from support.receiver import closes
+from support.fake_kakao import kakao_response
+from support.receiver import close_connection
 from support.relay_rows import Bot
 
 pytestmark = pytest.mark.anyio
@@ -58,11 +58,11 @@ def text_of(trace: MessageTrace, kind: str) -> str:
 
 
 async def test_a_trace_goes_from_the_webhook_to_kakaos_response(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     await travel(20 * SECOND)
     await claim(bot)
     await travel(10 * SECOND)
-    reply = (await bot.answers(message, "hello")).reply_id
+    reply = (await bot.send_reply(message, "hello")).reply_id
 
     trace = await trace_of(bot, message)
 
@@ -86,8 +86,8 @@ async def test_a_trace_goes_from_the_webhook_to_kakaos_response(bot: Bot, travel
 
 
 async def test_a_message_is_found_by_its_reply_and_by_id_prefixes(bot: Bot) -> None:
-    message = await bot.hears("first")
-    reply = (await bot.answers(message, "hello")).reply_id
+    message = await bot.insert_message("first")
+    reply = (await bot.send_reply(message, "hello")).reply_id
 
     for name, kind in ((reply, "reply"), (str(reply).replace("-", "")[:20], "reply"), (str(message)[:13], "message")):
         trace = await trace_of(bot, name)
@@ -96,7 +96,7 @@ async def test_a_message_is_found_by_its_reply_and_by_id_prefixes(bot: Bot) -> N
 
 
 async def test_a_message_of_another_account_has_no_trace(bot: Bot) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     other = await bot.chat.owner()
 
     async with bot.hub.autocommit() as tx:
@@ -107,10 +107,10 @@ async def test_a_message_of_another_account_has_no_trace(bot: Bot) -> None:
 
 
 async def test_a_refusal_is_shown_in_kakaos_words(bot: Bot) -> None:
-    message = await bot.hears("first")
-    bot.there.mood = kakao_says("FAIL", "callback url is used")
+    message = await bot.insert_message("first")
+    bot.kakao.responder = kakao_response("FAIL", "callback url is used")
     with pytest.raises(CallbackFailed):
-        await bot.answers(message, "hello")
+        await bot.send_reply(message, "hello")
 
     last_entry = (await trace_of(bot, message)).entries[-1]
 
@@ -120,10 +120,10 @@ async def test_a_refusal_is_shown_in_kakaos_words(bot: Bot) -> None:
 
 
 async def test_an_unknown_outcome_is_shown_as_unknown(bot: Bot) -> None:
-    message = await bot.hears("first")
-    bot.there.mood = closes
+    message = await bot.insert_message("first")
+    bot.kakao.responder = close_connection
     with pytest.raises(CallbackUnconfirmed):
-        await bot.answers(message, "hello")
+        await bot.send_reply(message, "hello")
 
     unknown = (await trace_of(bot, message)).entries[-1]
 
@@ -134,7 +134,7 @@ async def test_an_unknown_outcome_is_shown_as_unknown(bot: Bot) -> None:
 async def test_an_unsent_reply_in_time_is_not_called_late(bot: Bot) -> None:
     message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:9/closed-port")
     with pytest.raises(CallbackFailed):
-        await bot.answers(message, "hello")
+        await bot.send_reply(message, "hello")
 
     trace = await trace_of(bot, message)
 
@@ -145,7 +145,7 @@ async def test_an_unsent_reply_in_time_is_not_called_late(bot: Bot) -> None:
 async def test_a_trace_shows_the_stall_the_late_reply_and_the_message_it_was_shown_with(
     bot: Bot, travel: Travel
 ) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     await claim(bot, f"stream:{bot.owner.id}:s1")
     await travel(51 * SECOND)
     async with bot.hub.autocommit() as tx:
@@ -153,10 +153,10 @@ async def test_a_trace_shows_the_stall_the_late_reply_and_the_message_it_was_sho
     await bot.hub.relay.callbacks.send(expiring.callback, build_stall_body(expiring, chat_texts("ko")))
     await travel(20 * SECOND)
     with pytest.raises(CallbackExpired):
-        await bot.answers(message, "late")
+        await bot.send_reply(message, "late")
     before_second = await trace_of(bot, message)
-    second = await bot.hears("second")
-    await bot.answers(second, "now")
+    second = await bot.insert_message("second")
+    await bot.send_reply(second, "now")
 
     first, later = await trace_of(bot, message), await trace_of(bot, second)
 
@@ -171,7 +171,7 @@ async def test_a_trace_shows_the_stall_the_late_reply_and_the_message_it_was_sho
 
 
 async def test_an_expired_late_reply_is_shown_as_never_shown(bot: Bot, travel: Travel) -> None:
-    message = await bot.too_late("late")
+    message = await bot.send_late_reply("late")
     await travel(29 * MINUTE)
     assert kinds(await trace_of(bot, message))[-1] == "late"
     await travel(MINUTE)
@@ -182,9 +182,9 @@ async def test_an_expired_late_reply_is_shown_as_never_shown(bot: Bot, travel: T
 
 
 async def test_an_expired_message_says_whether_it_was_delivered(bot: Bot, travel: Travel) -> None:
-    claimed_id = await bot.hears("first")
+    claimed_id = await bot.insert_message("first")
     await claim(bot, f"stream:{bot.owner.id}:s1")
-    unclaimed_id = await bot.hears("second")
+    unclaimed_id = await bot.insert_message("second")
     await travel(15 * MINUTE)
     await expire(bot)
 
@@ -200,7 +200,7 @@ async def test_an_expired_message_says_whether_it_was_delivered(bot: Bot, travel
 
 
 async def test_a_trace_shows_deliveries_and_the_last_holder(bot: Bot, travel: Travel) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     for holder in ("poll:one", "poll:two", f"stream:{bot.owner.id}:s3"):
         await claim(bot, holder)
         await travel(MINUTE)
@@ -215,11 +215,11 @@ async def test_a_trace_shows_deliveries_and_the_last_holder(bot: Bot, travel: Tr
 
 
 async def test_an_acknowledgement_before_the_reply_is_a_separate_entry(bot: Bot, travel: Travel) -> None:
-    message, unanswered = await bot.hears("first"), await bot.hears("second")
+    message, unanswered = await bot.insert_message("first"), await bot.insert_message("second")
     async with bot.hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [message, unanswered])
     await travel(SECOND)
-    await bot.answers(message, "hello")
+    await bot.send_reply(message, "hello")
 
     assert kinds(await trace_of(bot, message)) == ["accepted", "acked", "answered", "sent"]
     trace = await trace_of(bot, unanswered)
@@ -228,7 +228,7 @@ async def test_an_acknowledgement_before_the_reply_is_a_separate_entry(bot: Bot,
 
 
 async def test_a_cancelled_message_shows_the_reason(bot: Bot) -> None:
-    message = await bot.hears("first")
+    message = await bot.insert_message("first")
     async with bot.hub.transaction() as tx:
         await cancel_messages(tx, bot.owner.id, "replaced", conversation=bot.key)
 
@@ -248,7 +248,7 @@ async def test_a_conversation_trace_shows_its_newest_messages(bot: Bot) -> None:
     async with bot.hub.autocommit() as tx:
         assert await trace_conversation(tx, "channel:unknown") is None
         empty = await trace_conversation(tx, bot.key)
-    messages = [await bot.hears(str(number)) for number in range(25)]
+    messages = [await bot.insert_message(str(number)) for number in range(25)]
 
     async with bot.hub.autocommit() as tx:
         trace = await trace_conversation(tx, bot.key)

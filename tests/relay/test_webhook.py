@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
-from relay.skills import USE_CALLBACK, post, skill, text_of, write
+from relay.skills import USE_CALLBACK, post_webhook, send_message, skill_payload, text_of
 from support.clusters import Connection
 from support.relay_rows import Chat, Owner
 from support.webhook import WEBHOOK_HEADERS
@@ -28,9 +28,9 @@ async def stored_messages(db: Connection) -> list[dict[str, Any]]:
 
 async def test_a_paired_users_message_is_stored_unchanged(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
     key = await chat.conversation(owner)
-    payload = skill("  Hello 세상 ")
+    payload = skill_payload("  Hello 세상 ")
 
-    assert await post(web, payload) == USE_CALLBACK
+    assert await post_webhook(web, payload) == USE_CALLBACK
 
     [message] = await stored_messages(chat.db)
     assert json.loads(message["kakao_payload"]) == payload
@@ -43,7 +43,9 @@ async def test_a_paired_users_message_is_stored_unchanged(web: httpx2.AsyncClien
 
 @pytest.mark.parametrize("path", ["/kakao/webhook", "/kakao-talkchannel/webhook", "//kakao/webhook"])
 async def test_every_path_of_the_webhook_works(web: httpx2.AsyncClient, path: str) -> None:
-    response = await web.post(str(web.base_url).rstrip("/") + path, json=skill("hello"), headers=WEBHOOK_HEADERS)
+    response = await web.post(
+        str(web.base_url).rstrip("/") + path, json=skill_payload("hello"), headers=WEBHOOK_HEADERS
+    )
 
     assert response.status_code == 200
     assert text_of(response.json()) == KOREAN_TEXTS.hint.format(prefix="/")
@@ -52,7 +54,7 @@ async def test_every_path_of_the_webhook_works(web: httpx2.AsyncClient, path: st
 async def test_an_image_and_odd_values_pass_through(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
     await chat.conversation(owner)
 
-    assert await write(web, None, params={"media": {"type": "image"}, "n": 3, "x": None}) == USE_CALLBACK
+    assert await send_message(web, None, params={"media": {"type": "image"}, "n": 3, "x": None}) == USE_CALLBACK
 
     [message] = await stored_messages(chat.db)
     assert json.loads(message["normalized"])["text"] == ""
@@ -64,9 +66,9 @@ async def test_a_duplicate_is_one_message_and_gets_the_first_response(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
-    payload = skill("네")
+    payload = skill_payload("네")
 
-    responses = await asyncio.gather(*(post(web, payload) for _ in range(20)))
+    responses = await asyncio.gather(*(post_webhook(web, payload) for _ in range(20)))
 
     assert responses == [USE_CALLBACK] * 20
     assert len(await stored_messages(chat.db)) == 1
@@ -78,7 +80,7 @@ async def test_the_same_text_with_another_callback_is_another_message(
     await chat.conversation(owner)
 
     for _ in range(3):
-        assert await write(web, "네") == USE_CALLBACK
+        assert await send_message(web, "네") == USE_CALLBACK
 
     assert len(await stored_messages(chat.db)) == 3
 
@@ -96,9 +98,9 @@ async def test_kakaos_event_id_identifies_duplicates_per_channel(
         owner.id,
     )
 
-    await write(web, "one", eventId="e1")
-    await write(web, "two", eventId="e1")
-    await post(web, skill("three", eventId="e1") | {"bot": {"id": "other"}})
+    await send_message(web, "one", eventId="e1")
+    await send_message(web, "two", eventId="e1")
+    await post_webhook(web, skill_payload("three", eventId="e1") | {"bot": {"id": "other"}})
 
     assert [json.loads(row["normalized"])["text"] for row in await stored_messages(chat.db)] == ["one", "three"]
 
@@ -107,10 +109,10 @@ async def test_a_message_without_a_callback_is_stored_and_the_user_gets_a_text(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
-    payload = skill("hello", callbackUrl=None)
+    payload = skill_payload("hello", callbackUrl=None)
 
-    first = await post(web, payload)
-    repeated = await post(web, payload)
+    first = await post_webhook(web, payload)
+    repeated = await post_webhook(web, payload)
 
     assert text_of(first) == KOREAN_TEXTS.no_callback
     assert repeated == first
@@ -133,11 +135,11 @@ async def test_a_late_reply_is_shown_without_a_callback_and_again_only_to_the_du
         },
     )
     assert response.json()["code"] == "CALLBACK_EXPIRED"
-    payload = skill("hello", callbackUrl=None)
+    payload = skill_payload("hello", callbackUrl=None)
 
-    assert text_of(await post(web, payload)) == f"late\n{KOREAN_TEXTS.no_callback}"
-    assert text_of(await post(web, payload)) == f"late\n{KOREAN_TEXTS.no_callback}"
-    assert text_of(await write(web, "more", callbackUrl=None)) == KOREAN_TEXTS.no_callback
+    assert text_of(await post_webhook(web, payload)) == f"late\n{KOREAN_TEXTS.no_callback}"
+    assert text_of(await post_webhook(web, payload)) == f"late\n{KOREAN_TEXTS.no_callback}"
+    assert text_of(await send_message(web, "more", callbackUrl=None)) == KOREAN_TEXTS.no_callback
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ async def test_an_unpaired_user_gets_a_text_and_nothing_is_queued(
     await chat.conversation(owner)
     await chat.db.execute("update conversation_mappings set state = $1", state)
 
-    assert text_of(await write(web, "hello")) == text
+    assert text_of(await send_message(web, "hello")) == text
     assert await stored_messages(chat.db) == []
 
 
@@ -163,7 +165,7 @@ async def test_a_blocked_user_cannot_unblock_by_pairing(web: httpx2.AsyncClient,
     await chat.db.execute("update conversation_mappings set state = 'BLOCKED'")
 
     for text in ("/pair ABCD-2345", "/status", "/help", "/unpair", "/code"):
-        assert text_of(await write(web, text)) == KOREAN_TEXTS.blocked
+        assert text_of(await send_message(web, text)) == KOREAN_TEXTS.blocked
 
 
 async def test_users_of_a_disabled_account_get_a_text_and_nothing_is_queued(
@@ -172,16 +174,16 @@ async def test_users_of_a_disabled_account_get_a_text_and_nothing_is_queued(
     await chat.conversation(owner)
     await chat.db.execute("update accounts set disabled_at = pabal.now()")
 
-    assert text_of(await write(web, "hello")) == KOREAN_TEXTS.disabled
+    assert text_of(await send_message(web, "hello")) == KOREAN_TEXTS.disabled
     assert await stored_messages(chat.db) == []
 
 
 async def test_every_webhook_updates_its_conversation(web: httpx2.AsyncClient, chat: Chat, travel: Any) -> None:
-    payload = skill("hello")
-    await post(web, payload)
+    payload = skill_payload("hello")
+    await post_webhook(web, payload)
     await travel(timedelta(minutes=3))
-    second_payload = skill("again")
-    await post(web, second_payload)
+    second_payload = skill_payload("again")
+    await post_webhook(web, second_payload)
 
     row = await chat.db.fetchrow("select * from conversation_mappings")
     assert row
@@ -220,7 +222,7 @@ async def test_a_malformed_webhook_is_refused_and_not_stored(web: httpx2.AsyncCl
 
 
 async def test_more_than_a_megabyte_is_too_large(web: httpx2.AsyncClient) -> None:
-    response = await web.post("/kakao/webhook", json=skill("x" * 1_048_576), headers=WEBHOOK_HEADERS)
+    response = await web.post("/kakao/webhook", json=skill_payload("x" * 1_048_576), headers=WEBHOOK_HEADERS)
 
     assert response.status_code == 413
 
@@ -228,7 +230,7 @@ async def test_more_than_a_megabyte_is_too_large(web: httpx2.AsyncClient) -> Non
 async def test_a_user_key_with_colons_belongs_to_the_channel_before_the_first(
     web: httpx2.AsyncClient, chat: Chat
 ) -> None:
-    await write(web, "hello", "a:b:c")
+    await send_message(web, "hello", "a:b:c")
 
     row = await chat.db.fetchrow("select * from conversation_mappings")
     assert row
@@ -247,7 +249,7 @@ async def test_concurrent_webhooks_each_get_their_own_response(
     await chat.db.execute("update conversation_mappings set state = 'BLOCKED' where plusfriend_user_key like '%3'")
 
     responses = await asyncio.gather(
-        *(write(web, f"from {user_number}", f"u{user_number}") for user_number in range(30))
+        *(send_message(web, f"from {user_number}", f"u{user_number}") for user_number in range(30))
     )
 
     for number, response in enumerate(responses):
@@ -260,14 +262,14 @@ async def test_an_event_is_published_for_a_message_if_a_service_subscribes(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     key = await chat.conversation(owner)
-    await write(web, "before the subscription")
+    await send_message(web, "before the subscription")
     await chat.db.execute(
         """
         update public.services set permissions = '["write", "hub:events"]' where name = 'minu_find';
         insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{relay.*}');
         """
     )
-    await write(web, "a secret")
+    await send_message(web, "a secret")
 
     rows = await chat.db.fetch(
         "select payload from event_queue where event_type = 'relay.message.received' and is_broadcast"
@@ -284,7 +286,8 @@ async def test_a_message_sent_during_pairing_is_not_lost(web: httpx2.AsyncClient
         user = f"eager-{number}"
         code = (await web.post("/v1/sessions/create", json={})).json()["pairingCode"]
         responses = await asyncio.gather(
-            write(web, f"/pair {code}", user), *(write(web, f"hello {text_number}", user) for text_number in range(4))
+            send_message(web, f"/pair {code}", user),
+            *(send_message(web, f"hello {text_number}", user) for text_number in range(4)),
         )
         queued = sum(response == USE_CALLBACK for response in responses)
         assert (

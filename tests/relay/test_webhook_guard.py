@@ -20,10 +20,10 @@ from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.receive import InboundDraft, ReceiveResult
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from relay.skills import USE_CALLBACK, skill, text_of, write
-from support.fault_proxy import between
+from relay.skills import USE_CALLBACK, send_message, skill_payload, text_of
+from support.fault_proxy import run_fault_proxy
 from support.relay_rows import Chat, Owner
-from support.server import serving
+from support.server import serve_hub
 from support.webhook import WEBHOOK_HEADERS
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ async def hub_with(
     """A hub with changed settings, and a client."""
     async with (
         open_hub(settings.model_copy(update=changes), database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address, headers=WEBHOOK_HEADERS) as client,
     ):
         yield client
@@ -82,7 +82,7 @@ class TestAuthenticity:
         return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
     async def test_either_secret_is_accepted_as_signature_or_header(self, guarded_web: httpx2.AsyncClient) -> None:
-        body = json.dumps(skill("hello")).encode()
+        body = json.dumps(skill_payload("hello")).encode()
         for secret in self.SECRETS:
             signature = self.sign(secret, body)
             for header in (
@@ -93,7 +93,7 @@ class TestAuthenticity:
                 assert (await guarded_web.post("/kakao/webhook", content=body, headers=header)).status_code == 200
 
     async def test_other_requests_are_refused_and_not_stored(self, guarded_web: httpx2.AsyncClient, chat: Chat) -> None:
-        body = json.dumps(skill("hello")).encode()
+        body = json.dumps(skill_payload("hello")).encode()
         for header in (
             {},
             {"x-kakao-signature": ""},
@@ -114,15 +114,17 @@ class TestLimits:
         self, database_urls: DatabaseUrls, settings: Settings
     ) -> None:
         async with hub_with(database_urls, settings, webhook_per_conversation=5, webhook_per_channel=0) as web:
-            flooding = [await web.post("/kakao/webhook", json=skill(f"{number}", "loud")) for number in range(8)]
-            other = await web.post("/kakao/webhook", json=skill("hello", "calm"))
+            flooding = [
+                await web.post("/kakao/webhook", json=skill_payload(f"{number}", "loud")) for number in range(8)
+            ]
+            other = await web.post("/kakao/webhook", json=skill_payload("hello", "calm"))
 
         assert [response.status_code for response in flooding] == [200] * 5 + [429] * 3
         assert int(flooding[-1].headers["retry-after"]) >= 1
         assert flooding[-1].json()["code"] == "RATE_LIMITED"
         assert other.status_code == 200
 
-    @pytest.mark.usefixtures("still")
+    @pytest.mark.usefixtures("stopped_clock")
     async def test_a_channels_limit_counts_all_users_in_all_processes(
         self, database_urls: DatabaseUrls, settings: Settings
     ) -> None:
@@ -133,7 +135,7 @@ class TestLimits:
         ):
             responses = await asyncio.gather(
                 *(
-                    web.post("/kakao/webhook", json=skill("x", f"u{number}"))
+                    web.post("/kakao/webhook", json=skill_payload("x", f"u{number}"))
                     for number in range(20)
                     for web in (first_web, second_web)
                 )
@@ -190,7 +192,7 @@ class TestSlowDatabase:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         await chat.conversation(owner)
-        assert await write(web, "first") == USE_CALLBACK
+        assert await send_message(web, "first") == USE_CALLBACK
         monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 0.3)
         assert database_urls.direct
         blocker = await asyncpg.connect(database_urls.direct)
@@ -198,7 +200,7 @@ class TestSlowDatabase:
             transaction = blocker.transaction()
             await transaction.start()
             await blocker.execute("select from conversation_mappings for update")
-            response = await write(web, "second")
+            response = await send_message(web, "second")
             await transaction.rollback()
         finally:
             blocker.terminate()
@@ -218,15 +220,15 @@ class TestSlowDatabase:
         await chat.conversation(owner)
         async with AsyncExitStack() as stack:
             proxy_stack = AsyncExitStack()
-            proxy, url = await proxy_stack.enter_async_context(between(database_urls.main))
+            proxy, url = await proxy_stack.enter_async_context(run_fault_proxy(database_urls.main))
             hub = await stack.enter_async_context(open_hub(settings, DatabaseUrls(url, None)))
-            address = await stack.enter_async_context(serving(hub))
+            address = await stack.enter_async_context(serve_hub(hub))
             web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))
-            assert await write(web, "first") == USE_CALLBACK
+            assert await send_message(web, "first") == USE_CALLBACK
 
             await proxy_stack.aclose()
             proxy.reset()
-            response = await write(web, "second")
+            response = await send_message(web, "second")
 
         assert text_of(response) == KOREAN_TEXTS.unavailable
         assert await chat.db.fetchval("select count(*) from inbound_messages") == 1
@@ -247,8 +249,8 @@ class TestLockedConversation:
             lock = blocker.transaction()
             await lock.start()
             await blocker.execute("select from conversation_mappings where plusfriend_user_key = 'held' for update")
-            waiting = asyncio.create_task(write(web, "hello", "held"))
-            responses = [await write(web, f"hello {number}", "free") for number in range(5)]
+            waiting = asyncio.create_task(send_message(web, "hello", "held"))
+            responses = [await send_message(web, f"hello {number}", "free") for number in range(5)]
             assert not waiting.done()
             await lock.rollback()
         finally:
@@ -265,6 +267,6 @@ async def test_the_same_event_id_of_another_user_is_another_message(
         await chat.conversation(owner, user)
 
     for user in ("ann", "ben"):
-        assert await write(web, f"from {user}", user, eventId="same") == USE_CALLBACK
+        assert await send_message(web, f"from {user}", user, eventId="same") == USE_CALLBACK
 
     assert await chat.db.fetchval("select count(*) from inbound_messages") == 2

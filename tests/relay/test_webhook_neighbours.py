@@ -11,14 +11,14 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.delivery import open_limits, takeover
 from pabal.relay.privacy import export_conversation
 from pabal.settings import Settings
-from relay.bot import bot
+from relay.bot import connect_stream
 from relay.people import TESTER
-from relay.skills import USE_CALLBACK, post, skill, write
+from relay.skills import USE_CALLBACK, post_webhook, send_message, skill_payload
 from relay.statement_proxy import StatementProxy, counting_statements
-from support.clusters import connected
+from support.clusters import open_connection
 from support.relay_rows import Chat, Owner
-from support.server import serving
-from support.wait import WAITING, until
+from support.server import serve_hub
+from support.wait import COUNT_LOCK_WAITS, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ async def owner(chat: Chat) -> Owner:
 
 @pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with serving(hub) as url:
+    async with serve_hub(hub) as url:
         yield url
 
 
@@ -109,14 +109,14 @@ async def test_webhooks_are_answered_while_all_neighbours_wait_in_the_database(
     """The neighbours keep every connection that they can get."""
     assert database_urls.direct
     neighbours = await start(hub, web, chat)
-    async with connected(database_urls.direct) as blocker:
+    async with open_connection(database_urls.direct) as blocker:
         async with blocker.transaction():
             await blocker.execute(lock)
             tasks = [asyncio.ensure_future(neighbour) for neighbour in neighbours]
-            await until(lambda: chat.db.fetchval(f"select ({WAITING}) > 0"))
+            await wait_until(lambda: chat.db.fetchval(f"select ({COUNT_LOCK_WAITS}) > 0"))
             before = hub.db.connections_in_use()
             for number in range(WEBHOOKS):
-                assert await write(web, f"text {number}") == USE_CALLBACK
+                assert await send_message(web, f"text {number}") == USE_CALLBACK
         assert before > 0
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -128,13 +128,13 @@ async def test_webhooks_are_answered_during_a_flood_of_other_channels(web: httpx
     async def flood(user: str) -> None:
         nonlocal answers
         while not is_over.is_set():
-            await post(web, skill("hi", user) | {"bot": {"id": "other"}})
+            await post_webhook(web, skill_payload("hi", user) | {"bot": {"id": "other"}})
             answers += 1
 
     tasks = [asyncio.create_task(flood(f"user {number}")) for number in range(NEIGHBOURS)]
-    await until(lambda: answers > NEIGHBOURS)
+    await wait_until(lambda: answers > NEIGHBOURS)
     for number in range(WEBHOOKS):
-        assert await write(web, f"text {number}") == USE_CALLBACK
+        assert await send_message(web, f"text {number}") == USE_CALLBACK
     is_over.set()
     await asyncio.gather(*tasks)
 
@@ -144,7 +144,7 @@ async def test_opening_a_stream_is_two_statements(
 ) -> None:
     statements, _ = counting_proxy
     token = await chat.session(owner.id)
-    async with bot(address, token) as client:
+    async with connect_stream(address, token) as client:
         await client.next("connected")
     assert statements.count(takeover.Q.authenticate_stream) == 1
     assert statements.count(takeover.Q.open_stream) == 1
@@ -161,7 +161,7 @@ async def test_a_client_that_opens_streams_in_a_loop_is_refused_before_the_datab
 
     async def open_and_drop() -> None:
         for _ in range(20):
-            async with bot(address, token) as client:
+            async with connect_stream(address, token) as client:
                 statuses.append(client.status)
                 if client.status == 429:
                     assert int(client.headers["retry-after"]) >= 1
@@ -169,7 +169,7 @@ async def test_a_client_that_opens_streams_in_a_loop_is_refused_before_the_datab
     await asyncio.gather(*(open_and_drop() for _ in range(12)))
     assert {*statuses} == {200, 429}
     assert statements.count(takeover.Q.authenticate_stream) == statuses.count(200)
-    async with bot(address, await chat.session(None, paired=False)) as other:
+    async with connect_stream(address, await chat.session(None, paired=False)) as other:
         assert other.status == 200
 
 
@@ -197,15 +197,15 @@ async def test_invalid_tokens_are_refused_before_the_database_and_valid_ones_are
 ) -> None:
     monkeypatch.setattr(open_limits, "REFUSAL_DELAY", 0)
     statements, _ = counting_proxy
-    async with bot(address, owner.token) as client:
+    async with connect_stream(address, owner.token) as client:
         await client.next("connected")
     statuses: list[int] = []
     for number in range(60):
-        async with bot(address, f"{number:064x}") as client:
+        async with connect_stream(address, f"{number:064x}") as client:
             statuses.append(client.status)
     assert {*statuses} == {401, 429}
     assert statements.count(takeover.Q.authenticate_stream) == statuses.count(401) + 1
-    async with bot(address, owner.token) as client:
+    async with connect_stream(address, owner.token) as client:
         assert client.status == 200
 
 

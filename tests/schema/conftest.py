@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from pabal.db.migrate import apply_migrations
-from support.clusters import Cluster, Connection, binaries, connected, started
+from support.clusters import Cluster, Connection, cluster_starter, open_connection, postgres_bin_dir
 
 SEEDS = Path(__file__).with_name("seeds")
 
 
 @pytest.fixture(scope="session")
 def servers() -> Generator[Callable[[Path], Cluster]]:
-    with started() as start_server:
+    with cluster_starter() as start_server:
         yield start_server
 
 
 @pytest.fixture(scope="session", params=["embedded", "pg15"])
 def server(request: pytest.FixtureRequest, servers: Callable[[Path], Cluster]) -> Cluster:
     """A server of the newest and of the oldest version Pabal runs on."""
-    bin_dir = binaries(request.param)
+    bin_dir = postgres_bin_dir(request.param)
     if bin_dir is None:
         pytest.skip(f"{request.param} is not installed")
     return servers(bin_dir)
@@ -53,7 +53,7 @@ async def migrated(server: Cluster, template: str) -> AsyncGenerator[str]:
 @pytest.fixture
 async def db(migrated: str) -> AsyncGenerator[Connection]:
     """A superuser's connection to a migrated database for this test alone."""
-    async with connected(migrated) as conn:
+    async with open_connection(migrated) as conn:
         yield conn
 
 
@@ -61,7 +61,7 @@ async def db(migrated: str) -> AsyncGenerator[Connection]:
 async def seeded(server: Cluster, request: pytest.FixtureRequest) -> AsyncGenerator[Connection]:
     """A database created by the statements of a seed; `@pytest.mark.parametrize("seeded", ["000"], indirect=True)`."""
     url = await server.fresh_database()
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.execute((SEEDS / "before.sql").read_text("utf-8"))
         await conn.execute((SEEDS / f"{request.param}.sql").read_text("utf-8"))
         yield conn

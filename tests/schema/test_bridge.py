@@ -10,7 +10,7 @@ import pytest
 from pabal.core.errors import MigrationError
 from pabal.db.migrate import apply_migrations, load_migrations, read_migration_status, revert_migrations
 from support.catalog import snapshot
-from support.clusters import Cluster, Connection, connected
+from support.clusters import Cluster, Connection, open_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +106,7 @@ def existing_objects(request: pytest.FixtureRequest) -> str:
 
 async def test_a_bridged_database_has_the_catalog_of_a_new_one(server: Cluster, existing_objects: str) -> None:
     new_url, old_url = await server.fresh_database(), await server.fresh_database()
-    async with connected(new_url) as new_conn, connected(old_url) as old_conn:
+    async with open_connection(new_url) as new_conn, open_connection(old_url) as old_conn:
         for conn in (new_conn, old_conn):
             if existing_objects:
                 await conn.execute(existing_objects)
@@ -127,7 +127,7 @@ async def test_a_bridged_database_has_the_catalog_of_a_new_one(server: Cluster, 
 
 async def test_rows_are_kept(server: Cluster) -> None:
     url = await old_database(server)
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.set_type_codec("jsonb", schema="pg_catalog", encoder=str, decoder=json.loads)
         await conn.execute(ROWS)
         before = await all_rows(conn)
@@ -149,7 +149,7 @@ async def test_rows_are_kept(server: Cluster) -> None:
 
 async def test_a_bridged_database_works(server: Cluster) -> None:
     url = await old_database(server)
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.execute(ROWS)
         await apply_migrations(url)
 
@@ -182,7 +182,7 @@ async def test_a_bridged_database_works(server: Cluster) -> None:
 )
 async def test_any_other_database_is_refused_and_unchanged(server: Cluster, sql: str, difference: str) -> None:
     url = await old_database(server)
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.execute(sql)
         before = await snapshot(conn), await conn.fetch("select * from pabal.schema_migrations order by version")
 
@@ -208,7 +208,7 @@ async def test_a_partly_migrated_database_is_refused(server: Cluster, tmp_path: 
 
 async def test_a_failing_bridge_changes_nothing(server: Cluster) -> None:
     url = await old_database(server)
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.execute("drop policy pulse_service_role_all on pabal.pulse")
         before = await snapshot(conn)
 

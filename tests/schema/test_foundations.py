@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from support.clusters import Connection, connected
+from support.clusters import Connection, open_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ async def insert_concurrently(url: str, isolation: Literal["read_committed", "re
     """Twelve concurrent inserts, each with a snapshot from before the others."""
 
     async def add(number: int) -> None:
-        async with connected(url) as conn, conn.transaction(isolation=isolation):
+        async with open_connection(url) as conn, conn.transaction(isolation=isolation):
             await conn.fetchval("select count(*) from public.service_secrets")
             await conn.execute(INSERT_SECRET, "minu_find", fake_hash(number))
 

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from support.clusters import Connection, connected
+from support.clusters import Connection, open_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -146,7 +146,7 @@ async def test_a_dedupe_key_creates_one_request(migrated: str, hub_db: Connectio
         "select notification.request('user_dm', '100', 'payment.succeeded', dedupe_key => 'event rule 100 user_dm')"
     )
     count_blocked = "select count(*) from pg_stat_activity where $1 = any(pg_blocking_pids(pid))"
-    async with connected(migrated) as other:
+    async with open_connection(migrated) as other:
         async with asyncio.timeout(10):
             async with hub_db.transaction():
                 first = await hub_db.fetchval(request_query)

@@ -7,7 +7,7 @@ import pytest
 
 from pabal.db.migrate import apply_migrations, revert_migrations
 from support.catalog import read, snapshot
-from support.clusters import Cluster, Connection, connected
+from support.clusters import Cluster, Connection, open_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -184,7 +184,7 @@ async def test_a_read_toast_is_seen_and_every_change_is_numbered(db: Connection)
 
 async def test_tables_of_another_system_are_used_and_unchanged(server: Cluster) -> None:
     url = await server.fresh_database()
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.execute("""
             create schema notification;
             create schema identity; create table identity.users (id uuid primary key, name text);

@@ -12,7 +12,7 @@ import pytest
 
 from pabal.db.migrate import apply_migrations
 from support.catalog import OURS
-from support.clusters import Cluster, Connection, connected
+from support.clusters import Cluster, Connection, open_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ def templates(server: Cluster) -> dict[str, tuple[str, frozenset[str]]]:
 
     async def migrate(kind: str) -> tuple[str, frozenset[str]]:
         url = await server.fresh_database()
-        async with connected(url) as conn:
+        async with open_connection(url) as conn:
             if kind == "supabase":
                 await conn.execute(BEFORE.read_text("utf-8"))
                 await conn.execute(SUPABASE_DEFAULTS)
@@ -72,7 +72,7 @@ async def migrated_database(
 ) -> AsyncGenerator[MigratedDatabase]:
     name, existing = templates[request.param]
     url = await server.fresh_database(name)
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         yield MigratedDatabase(conn, url, tuple(table for table in await tables(conn) if table not in existing))
     await server.drop(url)
 
@@ -151,7 +151,7 @@ async def test_the_hubs_login_has_service_role_without_set_role(
     migrated_database: MigratedDatabase, server: Cluster
 ) -> None:
     database = migrated_database.url.rpartition("/")[2]
-    async with connected(server.url(database, LOGIN)) as conn:
+    async with open_connection(server.url(database, LOGIN)) as conn:
         actual = await privileges(conn, migrated_database.tables)
 
         assert actual == {

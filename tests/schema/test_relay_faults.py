@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from support.clusters import Cluster, Connection, connected
+from support.clusters import Cluster, Connection, open_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +103,7 @@ async def test_an_event_id_is_required_and_unique_within_its_channel(db: Connect
 async def test_the_seed_gives_two_pollers_the_same_message(server: Cluster, seeded: Connection) -> None:
     owner = await insert_account(seeded, "one")
     message_id = await receive(seeded, owner, "channel", "1")
-    async with connected(server.url(await seeded.fetchval("select current_database()"))) as other:
+    async with open_connection(server.url(await seeded.fetchval("select current_database()"))) as other:
         # Two statements in two transactions: the lock of the first poller ends before the row is marked.
         first = [row["id"] for row in await seeded.fetch(SEED_POLL, owner)]
         second = [row["id"] for row in await other.fetch(SEED_POLL, owner)]
@@ -116,7 +116,7 @@ async def test_the_seed_gives_two_pollers_the_same_message(server: Cluster, seed
 async def test_one_statement_claims_for_one_holder(migrated: str, db: Connection) -> None:
     owner = await insert_account(db, "one")
     message_id = await receive(db, owner, "channel", "1")
-    async with connected(migrated) as other:
+    async with open_connection(migrated) as other:
         holder, other_holder = uuid4(), uuid4()
         async with db.transaction():
             assert await db.fetchval(CLAIM, owner, holder) == message_id

@@ -7,7 +7,7 @@ import pytest
 from pabal.db import migrate
 from pabal.db.migrate import apply_migrations, revert_migrations
 from support.catalog import snapshot
-from support.clusters import Cluster, connected
+from support.clusters import Cluster, open_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ SUPABASE = Path(__file__).with_name("seeds") / "before.sql"
 
 async def test_each_rollback_undoes_exactly_its_file(server: Cluster) -> None:
     url = await server.fresh_database()
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         before = {"": await snapshot(conn)}
         versions = [migration.version for migration in migrate.load_migrations()]
         for version in versions:
@@ -34,7 +34,7 @@ async def test_each_rollback_undoes_exactly_its_file(server: Cluster) -> None:
 
 async def test_objects_of_supabase_are_neither_altered_nor_dropped(server: Cluster) -> None:
     url = await server.fresh_database()
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await conn.execute(SUPABASE.read_text("utf-8"))
         await conn.execute("create schema identity; create table identity.users (id uuid primary key, discord_id text)")
         before = await snapshot(conn)
@@ -47,7 +47,7 @@ async def test_objects_of_supabase_are_neither_altered_nor_dropped(server: Clust
 
 async def test_tables_with_rows_can_be_reverted(server: Cluster) -> None:
     url = await server.fresh_database()
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         before = await snapshot(conn)
         await apply_migrations(url, settings={"pabal.sample_data": "on"})
         assert await conn.fetchval("select count(*) from public.event_queue") == 3
@@ -60,7 +60,7 @@ async def test_tables_with_rows_can_be_reverted(server: Cluster) -> None:
 
 async def test_sample_data_is_inserted_only_on_request(server: Cluster) -> None:
     url = await server.fresh_database()
-    async with connected(url) as conn:
+    async with open_connection(url) as conn:
         await apply_migrations(url, to="20251124100007")
         assert await conn.fetchval("select count(*) from public.event_queue") == 0
 

@@ -16,11 +16,11 @@ from pabal.relay.accounts import disable_account
 from pabal.tokens.permission import Permission
 from pabal.web.auth import PERSON_COOKIE
 from pabal.web.route import ErrorFormat, Route
-from relay.people import TESTER, a_session, an_owner
+from relay.people import TESTER, add_account, new_session
 from security.owner_connection import OwnerConnection
 from security.visitors import PERSON, USER, WEBHOOK_SECRET, Visitors, create_visitors
 from support.loop_thread import LoopThread, RawRequest
-from support.oauth_client import bearer, enrol
+from support.oauth_client import bearer, register_oauth_service
 from support.route_examples import example_path
 
 Headers = dict[str, str]
@@ -75,12 +75,15 @@ async def ended_credentials(served: LoopThread, travel: Callable[[timedelta], Aw
     """Credentials that were valid once: expired, revoked, used, or of a disabled tenant."""
     hub = served.hub
     async with httpx2.AsyncClient(base_url=served.origin) as web:
-        old, disabled = await enrol(hub, web, "old", *Permission), await enrol(hub, web, "disabled", *Permission)
+        old, disabled = (
+            await register_oauth_service(hub, web, "old", *Permission),
+            await register_oauth_service(hub, web, "disabled", *Permission),
+        )
         expired, revoked = (await old.tokens())["access_token"], (await old.tokens())["access_token"]
         of_disabled = (await disabled.tokens())["access_token"]
-        await old.ask("revoke", token=revoked)
-        await disabled.let_in(active=False)
-    owner, session = await an_owner(hub, "disabled"), await a_session(hub)
+        await old.call("revoke", token=revoked)
+        await disabled.set_active(active=False)
+    owner, session = await add_account(hub, "disabled"), await new_session(hub)
     async with hub.transaction() as tx:
         expired_person = (await issue_person_link(tx, PERSON, TESTER)).token
         await disable_account(tx, owner.account, TESTER)
@@ -108,7 +111,7 @@ def valid_credentials(served: LoopThread, visitors: Visitors) -> dict[str, Heade
         "access token": visitors.token,
         "client secret": visitors.secret,
         "relay token": visitors.relay.bearer,
-        "session token": bearer(served.run(a_session(served.hub)).token),
+        "session token": bearer(served.run(new_session(served.hub)).token),
         "person token": visitors.person,
         "webhook secret": {"x-pabal-secret": WEBHOOK_SECRET},
         "webhook secret as a token": bearer(WEBHOOK_SECRET),
@@ -172,7 +175,7 @@ def test_a_person_cookie_opens_only_the_routes_of_the_person(
 
 
 def test_another_account_does_not_exist_for_a_relay_token(served: LoopThread, visitors: Visitors) -> None:
-    other = served.run(an_owner(served.hub, "other"))
+    other = served.run(add_account(served.hub, "other"))
     body = b'{"conversationKey":"bot:%s"}' % USER.encode()
     statuses = {
         action: [

@@ -28,8 +28,8 @@ from pabal.queue.batcher import Batcher
 from pabal.tokens.permission import PERMISSION_NAMES
 from pabal.tokens.services import SERVICE_NAME, ServiceRights
 from support.clusters import Connection
-from support.event_api import come
-from support.server import serving
+from support.event_api import connect_service
+from support.server import serve_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -261,10 +261,10 @@ def test_the_name_of_a_service_has_one_form() -> None:
 async def test_a_number_that_the_database_refuses_shares_no_statement(hub: Hub, payload: str) -> None:
     batcher = RecordingBatcher(hub.db, publish_events)
     async with (
-        serving(replace(hub, publisher=batcher)) as address,
+        serve_hub(replace(hub, publisher=batcher)) as address,
         httpx2.AsyncClient(base_url=address, timeout=30) as web,
     ):
-        shop = await come(hub, web, "shop")
+        shop = await connect_service(hub, web, "shop")
         body = f'{{"event_type": "order.refused", "payload": {payload}}}'
         response = await web.post("/v1/queue/events", headers=shop.headers, content=body)
         await shop.publish("order.paid", payload={"n": 1e-300})

@@ -21,10 +21,10 @@ from pabal.queue.outcome import DONE, Outcome
 from pabal.queue.worker import Settled
 from pabal.settings import Settings
 from support.notifications import register_builtin_templates, sql
-from support.receiver import Receiver, receiver, slow
+from support.receiver import Receiver, respond_after, run_receiver
 from support.rules import BUYER, add_test_rule, rules_worker, run_rules_workers
-from support.subscriptions import ends, event, pushing, say, subscribe
-from support.wait import until
+from support.subscriptions import load_event, publish_test_event, run_workers, subscribe, wait_for_status
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def endpoint() -> AsyncGenerator[Receiver]:
-    async with receiver() as server:
+    async with run_receiver() as server:
         yield server
 
 
@@ -47,27 +47,27 @@ async def test_forty_slow_receivers_of_one_service_leave_half_of_the_slots(hub: 
     """The slow receivers never respond while the other service's events are sent, so no event waits for them."""
     release = asyncio.Event()
     async with AsyncExitStack() as stack:
-        silent = await stack.enter_async_context(receiver())
-        silent.mood = slow(release)
+        silent = await stack.enter_async_context(run_receiver())
+        silent.responder = respond_after(release)
         for number in range(SLOW_RECEIVERS):
             await subscribe(hub, "minu_frame", f"slow_{number}.*", url=f"{silent.url}/{number}", within=60)
         await subscribe(hub, "minu_build", "quick.*", url=endpoint.url)
         waiting: list[UUID] = [
-            await say(hub, f"slow_{number}.went", "minu_frame")
+            await publish_test_event(hub, f"slow_{number}.went", "minu_frame")
             for _ in range(EVENTS_EACH)
             for number in range(SLOW_RECEIVERS)
         ]
-        await stack.enter_async_context(pushing(hub))
-        await until(lambda: len(silent.requests) >= SLOW_RECEIVERS)
+        await stack.enter_async_context(run_workers(hub))
+        await wait_until(lambda: len(silent.requests) >= SLOW_RECEIVERS)
 
-        for row in [await say(hub, "quick.went") for _ in range(30)]:
-            await ends(hub, row, "completed")
+        for row in [await publish_test_event(hub, "quick.went") for _ in range(30)]:
+            await wait_for_status(hub, row, "completed")
         assert len(silent.requests) <= 50
-        assert not [row for row in waiting if (await event(hub, row)).status == "completed"]
+        assert not [row for row in waiting if (await load_event(hub, row)).status == "completed"]
 
         release.set()
         for row in waiting:
-            await ends(hub, row, "completed")
+            await wait_for_status(hub, row, "completed")
 
 
 # Rules
@@ -78,7 +78,7 @@ async def test_a_flood_of_rule_events_leaves_slots_for_other_types(hub: Hub) -> 
     await register_builtin_templates(hub)
     await add_test_rule(hub, name="all", event_pattern="*")
     for _ in range(150):
-        await say(hub, "order.paid", payload=BUYER)
+        await publish_test_event(hub, "order.paid", payload=BUYER)
     other, release = asyncio.Event(), asyncio.Event()
 
     class Handler(TransactionalHandler):
@@ -91,8 +91,8 @@ async def test_a_flood_of_rule_events_leaves_slots_for_other_types(hub: Hub) -> 
 
     worker = rules_worker(hub, Handler(hub.db, partial(apply_rules, catalogue=hub.templates)))
     async with run_rules_workers(hub, worker):
-        await until(lambda: worker.in_flight >= 50)
-        await say(hub, "order.sent", payload=BUYER)
+        await wait_until(lambda: worker.in_flight >= 50)
+        await publish_test_event(hub, "order.sent", payload=BUYER)
         async with asyncio.timeout(15):
             await other.wait()
         assert worker.in_flight < 100
@@ -101,8 +101,8 @@ async def test_a_flood_of_rule_events_leaves_slots_for_other_types(hub: Hub) -> 
 
 async def test_transactions_take_events_of_every_publisher_in_turn(hub: Hub, database_urls: DatabaseUrls) -> None:
     """A transaction that takes one event only takes the second publisher's right after the first event."""
-    rows = [await say(hub, "order.paid") for _ in range(20)]
-    late = await say(hub, "order.paid")
+    rows = [await publish_test_event(hub, "order.paid") for _ in range(20)]
+    late = await publish_test_event(hub, "order.paid")
     await sql(database_urls, "update public.event_queue set source_service = 'minu_keep' where id = $1", late)
     async with hub.autocommit() as tx:
         events = await LANE.claim(tx, 100, timedelta(minutes=1), "tester", EventClaimFilter("minu_build"))
@@ -121,8 +121,8 @@ async def test_transactions_take_events_of_every_publisher_in_turn(hub: Hub, dat
 
 async def test_an_event_that_arrives_during_a_long_batch_does_not_wait_for_its_end(hub: Hub) -> None:
     for _ in range(10):
-        await say(hub, "order.paid")
-    await say(hub, "order.paid", "minu_keep")
+        await publish_test_event(hub, "order.paid")
+    await publish_test_event(hub, "order.paid", "minu_keep")
     async with hub.autocommit() as tx:
         batch = await LANE.claim(tx, 100, timedelta(minutes=1), "tester", EventClaimFilter("minu_build"))
         [late] = await LANE.claim(tx, 100, timedelta(minutes=1), "tester", EventClaimFilter("minu_keep"))

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import ignored_auth, negative_data_reject
 
 from api.test_openapi import shorten_wait
 from pabal.hub import DatabaseUrls
-from relay.people import a_session
+from relay.people import new_session
 from security.owner_connection import OwnerConnection
 from security.visitors import Visitors
 from support.loop_thread import LoopThread, RawRequest
@@ -37,7 +37,7 @@ def credentials(served: LoopThread, visitors: Visitors) -> dict[str, dict[str, s
     return {
         "a service token": visitors.token,
         "a relay token": visitors.relay.bearer,
-        "a session token": bearer(served.run(a_session(served.hub)).token),
+        "a session token": bearer(served.run(new_session(served.hub)).token),
         "a person token": visitors.person,
     }
 

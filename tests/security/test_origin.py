@@ -14,8 +14,8 @@ from pabal.console.routes import console_routes
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from pabal.web.origin import is_known_host
-from relay.skills import skill
-from support.server import serving
+from relay.skills import skill_payload
+from support.server import serve_hub
 from support.webhook import WEBHOOK_HEADERS
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ async def test_the_refusal_has_the_format_of_the_route(web: httpx2.AsyncClient) 
 async def test_clients_that_are_no_browsers_and_bearer_tokens_are_not_affected(web: httpx2.AsyncClient) -> None:
     bearer = {"authorization": "Bearer not-a-token"}
     statuses = [
-        (await web.post("/kakao/webhook", json=skill("hello"), headers=WEBHOOK_HEADERS)).status_code,
+        (await web.post("/kakao/webhook", json=skill_payload("hello"), headers=WEBHOOK_HEADERS)).status_code,
         (await web.post("/v1/sessions/create")).status_code,
         (await web.post("/v1/queue/events", json={}, headers=bearer | FOREIGN[0])).status_code,
         (await web.get("/health", headers=FOREIGN[0])).status_code,
@@ -88,7 +88,9 @@ async def test_pages_with_cookies_are_served_only_under_known_hosts(hub: Hub, we
     assert "PABAL_ALLOWED_HOSTS" in (await web.get("/console/login", headers=evil)).text
     for path in ("/health", "/metrics", "/openapi.json"):
         assert (await web.get(path, headers=evil)).status_code == 200, path
-    webhook = await web.post("/kakao/webhook", json=skill("hello"), headers=WEBHOOK_HEADERS | {"host": "evil.example"})
+    webhook = await web.post(
+        "/kakao/webhook", json=skill_payload("hello"), headers=WEBHOOK_HEADERS | {"host": "evil.example"}
+    )
     assert webhook.status_code == 200, "the secret is proof enough"
 
 
@@ -134,7 +136,7 @@ class TestPublicUrl:
         changes = {"public_url": "https://hub.example.org", "allowed_hosts": ["hub.local"]}
         async with (
             open_hub(settings.model_copy(update=changes), database_urls) as hub,
-            serving(hub) as address,
+            serve_hub(hub) as address,
             httpx2.AsyncClient(base_url=address) as client,
         ):
             yield client

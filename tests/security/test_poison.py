@@ -22,11 +22,19 @@ from pabal.outside.ssrf import AllowedOrigins
 from pabal.outside.webhook import post_webhook
 from pabal.queue.outcome import Unsent, UnsentScope
 from pabal.settings import Settings
-from support.clusters import connected
+from support.clusters import open_connection
 from support.lane_under_test import Travel
-from support.receiver import Receiver, answers, receiver, slow
-from support.subscriptions import ends, event, fails, pushing, say, seen, subscribe
-from support.wait import until
+from support.receiver import Receiver, respond_after, respond_with, run_receiver
+from support.subscriptions import (
+    load_event,
+    publish_test_event,
+    reload_subscription,
+    run_workers,
+    subscribe,
+    wait_for_failures,
+    wait_for_status,
+)
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +49,7 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def endpoint() -> AsyncGenerator[Receiver]:
-    async with receiver() as server:
+    async with run_receiver() as server:
         yield server
 
 
@@ -51,16 +59,16 @@ async def test_an_event_with_an_unusable_traceparent_is_pushed_without_it(
 ) -> None:
     """Events may come from plain SQL, so the sender relies on no check of the table."""
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    rows = [await say(hub, "order.paid", traceparent=TRACE) for _ in range(POISON_COUNT)]
-    async with connected(database_urls.main) as conn:
+    rows = [await publish_test_event(hub, "order.paid", traceparent=TRACE) for _ in range(POISON_COUNT)]
+    async with open_connection(database_urls.main) as conn:
         await conn.execute("update public.event_queue set traceparent = $1", traceparent)
-    async with pushing(hub):
+    async with run_workers(hub):
         for row in rows:
-            await ends(hub, row, "completed")
+            await wait_for_status(hub, row, "completed")
 
     assert not [request for request in endpoint.requests if "traceparent" in request.headers]
     assert not [request for request in endpoint.requests if "x-injected" in request.headers]
-    assert (await seen(hub, subscription)).failures == 0
+    assert (await reload_subscription(hub, subscription)).failures == 0
 
 
 def with_bad_header(hub: Hub) -> Any:
@@ -81,16 +89,18 @@ async def test_an_event_that_can_never_be_sent_becomes_a_dead_letter_alone(
     hub: Hub, database_urls: DatabaseUrls, endpoint: Receiver
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    poisoned = [await say(hub, "order.paid", payload={"kind": "poison"}, priority=1) for _ in range(POISON_COUNT)]
-    healthy = await say(hub, "order.paid")
-    async with pushing(hub, Pusher(hub.db, hub.key_ring, with_bad_header(hub))):
-        await ends(hub, healthy, "completed")
+    poisoned = [
+        await publish_test_event(hub, "order.paid", payload={"kind": "poison"}, priority=1) for _ in range(POISON_COUNT)
+    ]
+    healthy = await publish_test_event(hub, "order.paid")
+    async with run_workers(hub, Pusher(hub.db, hub.key_ring, with_bad_header(hub))):
+        await wait_for_status(hub, healthy, "completed")
         for row in poisoned:
-            await ends(hub, row, "failed")
+            await wait_for_status(hub, row, "failed")
 
-    subscription_now = await seen(hub, subscription)
+    subscription_now = await reload_subscription(hub, subscription)
     assert (subscription_now.failures, subscription_now.open_until) == (0, None)
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         letters = await conn.fetch("select distinct error_message, error_code from public.dead_letter_queue")
     assert [tuple(letter) for letter in letters] == [("the request headers are not valid HTTP", "not_sent")]
 
@@ -100,37 +110,40 @@ async def test_a_poisoned_probe_makes_way_for_the_next_event_at_once(
 ) -> None:
     """The breaker is open for a true reason. Poisoned events die as probes; the first good one closes it."""
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    endpoint.mood = answers(503, headers={"retry-after": "3600"})
-    async with pushing(hub, Pusher(hub.db, hub.key_ring, with_bad_header(hub))):
-        for row in [await say(hub, "order.paid") for _ in range(FAILURE_THRESHOLD)]:
-            await fails(hub, row)
-        poisoned = [await say(hub, "order.paid", payload={"kind": "poison"}, priority=1) for _ in range(POISON_COUNT)]
-        healthy = await say(hub, "order.paid", priority=9)
-        endpoint.mood = answers()
+    endpoint.responder = respond_with(503, headers={"retry-after": "3600"})
+    async with run_workers(hub, Pusher(hub.db, hub.key_ring, with_bad_header(hub))):
+        for row in [await publish_test_event(hub, "order.paid") for _ in range(FAILURE_THRESHOLD)]:
+            await wait_for_failures(hub, row)
+        poisoned = [
+            await publish_test_event(hub, "order.paid", payload={"kind": "poison"}, priority=1)
+            for _ in range(POISON_COUNT)
+        ]
+        healthy = await publish_test_event(hub, "order.paid", priority=9)
+        endpoint.responder = respond_with()
         await travel(FIRST_OPEN_DURATION)
         for row in poisoned:
-            await ends(hub, row, "failed")
-        await ends(hub, healthy, "completed")
+            await wait_for_status(hub, row, "failed")
+        await wait_for_status(hub, healthy, "completed")
 
-    subscription_now = await seen(hub, subscription)
+    subscription_now = await reload_subscription(hub, subscription)
     assert (subscription_now.failures, subscription_now.open_until) == (0, None)
 
 
 async def test_each_probe_is_another_event(hub: Hub, endpoint: Receiver, travel: Travel) -> None:
     """One event that the receiver always refuses does not keep the breaker open for the others."""
     await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
-    endpoint.mood = answers(500)
-    async with pushing(hub):
-        refused = await say(hub, "order.paid", priority=1, max_retries=10)
-        for row in [await say(hub, "order.paid", priority=1) for _ in range(FAILURE_THRESHOLD - 1)]:
-            await fails(hub, row)
-        await fails(hub, refused)
-    others = [await say(hub, "order.late", priority=5) for _ in range(3)]
+    endpoint.responder = respond_with(500)
+    async with run_workers(hub):
+        refused = await publish_test_event(hub, "order.paid", priority=1, max_retries=10)
+        for row in [await publish_test_event(hub, "order.paid", priority=1) for _ in range(FAILURE_THRESHOLD - 1)]:
+            await wait_for_failures(hub, row)
+        await wait_for_failures(hub, refused)
+    others = [await publish_test_event(hub, "order.late", priority=5) for _ in range(3)]
     endpoint.requests.clear()
-    async with pushing(hub):
+    async with run_workers(hub):
         for probes in range(1, len(others) + 1):
             await travel(timedelta(minutes=10))  # the failed events are due again as well
-            await endpoint.received(probes)
+            await endpoint.wait_for_requests(probes)
             await until_settled(hub, others, probes)
 
     probed = {request.headers["webhook-id"] for request in endpoint.requests}
@@ -139,25 +152,25 @@ async def test_each_probe_is_another_event(hub: Hub, endpoint: Receiver, travel:
 
 async def until_settled(hub: Hub, rows: list[Any], count: int) -> None:
     async def is_settled() -> bool:
-        events = [await event(hub, row) for row in rows]
+        events = [await load_event(hub, row) for row in rows]
         return sum(len(row.error_history or ()) for row in events) == count and all(
             row.status == "pending" for row in events
         )
 
-    await until(is_settled)
+    await wait_until(is_settled)
 
 
 async def test_a_refused_url_does_not_count_against_the_receiver_and_is_not_retried_for_ever(hub: Hub) -> None:
     network, resolver = FakeNetwork({}), Resolver(*[["10.0.0.1"]] * 100)
     async with HttpClient(AllowedOrigins(), lookup=resolver, network=network) as outside:
         subscription, _ = await subscribe(hub, "minu_build", "order.*", url="https://hook.example.org/")
-        rows = [await say(hub, "order.paid", max_retries=0) for _ in range(FAILURE_THRESHOLD + 1)]
-        async with pushing(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, outside))):
+        rows = [await publish_test_event(hub, "order.paid", max_retries=0) for _ in range(FAILURE_THRESHOLD + 1)]
+        async with run_workers(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, outside))):
             for row in rows:
-                failed = await ends(hub, row, "failed")
+                failed = await wait_for_status(hub, row, "failed")
                 assert failed.last_error == "not sent: url: resolves to an address that is not public"
 
-    subscription_now = await seen(hub, subscription)
+    subscription_now = await reload_subscription(hub, subscription)
     assert (subscription_now.failures, subscription_now.open_until) == (0, None)
 
 
@@ -170,28 +183,28 @@ async def test_a_hub_without_file_descriptors_blames_no_receiver_and_spends_no_a
         AllowedOrigins(), lookup=Resolver(*[["93.184.215.14"]] * 100), network=ExhaustedNetwork()
     ) as outside:
         subscription, _ = await subscribe(hub, "minu_build", "order.*", url="https://hook.example.org/")
-        rows = [await say(hub, "order.paid") for _ in range(FAILURE_THRESHOLD + 1)]
-        async with pushing(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, outside))):
+        rows = [await publish_test_event(hub, "order.paid") for _ in range(FAILURE_THRESHOLD + 1)]
+        async with run_workers(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, outside))):
 
             async def all_snoozed() -> bool:
-                events = [await event(hub, row) for row in rows]
+                events = [await load_event(hub, row) for row in rows]
                 return all(row.next_retry_at is not None and row.status == "pending" for row in events)
 
-            await until(all_snoozed)
+            await wait_until(all_snoozed)
 
     for row in rows:
-        event_now = await event(hub, row)
+        event_now = await load_event(hub, row)
         assert (event_now.retry_count, event_now.error_history) == (0, [])
-    assert (await seen(hub, subscription)).failures == 0
+    assert (await reload_subscription(hub, subscription)).failures == 0
 
 
 async def test_waiting_for_a_connection_of_the_pool_is_no_failure_of_the_receiver(endpoint: Receiver) -> None:
     release = asyncio.Event()
-    endpoint.mood = slow(release)
+    endpoint.responder = respond_after(release)
     async with HttpClient(AllowedOrigins.of(["http://127.0.0.1"])) as outside, asyncio.TaskGroup() as group:
         for _ in range(MAX_CONNECTIONS):
             group.create_task(outside.post(endpoint.url, b"{}", {}, time_limit=timedelta(minutes=1)))
-        await endpoint.received(MAX_CONNECTIONS)
+        await endpoint.wait_for_requests(MAX_CONNECTIONS)
         sent = await outside.post(endpoint.url, b"{}", {}, time_limit=timedelta(seconds=0.05))
         release.set()
 

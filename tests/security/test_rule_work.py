@@ -11,7 +11,7 @@ from pabal.notifications.rules.payload_paths import MAX_STEPS_PER_EVENT, Payload
 from support.loop_time import measure_loop_time
 from support.notifications import register_builtin_templates, sql
 from support.rules import BUYER, MINUTE, add_test_rule
-from support.subscriptions import event, say
+from support.subscriptions import load_event, publish_test_event
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +111,7 @@ async def test_no_payload_blocks_the_loop(
     hub: Hub, database_urls: DatabaseUrls, rule: dict[str, Any], payload: dict[str, Any], count: int, error: str
 ) -> None:
     await add_test_rule(hub, **rule)
-    await say(hub, "order.paid", payload=BUYER | payload)
+    await publish_test_event(hub, "order.paid", payload=BUYER | payload)
     claimed, handler = await claim_one(hub), build_rules_handler(hub)
 
     async with measure_loop_time() as measured:
@@ -119,7 +119,7 @@ async def test_no_payload_blocks_the_loop(
 
     assert measured.longest < MAX_SLICE
     assert await sql(database_urls, COUNT) == count
-    settled = await event(hub, claimed.id)
+    settled = await load_event(hub, claimed.id)
     assert (settled.status, settled.last_error or "") == ("failed" if error else "completed", error)
 
 
@@ -127,7 +127,7 @@ async def test_many_rules_for_one_event_do_not_block_the_loop(hub: Hub, database
     for number in range(40):
         await add_test_rule(hub, name=f"rule {number}", recipients=["users", "groups.users"])
     groups = [{"users": []}] * 20_000
-    await say(hub, "order.paid", payload=BUYER | {"users": USERS[:50], "groups": groups})
+    await publish_test_event(hub, "order.paid", payload=BUYER | {"users": USERS[:50], "groups": groups})
     claimed, handler = await claim_one(hub), build_rules_handler(hub)
 
     async with measure_loop_time() as measured:
@@ -135,7 +135,7 @@ async def test_many_rules_for_one_event_do_not_block_the_loop(hub: Hub, database
 
     assert measured.longest < MAX_SLICE
     assert 0 < await sql(database_urls, COUNT) < 40 * 50
-    assert f"more than {MAX_STEPS_PER_EVENT} steps" in ((await event(hub, claimed.id)).last_error or "")
+    assert f"more than {MAX_STEPS_PER_EVENT} steps" in ((await load_event(hub, claimed.id)).last_error or "")
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from pabal.settings import Settings
 from pabal.tokens import revoke
 from pabal.tokens.services import ServiceRights, set_service_rights
 from support.clusters import Connection
-from support.event_api import Service, come
-from support.oauth_client import TESTER, bearer, enrol
-from support.wait import until
+from support.event_api import Service, connect_service
+from support.oauth_client import TESTER, bearer, register_oauth_service
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +64,7 @@ class TestHubEvents:
         assert published | {test_type} == HUB_EVENT_TYPES
 
     async def test_no_service_publishes_them(self, hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
-        shop = await come(hub, web, "shop", "write", "hub:events", "hub:admin")
+        shop = await connect_service(hub, web, "shop", "write", "hub:events", "hub:admin")
         before = await owner.fetchval("select count(*) from public.event_queue")
 
         for event_type in HUB_EVENT_TYPES:
@@ -78,11 +78,14 @@ class TestHubEvents:
     async def test_a_subscription_to_everything_does_not_receive_them(
         self, hub: Hub, web: httpx2.AsyncClient, owner: Connection
     ) -> None:
-        shop, watcher = await come(hub, web, "shop"), await come(hub, web, "watcher", "write", "hub:events")
+        shop, watcher = (
+            await connect_service(hub, web, "shop"),
+            await connect_service(hub, web, "watcher", "write", "hub:events"),
+        )
         await subscribe(shop, "*")
         await subscribe(watcher, "*")
 
-        seller = await come(hub, web, "seller")  # the hub publishes token.issued
+        seller = await connect_service(hub, web, "seller")  # the hub publishes token.issued
         await seller.publish("order.paid")
         await owner.execute("select pabal.emit_events('relay.message.received', array['{}'::jsonb])")
 
@@ -96,34 +99,34 @@ class TestHubEvents:
     async def test_the_permission_applies_to_subscriptions_that_exist(
         self, hub: Hub, web: httpx2.AsyncClient, owner: Connection
     ) -> None:
-        await enrol(hub, web, "shop", "write")
+        await register_oauth_service(hub, web, "shop", "write")
         await owner.execute(SUBSCRIBE, "shop", "pull", ["token.issued"])
 
-        await come(hub, web, "first")
+        await connect_service(hub, web, "first")
         assert await deliveries(owner) == []
         await set_rights(hub, "shop", "write", "hub:events")
-        await come(hub, web, "second")
+        await connect_service(hub, web, "second")
         assert await deliveries(owner) == [("shop", "token.issued")]
         await set_rights(hub, "shop", "write")
-        await come(hub, web, "third")
+        await connect_service(hub, web, "third")
         assert await deliveries(owner) == [("shop", "token.issued")]
 
     async def test_a_rule_of_the_hub_receives_them(self, hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
         await owner.execute(SUBSCRIBE, "hub", "rule", ["token.*"])
 
-        await come(hub, web, "seller")
+        await connect_service(hub, web, "seller")
 
         assert await deliveries(owner) == [("hub", "token.issued")]
 
     async def test_without_a_receiver_no_row_is_written(
         self, hub: Hub, web: httpx2.AsyncClient, owner: Connection
     ) -> None:
-        await subscribe(await come(hub, web, "shop"), "*")
+        await subscribe(await connect_service(hub, web, "shop"), "*")
 
         assert await owner.fetchval("select pabal.emit_events('relay.message.received', array['{}'::jsonb])") == 0
 
     async def test_subscribing_to_one_of_them_names_the_permission(self, hub: Hub, web: httpx2.AsyncClient) -> None:
-        shop = await come(hub, web, "shop")
+        shop = await connect_service(hub, web, "shop")
         subscription = await subscribe(shop, "token.*")
 
         refused = await subscribe(shop, "order.paid", "token.issued", status=403)
@@ -139,7 +142,7 @@ class TestPatterns:
     async def test_a_service_publishes_only_what_it_may(
         self, hub: Hub, web: httpx2.AsyncClient, owner: Connection
     ) -> None:
-        shop = await come(hub, web, "shop")
+        shop = await connect_service(hub, web, "shop")
         await shop.publish("user.deleted")  # the token is verified and cached
         await set_rights(hub, "shop", "write", may_publish=["order.*", "refund.made"])
 
@@ -157,7 +160,7 @@ class TestPatterns:
     async def test_another_process_applies_a_change_at_once(
         self, hub: Hub, database_urls: DatabaseUrls, settings: Settings, web: httpx2.AsyncClient
     ) -> None:
-        shop = await come(hub, web, "shop")
+        shop = await connect_service(hub, web, "shop")
         await shop.publish("user.deleted")
         async with open_hub(settings, database_urls) as other_hub:
             await set_rights(other_hub, "shop", "write", may_publish=["order.*"])
@@ -167,13 +170,13 @@ class TestPatterns:
         async def is_limited() -> bool:
             return (await hub.token_verifier.verify(token)).may_publish == ("order.*",)
 
-        await until(is_limited, within=4.0)  # the cache alone would keep the rights for five seconds
+        await wait_until(is_limited, within=4.0)  # the cache alone would keep the rights for five seconds
         await shop.publish("user.deleted", status=403)
 
     async def test_a_service_receives_only_what_it_may(
         self, hub: Hub, web: httpx2.AsyncClient, owner: Connection
     ) -> None:
-        shop, seller = await come(hub, web, "shop"), await come(hub, web, "seller")
+        shop, seller = await connect_service(hub, web, "shop"), await connect_service(hub, web, "seller")
         await subscribe(shop, "*")
 
         await seller.publish("order.paid")
@@ -184,7 +187,7 @@ class TestPatterns:
         assert await deliveries(owner) == [("shop", "billing.sent"), ("shop", "order.paid")]
 
     async def test_a_type_that_can_never_arrive_is_refused(self, hub: Hub, web: httpx2.AsyncClient) -> None:
-        shop = await come(hub, web, "shop")
+        shop = await connect_service(hub, web, "shop")
         await set_rights(hub, "shop", "write", may_subscribe=["billing.*"])
 
         for event_type in ("order.paid", "order.*", "bill.*"):
@@ -195,8 +198,8 @@ class TestPatterns:
 
     async def test_the_rights_of_the_subscribed_service_count(self, hub: Hub, web: httpx2.AsyncClient) -> None:
         """An administrator who subscribes another service gives it no right that it does not have."""
-        admin = await come(hub, web, "admin", "write", "hub:events", "hub:admin")
-        await come(hub, web, "shop")
+        admin = await connect_service(hub, web, "admin", "write", "hub:events", "hub:admin")
+        await connect_service(hub, web, "shop")
 
         response = await web.post(
             "/v1/subscriptions",
@@ -242,7 +245,7 @@ class TestPermissions:
     async def test_a_permission_that_a_service_lost_is_lost_for_its_tokens(
         self, hub: Hub, web: httpx2.AsyncClient
     ) -> None:
-        shop = await enrol(hub, web, "shop", "write", "people:token")
+        shop = await register_oauth_service(hub, web, "shop", "write", "people:token")
         pair = await shop.tokens()
         header = bearer(pair["access_token"])
         assert (await web.post("/v1/people/100/token", headers=header)).status_code == 201
@@ -252,19 +255,19 @@ class TestPermissions:
         refused = await web.post("/v1/people/100/token", headers=header)
         assert (refused.status_code, refused.json()["code"]) == (403, "insufficient_scope")
         assert (await web.get("/v1/queue/events", headers=header)).status_code == 200
-        assert "people:token" not in (await shop.introspected(pair["access_token"]))["scope"]
+        assert "people:token" not in (await shop.introspect(pair["access_token"]))["scope"]
 
     async def test_the_groups_contain_none_of_the_new_permissions(
         self, hub: Hub, web: httpx2.AsyncClient, owner: Connection
     ) -> None:
-        shop = await come(hub, web, "shop", "read", "write")
+        shop = await connect_service(hub, web, "shop", "read", "write")
 
         assert (await web.post("/v1/people/100/token", headers=shop.headers)).status_code == 403
         assert (await web.get("/v1/preferences/100", headers=shop.headers)).status_code == 403
         assert not await owner.fetchval("select receives_hub_events from public.services where name = 'shop'")
 
     async def test_a_change_is_recorded(self, hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
-        await enrol(hub, web, "shop", "write")
+        await register_oauth_service(hub, web, "shop", "write")
         await set_rights(hub, "shop", "read", may_subscribe=["order.*", "order.*"])
 
         details = await owner.fetchval(

@@ -8,16 +8,16 @@ import httpx2
 import msgspec
 import pytest
 
-from conftest import at
+from conftest import url_with_database
 from pabal.core.errors import Conflict, NotFound
 from pabal.core.event_types import HUB_EVENT_TYPES
 from pabal.db import embedded
 from pabal.hub import DatabaseUrls, Hub
 from pabal.tokens.services import ServiceRights, set_service_active, set_service_rights
 from pabal.tokens.sql_roles import add_sql_role, list_sql_roles, remove_sql_role
-from support.clusters import Connection, connected
+from support.clusters import Connection, open_connection
 from support.notifications import PAID, register_builtin_templates
-from support.oauth_client import TESTER, enrol
+from support.oauth_client import TESTER, register_oauth_service
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ async def app(
     """A connection of a role that may publish and nothing else, beside the services shop and billing."""
     await register_builtin_templates(hub)
     for name in ("shop", "billing"):
-        await enrol(hub, web, name, "write")
+        await register_oauth_service(hub, web, name, "write")
     await owner.execute(
         """
         create role rights_app login password 'horse' in role pabal_publisher;
@@ -46,7 +46,7 @@ async def app(
     _, _, address = postgres.hub_url.partition("@")
     _, _, database = database_urls.main.rpartition("/")
     try:
-        async with connected(at(f"postgresql://rights_app:horse@{address}", database)) as conn:
+        async with open_connection(url_with_database(f"postgresql://rights_app:horse@{address}", database)) as conn:
             yield conn
     finally:
         await owner.execute(f"drop role {', '.join(ROLES)}")
@@ -201,7 +201,7 @@ async def test_a_notification_is_requested_as_the_service(hub: Hub, app: Connect
 async def test_the_hub_and_the_owner_act_as_every_service(
     database_urls: DatabaseUrls, app: Connection, owner: Connection
 ) -> None:
-    async with connected(database_urls.main) as hub_login:
+    async with open_connection(database_urls.main) as hub_login:
         for conn in (hub_login, owner):
             for source in ("hub", "shop", "minu_build"):
                 assert await source_of(owner, await publish(conn, source)) == source

@@ -13,10 +13,10 @@ from pabal.queue.chores import Chore, ChoreRunner
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead, Outcome, Retry, Snooze
 from support.clusters import Connection
-from support.event_api import Service, come
-from support.subscriptions import event, say
-from support.wait import until
-from support.worker import working
+from support.event_api import Service, connect_service
+from support.subscriptions import load_event, publish_test_event
+from support.wait import wait_until
+from support.worker import run_worker
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ STORED_TEXTS = """
 
 @pytest.fixture
 async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "shop")
+    return await connect_service(hub, web, "shop")
 
 
 @pytest.mark.parametrize("outcome", ["retry", "dead", "snooze"])
@@ -49,7 +49,7 @@ async def test_a_nack_with_a_huge_error_is_accepted_and_cut(shop: Service, owner
     [claimed] = await shop.claim()
     body = {"receipts": [claimed["receipt"]], "error": "begin " + "x" * 450_000 + " end", "outcome": outcome}
 
-    await shop.ask("POST", "nack", json=body | {"error_stack": "y" * 450_000})
+    await shop.call("POST", "nack", json=body | {"error_stack": "y" * 450_000})
 
     query = "select last_error, error_stack from public.event_queue where target_service = 'shop'"
     [(error, stack)] = await owner.fetch(query)
@@ -77,13 +77,13 @@ async def test_no_secret_of_an_exception_in_a_handler_is_stored(hub: Hub, owner:
     async def fail(_: ClaimedEvent) -> Outcome:
         raise RuntimeError(leak)
 
-    row = await say(hub, "order.paid", max_retries=0)
-    async with working(hub, fail):
+    row = await publish_test_event(hub, "order.paid", max_retries=0)
+    async with run_worker(hub, fail):
 
         async def has_failed() -> bool:
-            return (await event(hub, row)).status == "failed"
+            return (await load_event(hub, row)).status == "failed"
 
-        await until(has_failed)
+        await wait_until(has_failed)
 
     stored = await owner.fetchval(STORED_TEXTS, row)
     assert SECRET not in stored
@@ -95,7 +95,7 @@ async def test_no_secret_of_an_exception_in_a_handler_is_stored(hub: Hub, owner:
     [Retry(LEAKS[0], None, "c" * 5000, LEAKS[1]), Dead(LEAKS[0], "c" * 5000, LEAKS[1]), Snooze(LEAKS[0], MINUTE)],
 )
 async def test_every_outcome_of_a_lane_is_cleaned(hub: Hub, owner: Connection, outcome: Any) -> None:
-    row = await say(hub, "order.paid")
+    row = await publish_test_event(hub, "order.paid")
     async with hub.transaction() as tx:
         [claimed] = await LANE.claim(tx, 1, MINUTE, "tester", EventClaimFilter("minu_build"))
         await LANE.settle(tx, [Settlement(claimed, outcome)])

@@ -17,10 +17,10 @@ from pabal.relay.webhook import receive
 from pabal.relay.webhook.payload import MAX_CALLBACK_URL_LENGTH, MAX_EVENT_ID_LENGTH, MAX_UTTERANCE_LENGTH
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from relay.people import a_code, an_owner
-from relay.skills import skill, text_of, write
+from relay.people import add_account, create_code
+from relay.skills import send_message, skill_payload, text_of
 from support.clusters import Connection
-from support.server import serving
+from support.server import serve_hub
 from support.webhook import WEBHOOK_HEADERS
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ async def hub_with(
     """A hub with changed settings, and a client that sends no secret."""
     async with (
         open_hub(settings.model_copy(update=changes), database_urls) as hub,
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address) as client,
     ):
         yield client
@@ -52,7 +52,7 @@ class TestClosed:
     ) -> None:
         async with hub_with(database_urls, settings, webhook_secret=None) as web:
             for headers in ({}, WEBHOOK_HEADERS, {"x-pabal-secret": ""}, {"x-kakao-signature": "0" * 64}):
-                response = await web.post(PATH, json=skill("/code"), headers=headers)
+                response = await web.post(PATH, json=skill_payload("/code"), headers=headers)
                 assert (response.status_code, response.json()["code"]) == (401, "UNAUTHORIZED")
         assert await count_conversations(owner) == 0
 
@@ -72,12 +72,12 @@ class TestClosed:
     async def test_only_json_is_read(self, web: httpx2.AsyncClient, owner: Connection, content_type: str) -> None:
         headers = WEBHOOK_HEADERS | {"content-type": content_type}
 
-        response = await web.post(PATH, content=json.dumps(skill("hello")), headers=headers)
+        response = await web.post(PATH, content=json.dumps(skill_payload("hello")), headers=headers)
 
         assert (response.status_code, response.json()["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
         assert await count_conversations(owner) == 0
         headers["content-type"] = "Application/JSON; charset=utf-8"
-        assert (await web.post(PATH, content=json.dumps(skill("hello")), headers=headers)).status_code == 200
+        assert (await web.post(PATH, content=json.dumps(skill_payload("hello")), headers=headers)).status_code == 200
 
 
 class TestOpen:
@@ -102,7 +102,7 @@ class TestOpen:
         Settings(_env_file=None, data_dir=tmp_path, webhook_open=True)  # pyright: ignore[reportCallIssue]
 
     async def test_a_program_on_this_computer_needs_no_secret(self, open_web: httpx2.AsyncClient) -> None:
-        response = await open_web.post(PATH, json=skill("hello"))
+        response = await open_web.post(PATH, json=skill_payload("hello"))
 
         assert (response.status_code, text_of(response.json())) == (200, HINT)
 
@@ -128,23 +128,23 @@ class TestOpen:
     async def test_pages_proxies_and_tunnels_are_refused(
         self, open_web: httpx2.AsyncClient, owner: Connection, headers: dict[str, str]
     ) -> None:
-        assert (await open_web.post(PATH, json=skill("hello"), headers=headers)).status_code == 403
+        assert (await open_web.post(PATH, json=skill_payload("hello"), headers=headers)).status_code == 403
         assert await count_conversations(owner) == 0
 
     async def test_no_page_of_a_conversation_opens_and_no_pairing_ends(
         self, open_web: httpx2.AsyncClient, hub: Hub, owner: Connection
     ) -> None:
-        bot = await an_owner(hub)
-        await open_web.post(PATH, json=skill(f"/pair {await a_code(hub, bot.account)}"))
+        bot = await add_account(hub)
+        await open_web.post(PATH, json=skill_payload(f"/pair {await create_code(hub, bot.account)}"))
 
-        responses = [await open_web.post(PATH, json=skill(command)) for command in ("/code", "/unpair")]
+        responses = [await open_web.post(PATH, json=skill_payload(command)) for command in ("/code", "/unpair")]
 
         assert [text_of(response.json()) for response in responses] == [KOREAN_TEXTS.command_unavailable] * 2
         assert await owner.fetchval("select count(*) from conversation_codes") == 0
         assert await owner.fetchval("select state from conversation_mappings") == "PAIRED"
 
 
-@pytest.mark.usefixtures("still")
+@pytest.mark.usefixtures("stopped_clock")
 class TestNewUsers:
     @pytest.fixture(autouse=True)
     def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,50 +159,50 @@ class TestNewUsers:
             return [await owner.fetchval(f"select count(*) from {table}") for table in tables]
 
         for number in range(20):
-            assert text_of(await write(web, "hello", f"user-{number}")) == HINT
+            assert text_of(await send_message(web, "hello", f"user-{number}")) == HINT
         assert await count_conversations(owner) == 3, "of one channel"
         for number in range(10):
-            payload = skill("hello", f"user-{number}") | {"bot": {"id": f"channel-{number}"}}
+            payload = skill_payload("hello", f"user-{number}") | {"bot": {"id": f"channel-{number}"}}
             assert (await web.post(PATH, json=payload, headers=WEBHOOK_HEADERS)).status_code == 200
         full = await storage()
         assert full[0] <= 5, "in all"
 
         for number in range(30, 60):
-            payload = skill(("/help", "/status", "/code", "hello")[number % 4], f"user-{number}")
+            payload = skill_payload(("/help", "/status", "/code", "hello")[number % 4], f"user-{number}")
             payload |= {"bot": {"id": f"channel-{number}"}}
             assert (await web.post(PATH, json=payload, headers=WEBHOOK_HEADERS)).status_code == 200
         assert await storage() == full
 
     async def test_many_at_once_stay_within_the_limits(self, web: httpx2.AsyncClient, owner: Connection) -> None:
-        responses = await asyncio.gather(*(write(web, "hello", f"user-{number}") for number in range(40)))
+        responses = await asyncio.gather(*(send_message(web, "hello", f"user-{number}") for number in range(40)))
 
         assert {*map(text_of, responses)} == {HINT}
         assert await count_conversations(owner) == 3
 
     async def test_known_users_are_not_counted(self, web: httpx2.AsyncClient, hub: Hub, owner: Connection) -> None:
-        bot = await an_owner(hub)
-        await write(web, f"/pair {await a_code(hub, bot.account)}", "mina")
+        bot = await add_account(hub)
+        await send_message(web, f"/pair {await create_code(hub, bot.account)}", "mina")
         for number in range(10):
-            await write(web, "hello", f"user-{number}")
+            await send_message(web, "hello", f"user-{number}")
 
-        assert (await write(web, "hello", "mina"))["useCallback"] is True
+        assert (await send_message(web, "hello", "mina"))["useCallback"] is True
         assert await owner.fetchval("select count(*) from inbound_messages") == 1
 
     async def test_a_user_beyond_the_limits_can_still_pair(
         self, web: httpx2.AsyncClient, hub: Hub, owner: Connection
     ) -> None:
-        bot = await an_owner(hub)
+        bot = await add_account(hub)
         for number in range(10):
-            await write(web, "hello", f"user-{number}")
+            await send_message(web, "hello", f"user-{number}")
 
-        assert text_of(await write(web, "/pair ABCD-2345", "late")) == KOREAN_TEXTS.wrong_code
-        assert text_of(await write(web, "/pair", "late")) == KOREAN_TEXTS.code_missing.format(prefix="/")
-        assert text_of(await write(web, "/unpair", "late")) == KOREAN_TEXTS.not_paired
+        assert text_of(await send_message(web, "/pair ABCD-2345", "late")) == KOREAN_TEXTS.wrong_code
+        assert text_of(await send_message(web, "/pair", "late")) == KOREAN_TEXTS.code_missing.format(prefix="/")
+        assert text_of(await send_message(web, "/unpair", "late")) == KOREAN_TEXTS.not_paired
         assert await count_conversations(owner) == 3
-        code = await a_code(hub, bot.account)
-        assert text_of(await write(web, f"/pair {code}", "late")) == KOREAN_TEXTS.paired.format(prefix="/")
-        assert text_of(await write(web, f"/pair {code}", "later")) == KOREAN_TEXTS.wrong_code, "used"
-        assert (await write(web, "hello", "late"))["useCallback"] is True
+        code = await create_code(hub, bot.account)
+        assert text_of(await send_message(web, f"/pair {code}", "late")) == KOREAN_TEXTS.paired.format(prefix="/")
+        assert text_of(await send_message(web, f"/pair {code}", "later")) == KOREAN_TEXTS.wrong_code, "used"
+        assert (await send_message(web, "hello", "late"))["useCallback"] is True
 
 
 LONG_FIELDS = {
@@ -217,7 +217,7 @@ class TestLongInput:
     async def test_a_field_that_is_too_long_is_refused(
         self, web: httpx2.AsyncClient, owner: Connection, field: str
     ) -> None:
-        response = await web.post(PATH, json=skill("hello", **LONG_FIELDS[field]), headers=WEBHOOK_HEADERS)
+        response = await web.post(PATH, json=skill_payload("hello", **LONG_FIELDS[field]), headers=WEBHOOK_HEADERS)
 
         assert response.status_code == 400
         assert response.json()["message"].startswith(f"userRequest.{field}: is longer than ")
@@ -236,10 +236,10 @@ class TestLongInput:
     )
     async def test_the_longest_command_takes_no_time(self, web: httpx2.AsyncClient, text: str) -> None:
         """Server and client run in this thread. Normalising 20,000 combining marks takes half a second."""
-        await write(web, "/pair ABCD-2345", "warm-up")
+        await send_message(web, "/pair ABCD-2345", "warm-up")
         started = time.thread_time()
 
-        response = await write(web, text)
+        response = await send_message(web, text)
 
         assert time.thread_time() - started < 0.1
         assert text_of(response)

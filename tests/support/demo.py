@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pabal.demo.kakao import FakeKakao
-from support.wait import until
+from support.wait import wait_until
 
 USER = "demo-user-1"
 
@@ -20,7 +20,7 @@ class RunningDemo:
     hub: str
     kakao: FakeKakao
     page: str
-    thought: asyncio.Event = field(default_factory=asyncio.Event)
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     code: str | None = None
     paired: frozenset[str] = frozenset()
 
@@ -30,10 +30,10 @@ class RunningDemo:
 
     async def pair(self, user: str = USER) -> str | None:
         """Pair a user with the current code, and return the code."""
-        await until(lambda: self.code is not None)
+        await wait_until(lambda: self.code is not None)
         code = self.code
         await self.kakao.send_message(user, f"/pair {code}")
-        await until(lambda: user in self.paired)
+        await wait_until(lambda: user in self.paired)
         return code
 
     def outputs(self, user: str = USER) -> list[list[dict[str, Any]]]:
@@ -49,8 +49,8 @@ class RunningDemo:
             if "simpleText" in output
         ]
 
-    async def sees(self, text: str, user: str = USER) -> None:
+    async def wait_for_text(self, text: str, user: str = USER) -> None:
         try:
-            await until(lambda: text in self.texts(user))
+            await wait_until(lambda: text in self.texts(user))
         except TimeoutError:
             pytest.fail(f"{text!r} is not in {self.texts(user)}")

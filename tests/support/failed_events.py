@@ -17,12 +17,12 @@ from pabal.events.replay import replay_dead_letters
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome
-from support.clusters import Connection, connected
+from support.clusters import Connection, open_connection
 
 MINUTE = timedelta(minutes=1)
 MINA = Actor("operator:mina", "192.0.2.7", request_id="r1")
 
-BORN_DEAD = """
+INSERT_FAILED_EVENTS = """
 insert into public.event_queue (id, event_type, source_service, target_service, status, last_error, error_code, payload)
 select pabal.uuid7(), $2, $3, $4, 'failed', format($5, i), $6, $7::text::jsonb from generate_series(1, $1::integer) i
 returning id
@@ -30,8 +30,8 @@ returning id
 
 
 @dataclass(frozen=True, slots=True)
-class Deaths:
-    """A hub, and a connection of the database owner."""
+class EventQueue:
+    """The events of a hub, and a connection of the database owner."""
 
     hub: Hub
     owner: Connection
@@ -52,18 +52,20 @@ class Deaths:
         async with self.hub.transaction() as tx:
             assert await LANE.settle(tx, [Settlement(event, outcome)]) == {event.id}
 
-    async def die(self, event: UUID, outcome: Outcome | None = None, service: str = "minu_build") -> UUID:
+    async def fail(self, event: UUID, outcome: Outcome | None = None, service: str = "minu_build") -> UUID:
         """Claim the event and settle it as dead; returns its dead letter."""
         for claimed in await self.claim(service=service):
             await self.settle(claimed, (outcome or Dead("boom")) if claimed.id == event else DONE)
-        return await self.letter(event)
+        return await self.find_letter(event)
 
-    async def dead(self, event_type: str = "order.paid", why: str = "boom", **overrides: Any) -> tuple[UUID, UUID]:
+    async def publish_failed(
+        self, event_type: str = "order.paid", why: str = "boom", **overrides: Any
+    ) -> tuple[UUID, UUID]:
         """Publish an event and let it fail; returns the event and its dead letter."""
         event = await self.publish(event_type, **overrides)
-        return event, await self.die(event, Dead(why))
+        return event, await self.fail(event, Dead(why))
 
-    async def born_dead(self, count: int, why: str = "boom %s", **overrides: Any) -> list[UUID]:
+    async def insert_failed(self, count: int, why: str = "boom %s", **overrides: Any) -> list[UUID]:
         """Insert failed events by plain SQL."""
         fields: dict[str, Any] = {
             "event_type": "order.paid",
@@ -74,7 +76,7 @@ class Deaths:
         }
         fields |= overrides
         rows = await self.owner.fetch(
-            BORN_DEAD,
+            INSERT_FAILED_EVENTS,
             count,
             fields["event_type"],
             fields["source"],
@@ -85,16 +87,16 @@ class Deaths:
         )
         return [row["id"] for row in rows]
 
-    async def letter(self, event: UUID) -> UUID:
+    async def find_letter(self, event: UUID) -> UUID:
         return await self.owner.fetchval(
             "select id from public.dead_letter_queue where original_event_id = $1 order by death desc limit 1", event
         )
 
-    async def event(self, event: UUID) -> dict[str, Any]:
+    async def load_event(self, event: UUID) -> dict[str, Any]:
         row = await self.owner.fetchrow("select * from public.event_queue where id = $1", event)
         return dict(row or {})
 
-    async def audited(self, *subjects: UUID) -> list[tuple[str, str, str]]:
+    async def audit_entries(self, *subjects: UUID) -> list[tuple[str, str, str]]:
         rows = await self.owner.fetch(
             "select actor, action, subject from pabal.audit_log where subject = any($1::text[]) order by id",
             [*map(str, subjects)],
@@ -103,19 +105,19 @@ class Deaths:
 
 
 @asynccontextmanager
-async def deaths_of(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Deaths]:
+async def open_event_queue(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[EventQueue]:
     assert database_urls.direct
-    async with connected(database_urls.direct) as owner:
-        yield Deaths(hub, owner)
+    async with open_connection(database_urls.direct) as owner:
+        yield EventQueue(hub, owner)
 
 
-async def listed(
+async def list_letters(
     hub: Hub, letter_filter: DeadLetterFilter | None = None, state: DeadLetterState = "unresolved"
 ) -> list[DeadLetter]:
     async with hub.autocommit() as tx:
         return await list_dead_letters(tx, letter_filter or DeadLetterFilter(), state, limit=100)
 
 
-async def replayed(hub: Hub, *ids: UUID, by: Actor = MINA) -> dict[UUID, UUID]:
+async def replay_letters(hub: Hub, *ids: UUID, by: Actor = MINA) -> dict[UUID, UUID]:
     async with hub.transaction() as tx:
         return await replay_dead_letters(tx, ids, by)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from support.receiver import Mood, Request, answers, closes, hangs, read_request
+from support.receiver import Request, Responder, close_connection, hang, read_request, respond_with
 
 TOKEN = "bot-secret"
 MAX_NONCE_LENGTH = 25
@@ -36,13 +36,13 @@ class Message:
 class ScriptedReply:
     """The reply to one call in place of the API's. With `accepted` the call still takes effect."""
 
-    mood: Mood
+    responder: Responder
     accepted: bool = False
 
 
-FAILURE = ScriptedReply(answers(503))
-NO_RESPONSE = ScriptedReply(hangs)
-LOST_RESPONSE = ScriptedReply(closes, accepted=True)
+FAILURE = ScriptedReply(respond_with(503))
+NO_RESPONSE = ScriptedReply(hang)
+LOST_RESPONSE = ScriptedReply(close_connection, accepted=True)
 
 
 @dataclass
@@ -128,17 +128,17 @@ class FakeDiscord:
         finally:
             self._in_flight -= 1
 
-    def _reply_to(self, request: Request) -> Mood:
+    def _reply_to(self, request: Request) -> Responder:
         fate = self.script.popleft() if self.script else None
         if self.unresponsive or any(f"/{self._dms.get(user)}/" in request.target for user in self.unresponsive_users):
-            return hangs
+            return hang
         if fate is None:
             return self.answer(request)
         if fate.accepted:
             self.answer(request)
-        return fate.mood
+        return fate.responder
 
-    def answer(self, request: Request) -> Mood:
+    def answer(self, request: Request) -> Responder:
         """The API's reply to a call. Counts it against the limits."""
         if request.headers.get("authorization") != f"Bot {TOKEN}":
             return error_reply(401, 0, "401: Unauthorized")
@@ -155,14 +155,14 @@ class FakeDiscord:
         self._spent[channel] += 1
         if self._spent[channel] > self.channel_limit:
             return self._rate_limited(everywhere=False)
-        return self.say(channel, body)
+        return self.create_message(channel, body)
 
-    def open(self, user: str) -> Mood:
+    def open(self, user: str) -> Responder:
         if user in self.unknown_users:
             return error_reply(400, 50033, "Invalid Recipient(s)")
         return json_reply(200, {"id": self.dm_channel_of(user), "type": 1})
 
-    def say(self, channel: str, body: dict[str, Any]) -> Mood:
+    def create_message(self, channel: str, body: dict[str, Any]) -> Responder:
         nonce = body.get("nonce")
         if nonce is not None and len(nonce) > MAX_NONCE_LENGTH:
             return error_reply(400, 50035, "Invalid Form Body")
@@ -183,7 +183,7 @@ class FakeDiscord:
         }
         return json_reply(200, {"id": message.id, "channel_id": channel, "nonce": nonce}, headers)
 
-    def _rate_limited(self, *, everywhere: bool) -> Mood:
+    def _rate_limited(self, *, everywhere: bool) -> Responder:
         self._spent["refused"] += 1
         fields = {"message": "You are being rate limited.", "retry_after": self.retry_after, "global": everywhere}
         headers = {
@@ -199,11 +199,11 @@ class FakeDiscord:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def json_reply(status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> Mood:
-    return answers(status, json.dumps(body).encode(), {"content-type": "application/json"} | (headers or {}))
+def json_reply(status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> Responder:
+    return respond_with(status, json.dumps(body).encode(), {"content-type": "application/json"} | (headers or {}))
 
 
-def error_reply(status: int, code: int, message: str) -> Mood:
+def error_reply(status: int, code: int, message: str) -> Responder:
     return json_reply(status, {"message": message, "code": code})
 
 

@@ -5,40 +5,40 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from support.receiver import Mood, Receiver, answers, receiver
+from support.receiver import Receiver, Responder, respond_with, run_receiver
 
 SUCCESS = {"taskId": "task-1", "status": "SUCCESS", "message": "ok", "timestamp": 1700000000000}
 
 
-def kakao_says(status: str, message: str = "", code: int = 200) -> Mood:
+def kakao_response(status: str, message: str = "", code: int = 200) -> Responder:
     """Kakao's JSON response. A 200 can be a FAIL."""
-    return answers(code, json.dumps(SUCCESS | {"status": status, "message": message}).encode())
+    return respond_with(code, json.dumps(SUCCESS | {"status": status, "message": message}).encode())
 
 
-class Kakao:
+class FakeKakao:
     """The callback server and the requests it received."""
 
     def __init__(self, there: Receiver) -> None:
-        self.there = there
-        self.mood = kakao_says("SUCCESS", "ok")
+        self.receiver = there
+        self.responder = kakao_response("SUCCESS", "ok")
 
     @property
-    def mood(self) -> Mood:
-        return self.there.mood
+    def responder(self) -> Responder:
+        return self.receiver.responder
 
-    @mood.setter
-    def mood(self, mood: Mood) -> None:
-        self.there.mood = mood
+    @responder.setter
+    def responder(self, mood: Responder) -> None:
+        self.receiver.responder = mood
 
     def url(self, name: str) -> str:
         """The callback URL of one message."""
-        return f"http://127.0.0.1:{self.there.port}/callback/{name}?secret=capability"
+        return f"http://127.0.0.1:{self.receiver.port}/callback/{name}?secret=capability"
 
-    def answered(self, name: str) -> list[dict[str, Any]]:
+    def responses(self, name: str) -> list[dict[str, Any]]:
         """All skill responses posted to this callback."""
         return [
             json.loads(request.body)
-            for request in self.there.requests
+            for request in self.receiver.requests
             if request.target.startswith(f"/callback/{name}?")
         ]
 
@@ -46,15 +46,15 @@ class Kakao:
         """The texts of those responses."""
         return [
             [output["simpleText"]["text"] for output in response["template"]["outputs"]]
-            for response in self.answered(name)
+            for response in self.responses(name)
         ]
 
     @property
     def posts(self) -> int:
-        return len(self.there.requests)
+        return len(self.receiver.requests)
 
 
 @asynccontextmanager
-async def kakao() -> AsyncGenerator[Kakao]:
-    async with receiver() as there:
-        yield Kakao(there)
+async def run_fake_kakao() -> AsyncGenerator[FakeKakao]:
+    async with run_receiver() as there:
+        yield FakeKakao(there)

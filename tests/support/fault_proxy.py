@@ -17,12 +17,12 @@ POOLER_PARAMETERS = {"user", "database", "application_name", "client_encoding"}
 """The startup parameters that a pooler accepts."""
 
 
-class Settings(Enum):
+class StartupSettings(Enum):
     """How the settings in a startup packet are treated."""
 
     PASSED = auto()
     REFUSED = auto()
-    SWALLOWED = auto()
+    IGNORED = auto()
 
 
 class FaultProxy:
@@ -32,14 +32,14 @@ class FaultProxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self.delay = 0.0
-        self.settings = Settings.PASSED
+        self.settings = StartupSettings.PASSED
         self.accepted = 0
 
-    def swallow(self) -> None:
+    def drop_bytes(self) -> None:
         """Drop all bytes silently from now on."""
         self._flowing.clear()
 
-    def flow(self) -> None:
+    def pass_bytes(self) -> None:
         self._flowing.set()
 
     def reset(self) -> None:
@@ -84,12 +84,12 @@ class FaultProxy:
         words = rest.rstrip(b"\0").split(b"\0")
         parameters = {name.decode(): value for name, value in zip(words[::2], words[1::2], strict=True)}
         unsupported = parameters.keys() - POOLER_PARAMETERS
-        if unsupported and self.settings is Settings.REFUSED:
+        if unsupported and self.settings is StartupSettings.REFUSED:
             error = f"SFATAL\0C08P01\0Munsupported startup parameter: {min(unsupported)}\0\0".encode()
             writer.write(b"E" + struct.pack("!i", len(error) + 4) + error)
             await writer.drain()
             return None
-        if self.settings is Settings.SWALLOWED:
+        if self.settings is StartupSettings.IGNORED:
             accepted = b"".join(
                 n.encode() + b"\0" + value + b"\0" for n, value in parameters.items() if n in POOLER_PARAMETERS
             )
@@ -107,7 +107,7 @@ class FaultProxy:
 
 
 @asynccontextmanager
-async def between(url: str) -> AsyncGenerator[tuple[FaultProxy, str]]:
+async def run_fault_proxy(url: str) -> AsyncGenerator[tuple[FaultProxy, str]]:
     """Start a proxy in front of the server of `url`; yields it and the URL that leads through it."""
     parts = urlsplit(url)
     assert parts.hostname

@@ -10,14 +10,14 @@ from pabal.events.handlers import EventHandlers
 from pabal.hub import Hub, build_workers
 
 
-def made(program: client.App, name: str = "shop.events:hub") -> EventHandlers:
+def build_handlers(program: client.App, name: str = "shop.events:hub") -> EventHandlers:
     return EventHandlers(tuple(map(engine_handler, program.handlers)), name)
 
 
 @asynccontextmanager
-async def at_work(hub: Hub, program: client.App, name: str = "shop.events:hub") -> AsyncGenerator[None]:
+async def run_program(hub: Hub, program: client.App, name: str = "shop.events:hub") -> AsyncGenerator[None]:
     """Subscribe the program and run it beside the hub's workers."""
-    handlers = made(program, name)
+    handlers = build_handlers(program, name)
     async with hub.transaction() as tx:
         await handlers.subscribe_services(tx)
     workers = build_workers(hub, handlers)

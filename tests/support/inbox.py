@@ -22,13 +22,13 @@ from pabal.notifications.toasts.inbox import (
     load_inbox_state,
     mark_toast,
 )
-from support.clusters import Connection, connected
+from support.clusters import Connection, open_connection
 
 MINA, JUN = "80351110224678912", "190320984123768832"
 """Two Discord users."""
 SHOP = Actor("shop")
 MINUTE = timedelta(minutes=1)
-NASTY = (
+HOSTILE_TEXTS = (
     "<script>window.hacked = true</script>",
     "<img src=x onerror='window.hacked = true'>",
     "\"'><svg onload=window.hacked=true>",
@@ -58,7 +58,7 @@ class Inbox:
             [held] = await LANE.claim(tx, 1, MINUTE, "tester")
         return held
 
-    async def arrive(
+    async def insert_toast(
         self, person: str = MINA, title: str | None = "Paid", body: str = "Thank you.", **details: Any
     ) -> UUID:
         held = await self.request(person, details.pop("category", "payment"))
@@ -66,7 +66,7 @@ class Inbox:
             assert await add_toast(tx, held, RenderedText(title, body), **details)
         return held.id
 
-    async def listed(self, person: str = MINA, *, archived: bool = False) -> list[Toast]:
+    async def list_toasts(self, person: str = MINA, *, archived: bool = False) -> list[Toast]:
         async with self.hub.autocommit() as tx:
             return await list_toasts(tx, person, archived=archived, limit=100)
 
@@ -99,9 +99,9 @@ class Inbox:
 
 
 @asynccontextmanager
-async def inbox_of(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Inbox]:
+async def open_inbox(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Inbox]:
     assert database_urls.direct
-    async with connected(database_urls.direct) as db:
+    async with open_connection(database_urls.direct) as db:
         await db.execute(
             "insert into notification.templates (key, category, criticality, texts, checksum) "
             "select 'test.' || c, c, case c when 'antinuke' then 'emergency' else 'normal' end, '{}'::jsonb, 'x' "

@@ -44,7 +44,7 @@ class LaneUnderTest(ABC):
         """Insert the rows that a row of this lane refers to."""
 
     @property
-    def can(self) -> frozenset[Capability]:
+    def capabilities(self) -> frozenset[Capability]:
         return self.lane.capabilities
 
     async def put(self, count: int = 1, **how: Any) -> list[UUID]:

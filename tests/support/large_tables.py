@@ -68,7 +68,7 @@ reset session_replication_role;
 """
 
 
-FORGET = """
+DELETE_STATISTICS = """
 delete from pg_statistic where starelid::regclass::text ~ '(event_|requests|messages)';
 select pg_clear_relation_stats(schemaname, relname)
 from pg_stat_user_tables
@@ -77,7 +77,9 @@ where relname ~ '(event_|requests|messages)';
 """Remove all statistics, as before the first autovacuum."""
 
 
-async def pages(owner: Connection, query: Query, given: Mapping[str, object], *, prepare: str = "") -> tuple[int, int]:
+async def count_pages(
+    owner: Connection, query: Query, given: Mapping[str, object], *, prepare: str = ""
+) -> tuple[int, int]:
     """Run a query and roll it back. Returns the pages it touched and the rows it returned."""
     values = ", ".join(literal(value) for value in query.bind(dict(given)))
     work = owner.transaction()

@@ -16,7 +16,7 @@ import uvloop
 
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from support.server import serving
+from support.server import serve_hub
 
 ResultT = TypeVar("ResultT")
 TIMEOUT = 60.0
@@ -129,7 +129,7 @@ class LoopThread:
 
 @asynccontextmanager
 async def open_served_hub(settings: Settings, urls: DatabaseUrls) -> AsyncGenerator[tuple[Hub, str]]:
-    async with open_hub(settings, urls) as hub, serving(hub) as address:
+    async with open_hub(settings, urls) as hub, serve_hub(hub) as address:
         yield hub, address
 
 

@@ -6,7 +6,7 @@ import httpx2
 
 from pabal.hub import Hub
 from support.notifications import PAID
-from support.oauth_client import bearer, enrol
+from support.oauth_client import bearer, register_oauth_service
 
 PATH = "/v1/notifications"
 REQUEST: dict[str, Any] = {
@@ -38,5 +38,5 @@ class ApiService:
 
 
 async def register_service(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> ApiService:
-    enrolled = await enrol(hub, web, name, *permissions)
+    enrolled = await register_oauth_service(hub, web, name, *permissions)
     return ApiService(web, (await enrolled.tokens())["access_token"])

@@ -15,7 +15,7 @@ from pabal.notifications.notifications import (
 )
 from pabal.notifications.requests import NotificationDraft, RequestedNotification, request_notifications
 from pabal.notifications.templates.catalogue import register_templates
-from support.clusters import connected
+from support.clusters import open_connection
 
 TESTER = Actor("tester")
 ALL_SERVICES = NotificationAccess("hub", all_services=True)
@@ -58,5 +58,5 @@ async def list_all_notifications(hub: Hub, **chosen: Any) -> list[Notification]:
 
 async def sql(database_urls: DatabaseUrls, statement: str, *arguments: Any) -> Any:
     """Run a statement as the owner of the database and return the first value."""
-    async with connected(database_urls.direct or database_urls.main) as conn:
+    async with open_connection(database_urls.direct or database_urls.main) as conn:
         return await conn.fetchval(statement, *arguments)

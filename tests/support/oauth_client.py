@@ -16,7 +16,7 @@ INSPECTOR = "inspector"
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolled:
+class RegisteredService:
     """A service with its secret and an HTTP client."""
 
     name: str
@@ -28,47 +28,47 @@ class Enrolled:
     def basic(self) -> dict[str, str]:
         return basic(f"{self.name}:{self.secret}".encode())
 
-    async def ask(self, endpoint: str, **form: str) -> httpx2.Response:
+    async def call(self, endpoint: str, **form: str) -> httpx2.Response:
         """Call an OAuth endpoint with the secret in the header."""
         return await self.web.post(f"/oauth/{endpoint}", data=form, headers=self.basic)
 
     async def tokens(self, **form: str) -> dict[str, Any]:
         """Request tokens with the client credentials."""
-        return good(await self.ask("token", grant_type="client_credentials", **form))
+        return json_of(await self.call("token", grant_type="client_credentials", **form))
 
-    async def refreshed(self, refresh_token: str, **form: str) -> dict[str, Any]:
-        return good(await self.ask("token", grant_type="refresh_token", refresh_token=refresh_token, **form))
+    async def refresh(self, refresh_token: str, **form: str) -> dict[str, Any]:
+        return json_of(await self.call("token", grant_type="refresh_token", refresh_token=refresh_token, **form))
 
-    async def introspected(self, token: str) -> dict[str, Any]:
+    async def introspect(self, token: str) -> dict[str, Any]:
         """Introspect a token as a service that may: this one need not."""
         inspector = await inspecting_service(self.hub, self.web)
-        return good(await inspector.ask("introspect", token=token))
+        return json_of(await inspector.call("introspect", token=token))
 
     async def is_active(self, token: str) -> bool:
-        return (await self.introspected(token))["active"]
+        return (await self.introspect(token))["active"]
 
-    async def let_in(self, *, active: bool) -> None:
+    async def set_active(self, *, active: bool) -> None:
         async with self.hub.transaction() as tx:
             await set_service_active(tx, self.name, TESTER, active=active)
 
 
-async def enrol(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> Enrolled:
+async def register_oauth_service(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> RegisteredService:
     async with hub.transaction() as tx:
         _, secret = await add_service(tx, name, permissions, TESTER)
-    return Enrolled(name, secret, hub, web)
+    return RegisteredService(name, secret, hub, web)
 
 
-async def inspecting_service(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
+async def inspecting_service(hub: Hub, web: httpx2.AsyncClient) -> RegisteredService:
     """A service with the permission tokens:introspect, added at the first call."""
     async with hub.transaction() as tx:
         if INSPECTOR not in {service.name for service in await list_services(tx)}:
             _, secret = await add_service(tx, INSPECTOR, ["tokens:introspect"], TESTER)
         else:
             secret = await rotate_service_secret(tx, INSPECTOR, TESTER, overlap=timedelta())
-    return Enrolled(INSPECTOR, secret, hub, web)
+    return RegisteredService(INSPECTOR, secret, hub, web)
 
 
-def good(response: httpx2.Response) -> dict[str, Any]:
+def json_of(response: httpx2.Response) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     return response.json()
 

@@ -23,7 +23,7 @@ HOSTILE = """<script>alert(1)</script>"><img src=x onerror=alert(1)>'};alert(1);
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class SignedInOperator:
     """An HTTP client of a signed-in operator."""
 
     web: httpx2.AsyncClient
@@ -51,23 +51,23 @@ def fast_password_hashing() -> Generator[None]:
         yield
 
 
-async def sign_in(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str = "") -> Signed:
+async def sign_in(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str = "") -> SignedInOperator:
     name = name or f"the-{role}"
     with fast_password_hashing():
         return await add_signed_in_operator(hub, web, role, name)
 
 
-async def add_signed_in_operator(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str) -> Signed:
+async def add_signed_in_operator(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str) -> SignedInOperator:
     async with hub.transaction() as tx:
         await add_operator(tx, name, PASSWORD, role)
         credentials = await authenticate_operator(await find_operator_credentials(tx, name), PASSWORD)
         token = await create_operator_session(tx, credentials, Actor(f"operator:{name}"))
         session = await find_operator_session(tx, token)
     assert session is not None
-    return Signed(web, session, token)
+    return SignedInOperator(web, session, token)
 
 
-async def enter(page: Page) -> None:
+async def sign_in_on_page(page: Page) -> None:
     """Sign in with the English form."""
     await page.goto("/")
     await page.get_by_label("Password").fill(PASSWORD)
@@ -76,6 +76,6 @@ async def enter(page: Page) -> None:
     await page.wait_for_load_state()  # including the script that handles keys
 
 
-def unharmed(page: httpx2.Response) -> bool:
+def is_escaped(page: httpx2.Response) -> bool:
     """Return whether HOSTILE is escaped everywhere in the page."""
     return "<script>alert" not in page.text and "<img src=x" not in page.text

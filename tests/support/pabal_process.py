@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.clusters import roomy
+from support.clusters import memory_directory
 from support.pabal_command import run_in_thread
 
 PABAL = Path(sys.executable).with_name("pabal")
-PATIENCE = 60.0
+PROCESS_TIMEOUT = 60.0
 NEEDS_PROCESS = frozenset({("up",), ("serve",), ("work",), ("demo",), ("db", "shell")})
 """Commands that handle signals or replace their process."""
 
@@ -74,7 +74,7 @@ def pabal_process(
         input=feed,
         cwd=folder,
         env=environment(PABAL_DATA_DIR=str(folder / "data"), **variables),
-        timeout=PATIENCE,
+        timeout=PROCESS_TIMEOUT,
     )
     assert result.returncode == code, result.stdout + result.stderr
     return result
@@ -85,7 +85,7 @@ def pabal_json(*args: str, folder: Path, code: int = 0, **variables: str) -> Any
     return json.loads(pabal(*args, "--json", folder=folder, code=code, **variables).stdout)
 
 
-class Running:
+class RunningHub:
     """`pabal up` or `serve`, from the moment it prints its address."""
 
     def __init__(self, folder: Path, command: str, open_files: int | None = None, /, **variables: str) -> None:
@@ -111,15 +111,15 @@ class Running:
         """Send the signal and return the seconds until the process ended."""
         started = time.monotonic()
         self.process.send_signal(by)
-        self.process.wait(PATIENCE)
+        self.process.wait(PROCESS_TIMEOUT)
         return time.monotonic() - started
 
 
 @contextmanager
-def running(
+def run_hub(
     folder: Path, command: str = "up", open_files: int | None = None, /, **variables: str
-) -> Generator[Running]:
-    hub = Running(folder, command, open_files, **variables)
+) -> Generator[RunningHub]:
+    hub = RunningHub(folder, command, open_files, **variables)
     try:
         yield hub
     finally:
@@ -132,17 +132,17 @@ def running(
 @contextmanager
 def fresh_folder() -> Generator[Path]:
     """Yield a directory that an unprivileged server can enter. Servers that still run on it are stopped at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="pabal-cli-", dir=roomy()))
+    folder = Path(tempfile.mkdtemp(prefix="pabal-cli-", dir=memory_directory()))
     folder.chmod(0o755)
     try:
         yield folder
     finally:
-        for pid in servers(folder):
+        for pid in server_pids(folder):
             os.kill(pid, signal.SIGQUIT)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def servers(folder: Path) -> list[int]:
+def server_pids(folder: Path) -> list[int]:
     """The pids of the database servers that run on this directory, from their pid files."""
     pids = [int(file.read_text().split("\n")[0]) for file in folder.glob("data/*/postmaster.pid")]
     pids += [int(file.read_text().split("\n")[0]) for file in folder.glob("data/*/*/postmaster.pid")]
@@ -156,7 +156,7 @@ def cmdline(pid: int) -> bytes:
         return b""
 
 
-def leftovers(folder: Path) -> list[bytes]:
+def remaining_processes(folder: Path) -> list[bytes]:
     """The command lines of processes that name the directory."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
     return [line for pid in pids if bytes(folder) in (line := cmdline(pid))]

@@ -18,7 +18,7 @@ from pabal.web.connections import ConnectionLimits
 from pabal.web.protocol import LimitedHttpProtocol
 from pabal.web.request import mark_authenticated
 from pabal.web.server import WebServer
-from support.wait import until
+from support.wait import wait_until
 
 PATIENCE = 60.0
 LARGE_BYTES = 4_000_000
@@ -101,7 +101,7 @@ class EdgeServer:
         self.server.sweep(asyncio.get_running_loop().time() + seconds)
 
     async def until_connected(self, count: int) -> None:
-        await until(lambda: len(self.connections) == count)
+        await wait_until(lambda: len(self.connections) == count)
 
     async def handle(self, request: Request) -> Response:
         self.handled.append(request.url.path)

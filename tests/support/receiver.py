@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from itertools import repeat
 
-PATIENCE = 15.0
+RECEIVE_TIMEOUT = 15.0
 CHUNK = b"x" * 65536
 
-Mood = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
+Responder = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
 """Responds to a request; returns whether the connection stays open."""
 
 
@@ -34,9 +34,9 @@ class Request:
     connection: int
 
 
-def answers(
+def respond_with(
     status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None, *, keep: bool = True
-) -> Mood:
+) -> Responder:
     """A complete response. `keep=False` closes the connection afterwards without announcing it."""
 
     async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -46,38 +46,38 @@ def answers(
     return mood
 
 
-def redirects(to: str, status: int = 302) -> Mood:
-    return answers(status, headers={"location": to})
+def redirect_to(to: str, status: int = 302) -> Responder:
+    return respond_with(status, headers={"location": to})
 
 
-def slow(until: asyncio.Event, then: Mood | None = None) -> Mood:
+def respond_after(until: asyncio.Event, then: Responder | None = None) -> Responder:
     """Respond only after the event is set."""
 
     async def mood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await until.wait()
-        return await (then or answers())(reader, writer)
+        return await (then or respond_with())(reader, writer)
 
     return mood
 
 
-async def hangs(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
+async def hang(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
     """Never respond; the connection stays open until the client closes it."""
     while await reader.read(len(CHUNK)):
         pass
     return False
 
 
-def hangs_after_headers(status: int = 200) -> Mood:
+def hang_after_headers(status: int = 200) -> Responder:
     """Send a status and a content length, then nothing."""
 
     async def mood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, head(status, {"content-length": "10"}))
-        return await hangs(reader, writer)
+        return await hang(reader, writer)
 
     return mood
 
 
-def drips(status: int = 200, every: float = 0.01) -> Mood:
+def drip_body(status: int = 200, every: float = 0.01) -> Responder:
     """Send an endless body byte by byte."""
 
     async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -89,7 +89,7 @@ def drips(status: int = 200, every: float = 0.01) -> Mood:
     return mood
 
 
-def huge(status: int = 200) -> Mood:
+def endless_body(status: int = 200) -> Responder:
     """Send an endless body as fast as the client reads it."""
 
     async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -101,7 +101,7 @@ def huge(status: int = 200) -> Mood:
     return mood
 
 
-def trails(trailer_bytes: bytes, prefix: bytes = b"") -> Mood:
+def endless_trailers(trailer_bytes: bytes, prefix: bytes = b"") -> Responder:
     """Send a short body and endless trailers as fast as the client reads them."""
 
     async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -113,33 +113,33 @@ def trails(trailer_bytes: bytes, prefix: bytes = b"") -> Mood:
     return mood
 
 
-async def closes(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
+async def close_connection(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
     """Read the request and close the connection without a response."""
     return False
 
 
-async def closes_early(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
+async def close_early(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
     """Close at the first byte of the request, which is neither read nor recorded."""
     return False
 
 
-async def deaf(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
+async def stop_reading(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
     """Read nothing after the first byte and keep the connection open."""
     await asyncio.Event().wait()
     return False
 
 
-UNREAD = (closes_early, deaf)
+UNREAD = (close_early, stop_reading)
 
 
-async def resets(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+async def reset_connection(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Read the request and reset the connection."""
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
     return False
 
 
-def says(raw: bytes) -> Mood:
+def send_raw(raw: bytes) -> Responder:
     """Send these bytes and close the connection."""
 
     async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -166,8 +166,8 @@ class Receiver:
     """Each entry of `script` responds to one request; then the default responds to all others."""
 
     def __init__(self) -> None:
-        self.mood: Mood = answers()
-        self.script: deque[Mood] = deque()
+        self.responder: Responder = respond_with()
+        self.script: deque[Responder] = deque()
         self.requests: list[Request] = []
         self.connections = 0
         self.port = 0
@@ -180,7 +180,7 @@ class Receiver:
         """The number of open connections."""
         return len(self._open)
 
-    async def received(self, count: int = 1, within: float = PATIENCE) -> list[Request]:
+    async def wait_for_requests(self, count: int = 1, within: float = RECEIVE_TIMEOUT) -> list[Request]:
         """All requests so far, once there are `many`."""
         async with asyncio.timeout(within), self._news:
             await self._news.wait_for(lambda: len(self.requests) >= count)
@@ -193,7 +193,7 @@ class Receiver:
         try:
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while first := await reader.read(1):
-                    mood = self.script.popleft() if self.script else self.mood
+                    mood = self.script.popleft() if self.script else self.responder
                     if mood not in UNREAD:
                         await self._remember(await read_request(first, reader, number))
                     if not await mood(reader, writer):
@@ -209,7 +209,7 @@ class Receiver:
             self.requests.append(request)
             self._news.notify_all()
 
-    async def leave(self) -> None:
+    async def abort_connections(self) -> None:
         """Abort all connections: an orderly TLS shutdown would wait for the client."""
         tasks = [task for task in self._open if task]
         for writer in self._open.values():
@@ -228,7 +228,7 @@ async def read_request(first: bytes, reader: asyncio.StreamReader, connection: i
 
 
 @asynccontextmanager
-async def receiver(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncGenerator[Receiver]:
+async def run_receiver(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncGenerator[Receiver]:
     """Run a receiver on a free port; with `tls` it serves https."""
     server_state = Receiver()
     server = await asyncio.start_server(server_state.serve, host, 0, ssl=tls)
@@ -238,5 +238,5 @@ async def receiver(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -
         yield server_state
     finally:
         server.close()
-        await server_state.leave()
+        await server_state.abort_connections()
         await server.wait_closed()

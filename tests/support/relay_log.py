@@ -10,8 +10,8 @@ from uuid import UUID
 
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
-from relay.people import key_of
-from support.clusters import Connection, connected
+from relay.people import key_of_user
+from support.clusters import Connection, open_connection
 
 INSERT_MESSAGE = """
 insert into public.inbound_messages
@@ -30,22 +30,22 @@ SECRET_URL = "https://bot-api.kakao.com/callback/capability"
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """The relay's tables."""
+class MessageLog:
+    """The messages and replies of the relay, as rows."""
 
     db: Connection
 
-    async def written(self, account: UUID, user: str, text: str | None = "hello", **more: Any) -> UUID:
+    async def insert_message(self, account: UUID, user: str, text: str | None = "hello", **more: Any) -> UUID:
         """Insert a queued message of a user."""
         message = new_id()
         payload = {"userRequest": {"utterance": text, "callbackUrl": SECRET_URL}} | more
         normalized = {"userId": user, "text": text or "", "channelId": "bot"}
         await self.db.execute(
-            INSERT_MESSAGE, message, account, key_of(user), json.dumps(payload), json.dumps(normalized), SECRET_URL
+            INSERT_MESSAGE, message, account, key_of_user(user), json.dumps(payload), json.dumps(normalized), SECRET_URL
         )
         return message
 
-    async def answered(
+    async def insert_reply(
         self, message: UUID, text: str = "hi there", outcome: str = "sent", error: str | None = None
     ) -> None:
         """Insert a bot's reply with this outcome."""
@@ -57,20 +57,20 @@ class Talk:
     async def count(self, table: str) -> int:
         return await self.db.fetchval(f"select count(*) from {table}")
 
-    async def deeds(self) -> list[tuple[str, str]]:
+    async def audit_actions(self) -> list[tuple[str, str]]:
         """Actors and actions of the audit log, in order."""
         rows = await self.db.fetch("select actor, action from pabal.audit_log order by id")
         return [(row["actor"], row["action"]) for row in rows]
 
 
 @asynccontextmanager
-async def talking(database_urls: DatabaseUrls) -> AsyncGenerator[Talk]:
+async def open_message_log(database_urls: DatabaseUrls) -> AsyncGenerator[MessageLog]:
     assert database_urls.direct
-    async with connected(database_urls.direct) as db:
-        yield Talk(db)
+    async with open_connection(database_urls.direct) as db:
+        yield MessageLog(db)
 
 
-def read(page: str) -> str:
+def page_text(page: str) -> str:
     """The text of a page without tags."""
     return re.sub(r"<[^>]*>", " ", page)
 

@@ -13,10 +13,10 @@ from pabal.core.errors import CallbackExpired
 from pabal.hub import Hub
 from pabal.relay.reply.reply import BotReply, DeliveredReply, encode_skill_response
 from support.clusters import Connection
-from support.fake_kakao import Kakao
+from support.fake_kakao import FakeKakao
 
-NUMBER = count(1)
-LIFE = timedelta(seconds=55)
+ROW_NUMBERS = count(1)
+CALLBACK_LIFETIME = timedelta(seconds=55)
 
 
 def skill_response(*texts: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Chat:
     db: Connection
 
     async def owner(self, **columns: object) -> Owner:
-        token = f"prt_{next(NUMBER)}"
+        token = f"prt_{next(ROW_NUMBERS)}"
         values = {
             "openclaw_user_id": token,
             "relay_token_hash": digest(token),
@@ -62,8 +62,8 @@ class Chat:
 
     async def session(self, account: UUID | None, *, paired: bool = True, **columns: object) -> str:
         """Insert a session; returns its token."""
-        token = f"{next(NUMBER):064x}"
-        code = f"AAAA-{next(NUMBER):04d}".replace("0", "Z").replace("1", "Y")
+        token = f"{next(ROW_NUMBERS):064x}"
+        code = f"AAAA-{next(ROW_NUMBERS):04d}".replace("0", "Z").replace("1", "Y")
         await self.db.execute(
             """
             insert into relay_sessions (token_hash, code, account_id, used_at, paired_at)
@@ -99,7 +99,7 @@ class Chat:
         )
         return key
 
-    async def message(self, owner: Owner, key: str, url: str | None, life: timedelta = LIFE) -> UUID:
+    async def message(self, owner: Owner, key: str, url: str | None, life: timedelta = CALLBACK_LIFETIME) -> UUID:
         message_id: UUID = await self.db.fetchval(
             """
             insert into inbound_messages (
@@ -112,7 +112,7 @@ class Chat:
             key,
             url,
             life,
-            str(next(NUMBER)),
+            str(next(ROW_NUMBERS)),
         )
         return message_id
 
@@ -145,28 +145,28 @@ class Bot:
 
     hub: Hub
     chat: Chat
-    there: Kakao
+    kakao: FakeKakao
     owner: Owner
     key: str
 
     @classmethod
-    async def of(cls, hub: Hub, chat: Chat, there: Kakao, user: str = "user") -> "Bot":
+    async def of(cls, hub: Hub, chat: Chat, there: FakeKakao, user: str = "user") -> "Bot":
         owner = await chat.owner()
         return cls(hub, chat, there, owner, await chat.conversation(owner, user))
 
-    async def hears(self, name: str, life: timedelta = LIFE) -> UUID:
+    async def insert_message(self, name: str, life: timedelta = CALLBACK_LIFETIME) -> UUID:
         """Insert a message with a callback of this name."""
-        return await self.chat.message(self.owner, self.key, self.there.url(name), life)
+        return await self.chat.message(self.owner, self.key, self.kakao.url(name), life)
 
-    async def answers(self, message: UUID, *texts: str) -> DeliveredReply:
+    async def send_reply(self, message: UUID, *texts: str) -> DeliveredReply:
         response = skill_response(*texts)
         return await self.hub.relay.replies.send(
             BotReply(digest(self.owner.token), message, None, response, encode_skill_response(response))
         )
 
-    async def too_late(self, *texts: str) -> UUID:
+    async def send_late_reply(self, *texts: str) -> UUID:
         """A reply after its callback expired."""
-        message = await self.hears("gone", timedelta(seconds=-1))
+        message = await self.insert_message("gone", timedelta(seconds=-1))
         with pytest.raises(CallbackExpired):
-            await self.answers(message, *texts)
+            await self.send_reply(message, *texts)
         return message

@@ -13,8 +13,8 @@ from pabal.hub import DatabaseUrls, Hub, build_rules_worker
 from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule
 from pabal.queue.worker import Worker, WorkerConfig
 from support.notifications import TESTER, sql
-from support.subscriptions import event, say
-from support.wait import until
+from support.subscriptions import load_event, publish_test_event
+from support.wait import wait_until
 
 BUYER: dict[str, Any] = {"user": {"discord_id": "100"}, "item": "Nitro", "amount": 12900, "currency": "KRW"}
 MINUTE = timedelta(minutes=1)
@@ -64,12 +64,12 @@ async def publish_and_settle(
     hub: Hub, database_urls: DatabaseUrls, payload: Any = None, **overrides: Any
 ) -> tuple[UUID, UUID]:
     """Publish an event and apply the rules. Return the ids of the event and of the hub's finished delivery."""
-    published = await say(hub, "order.paid", payload=payload or BUYER, **overrides)
+    published = await publish_test_event(hub, "order.paid", payload=payload or BUYER, **overrides)
     delivery_id = await hub_delivery(database_urls, published)
 
     async def ended() -> bool:
-        return (await event(hub, delivery_id)).status in {"completed", "failed"}
+        return (await load_event(hub, delivery_id)).status in {"completed", "failed"}
 
     async with run_rules_workers(hub):
-        await until(ended)
+        await wait_until(ended)
     return published, delivery_id

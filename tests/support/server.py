@@ -12,11 +12,11 @@ from pabal.web.app import create_app
 from pabal.web.route import Route
 from pabal.web.server import WebServer
 
-PATIENCE = 10.0
+SERVE_TIMEOUT = 10.0
 
 
 @asynccontextmanager
-async def serving(hub: Hub, table: Iterable[Route] = routes.ROUTES) -> AsyncGenerator[str]:
+async def serve_hub(hub: Hub, table: Iterable[Route] = routes.ROUTES) -> AsyncGenerator[str]:
     """The hub behind its real web server, on a free port."""
     async with running_web_server(hub, table) as (address, _):
         yield address

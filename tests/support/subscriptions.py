@@ -22,10 +22,10 @@ from pabal.events.subscriptions import (
 )
 from pabal.hub import Hub, build_workers
 from pabal.queue.worker import Worker, WorkerConfig
-from support.wait import until
+from support.wait import wait_until
 
 TESTER = Actor("tester")
-EVERYBODY = EventAccess("hub", all_services=True)
+ALL_ACCESS = EventAccess("hub", all_services=True)
 
 
 async def subscribe(
@@ -38,13 +38,13 @@ async def subscribe(
     return added, secret or ""
 
 
-async def seen(hub: Hub, subscription: Subscription) -> Subscription:
+async def reload_subscription(hub: Hub, subscription: Subscription) -> Subscription:
     """The current row of a subscription."""
     async with hub.autocommit() as tx:
-        return await find_subscription(tx, subscription.id, EVERYBODY)
+        return await find_subscription(tx, subscription.id, ALL_ACCESS)
 
 
-async def say(
+async def publish_test_event(
     hub: Hub, event_type: str, target: str | None = "minu_build", payload: Any = None, **options: Any
 ) -> UUID:
     """Publish an event of minu_find; returns its id."""
@@ -55,34 +55,34 @@ async def say(
     return published.id
 
 
-async def event(hub: Hub, row: UUID) -> Event:
+async def load_event(hub: Hub, row: UUID) -> Event:
     async with hub.autocommit() as tx:
-        return await find_event(tx, row, EVERYBODY)
+        return await find_event(tx, row, ALL_ACCESS)
 
 
-async def ends(hub: Hub, row: UUID, status: str) -> Event:
+async def wait_for_status(hub: Hub, row: UUID, status: str) -> Event:
     """Wait until the event has this status; returns it."""
 
     async def has_status() -> bool:
-        return (await event(hub, row)).status == status
+        return (await load_event(hub, row)).status == status
 
-    await until(has_status)
-    return await event(hub, row)
+    await wait_until(has_status)
+    return await load_event(hub, row)
 
 
-async def fails(hub: Hub, row: UUID, times: int = 1) -> Event:
+async def wait_for_failures(hub: Hub, row: UUID, times: int = 1) -> Event:
     """Wait until this many attempts failed and the event is pending again; returns it."""
 
     async def has_status() -> bool:
-        current = await event(hub, row)
+        current = await load_event(hub, row)
         return len(current.error_history or ()) == times and current.status == "pending"
 
-    await until(has_status)
-    return await event(hub, row)
+    await wait_until(has_status)
+    return await load_event(hub, row)
 
 
 @asynccontextmanager
-async def pushing(hub: Hub, pusher: Pusher | None = None, **config: Any) -> AsyncGenerator[None]:
+async def run_workers(hub: Hub, pusher: Pusher | None = None, **config: Any) -> AsyncGenerator[None]:
     """Run the hub's workers, or one worker with the given pusher."""
     workers = (
         [
@@ -104,9 +104,9 @@ async def pushing(hub: Hub, pusher: Pusher | None = None, **config: Any) -> Asyn
 
 async def pause(hub: Hub, subscription: Subscription) -> None:
     async with hub.transaction() as tx:
-        await pause_subscription(tx, subscription.id, EVERYBODY, TESTER)
+        await pause_subscription(tx, subscription.id, ALL_ACCESS, TESTER)
 
 
 async def resume(hub: Hub, subscription: Subscription) -> None:
     async with hub.transaction() as tx:
-        await resume_subscription(tx, subscription.id, EVERYBODY, TESTER)
+        await resume_subscription(tx, subscription.id, ALL_ACCESS, TESTER)

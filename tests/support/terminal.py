@@ -11,8 +11,8 @@ from typing import Any
 
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from support.failed_events import Deaths, deaths_of
-from support.pabal_process import PATIENCE, environment, pabal, pabal_json, start_pabal
+from support.failed_events import EventQueue, open_event_queue
+from support.pabal_process import PROCESS_TIMEOUT, environment, pabal, pabal_json, start_pabal
 
 ZONE = "Asia/Seoul"
 
@@ -21,7 +21,7 @@ ZONE = "Asia/Seoul"
 class Terminal:
     """Where commands run: a narrow window in a time zone far from UTC."""
 
-    deaths: Deaths
+    event_queue: EventQueue
     folder: Path
     variables: dict[str, str]
 
@@ -48,7 +48,7 @@ class Terminal:
         )
 
     @asynccontextmanager
-    async def following(self, noun: str, *args: str) -> AsyncGenerator["subprocess.Popen[str]"]:
+    async def follow(self, noun: str, *args: str) -> AsyncGenerator["subprocess.Popen[str]"]:
         """Run `tail` from the moment it follows until Ctrl-C ends it, without an error."""
         with self.start(noun, "tail", *args) as command:
             try:
@@ -58,18 +58,18 @@ class Terminal:
                 yield command
             finally:
                 command.send_signal(signal.SIGINT)
-                _, errors = await asyncio.to_thread(command.communicate, timeout=PATIENCE)
+                _, errors = await asyncio.to_thread(command.communicate, timeout=PROCESS_TIMEOUT)
         assert (command.returncode, errors) == (130, "")
 
 
 async def read_line(command: "subprocess.Popen[str]") -> str:
     assert command.stdout
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PROCESS_TIMEOUT):
         return await asyncio.to_thread(command.stdout.readline)
 
 
 @asynccontextmanager
-async def terminal_at(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
+async def open_terminal(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
     settings = Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
     variables = {
         "PABAL_DATABASE_URL": database_urls.main,
@@ -78,5 +78,5 @@ async def terminal_at(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerat
         "COLUMNS": "40",
         "TZ": ZONE,
     }
-    async with open_hub(settings, database_urls) as hub, deaths_of(hub, database_urls) as deaths:
+    async with open_hub(settings, database_urls) as hub, open_event_queue(hub, database_urls) as deaths:
         yield Terminal(deaths, folder, variables)

@@ -9,7 +9,7 @@ from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.hub import Hub
 from pabal.queue.worker import ItemHandler, ScheduledClaim, Worker, WorkerConfig
 from support.lane_under_test import Events
-from support.wait import until
+from support.wait import wait_until
 
 
 def make_worker(hub: Hub, handle: ItemHandler[ClaimedEvent], **config: Any) -> Worker[ClaimedEvent, EventClaimFilter]:
@@ -20,7 +20,7 @@ def make_worker(hub: Hub, handle: ItemHandler[ClaimedEvent], **config: Any) -> W
 
 
 @asynccontextmanager
-async def working(
+async def run_worker(
     hub: Hub, handle: ItemHandler[ClaimedEvent], **config: Any
 ) -> AsyncGenerator[Worker[ClaimedEvent, EventClaimFilter]]:
     worker = make_worker(hub, handle, **config)
@@ -32,10 +32,10 @@ async def working(
         await task
 
 
-async def settled(events: Events, **states: int) -> None:
+async def wait_for_states(events: Events, **states: int) -> None:
     """Wait until the table has this many rows in each state."""
 
     async def has_states() -> bool:
         return await events.states() == states
 
-    await until(has_states)
+    await wait_until(has_states)

@@ -11,8 +11,8 @@ from pabal.core.actor import Actor
 from pabal.hub import DatabaseUrls, Hub
 from pabal.tokens import revoke
 from pabal.tokens.revoke import expire_tokens, purge_token_families, revoke_access_token, revoke_families, revoke_family
-from support.clusters import Connection, connected
-from tokens.asking import SHOP, added, answered, joined, signed_in
+from support.clusters import Connection, open_connection
+from tokens.token_operations import SHOP, add_shop, add_shop_with_tokens, issue_pair, present_refresh_token
 
 pytestmark = pytest.mark.anyio
 Travel = Callable[[timedelta], Awaitable[None]]
@@ -46,7 +46,7 @@ async def details(owner: Connection) -> dict[str, Any]:
     ],
 )
 async def test_a_revocation_by_plain_sql_has_one_entry(hub: Hub, owner: Connection, statement: str, key: str) -> None:
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     before = await last_entry(owner)
 
     await owner.execute(statement)
@@ -60,7 +60,7 @@ async def test_a_revocation_by_plain_sql_has_one_entry(hub: Hub, owner: Connecti
 
 
 async def test_a_deleted_access_token_takes_its_refresh_token_along(hub: Hub, owner: Connection) -> None:
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     before = await last_entry(owner)
 
     await owner.execute("delete from public.service_tokens")
@@ -72,7 +72,7 @@ async def test_an_expired_access_token_deleted_with_a_valid_refresh_token(
     hub: Hub, owner: Connection, travel: Travel
 ) -> None:
     """The cascade ends a refresh token that was still valid."""
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     await travel(2 * HOUR)
     before = await last_entry(owner)
 
@@ -83,9 +83,9 @@ async def test_an_expired_access_token_deleted_with_a_valid_refresh_token(
 
 
 async def test_a_bulk_revocation_has_one_entry_for_each_token(hub: Hub, owner: Connection) -> None:
-    secret = await added(hub)
+    secret = await add_shop(hub)
     for _ in range(20):
-        await signed_in(hub, secret)
+        await issue_pair(hub, secret)
     before = await last_entry(owner)
 
     await owner.execute("update public.service_tokens set is_revoked = true, revoked_at = pabal.now()")
@@ -94,9 +94,9 @@ async def test_a_bulk_revocation_has_one_entry_for_each_token(hub: Hub, owner: C
 
 
 async def test_the_login_that_revoked_is_named(hub: Hub, owner: Connection, database_urls: DatabaseUrls) -> None:
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     before = await last_entry(owner)
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         await conn.execute("delete from public.token_families")
 
     assert await entries(owner, before) == [("sql:pabal_hub", "token.revoked", SHOP)]
@@ -115,7 +115,7 @@ async def test_the_login_that_revoked_is_named(hub: Hub, owner: Connection, data
     ],
 )
 async def test_a_change_of_what_a_token_allows_has_an_entry(hub: Hub, owner: Connection, statement: str) -> None:
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     if "revoked_at = null" in statement:
         async with hub.transaction() as tx:
             await revoke_family(tx, await owner.fetchval("select id from public.token_families"), ON_REQUEST, MINA)
@@ -128,7 +128,7 @@ async def test_a_change_of_what_a_token_allows_has_an_entry(hub: Hub, owner: Con
 
 @pytest.mark.parametrize("table", ["public.token_families", "public.service_tokens", "public.refresh_tokens"])
 async def test_a_change_of_other_columns_has_none(hub: Hub, owner: Connection, table: str) -> None:
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     before = await last_entry(owner)
 
     await owner.execute(f"update {table} set created_at = created_at")
@@ -137,8 +137,8 @@ async def test_a_change_of_other_columns_has_none(hub: Hub, owner: Connection, t
 
 
 async def test_the_hub_writes_one_entry_for_each_revocation(hub: Hub, owner: Connection) -> None:
-    secret = await added(hub)
-    pairs = [await signed_in(hub, secret) for _ in range(5)]
+    secret = await add_shop(hub)
+    pairs = [await issue_pair(hub, secret) for _ in range(5)]
     token = await owner.fetchval("select id from public.service_tokens where family_id = $1", pairs[0].family_id)
     before = await last_entry(owner)
     async with hub.transaction() as tx:
@@ -166,9 +166,9 @@ async def test_the_actor_of_one_transaction_is_not_that_of_the_next(
     hub: Hub, owner: Connection, database_urls: DatabaseUrls
 ) -> None:
     """A pooled connection keeps nothing of the hub's transaction."""
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     before = await last_entry(owner)
-    async with connected(database_urls.main) as conn:
+    async with open_connection(database_urls.main) as conn:
         async with conn.transaction():
             await conn.execute("""select set_config('pabal.audit_context', '{"actor": "operator:mina"}', true)""")
         await conn.execute("delete from public.token_families")
@@ -177,17 +177,17 @@ async def test_the_actor_of_one_transaction_is_not_that_of_the_next(
 
 
 async def test_a_rotation_is_no_revocation(hub: Hub, owner: Connection) -> None:
-    pair = await joined(hub)
+    pair = await add_shop_with_tokens(hub)
     before = await last_entry(owner)
 
-    await answered(hub, pair.refresh_token)
+    await present_refresh_token(hub, pair.refresh_token)
 
     assert [action for _, action, _ in await entries(owner, before)] == ["token.refreshed"]
 
 
 async def test_a_revocation_disguised_as_a_rotation_has_an_entry(hub: Hub, owner: Connection) -> None:
-    pair = await joined(hub)
-    await answered(hub, pair.refresh_token)
+    pair = await add_shop_with_tokens(hub)
+    await present_refresh_token(hub, pair.refresh_token)
     before = await last_entry(owner)
 
     await owner.execute(
@@ -199,9 +199,9 @@ async def test_a_revocation_disguised_as_a_rotation_has_an_entry(hub: Hub, owner
 
 
 async def test_a_sweep_has_one_entry_with_its_counts(hub: Hub, owner: Connection, travel: Travel) -> None:
-    secret = await added(hub)
+    secret = await add_shop(hub)
     for _ in range(3):
-        await signed_in(hub, secret)
+        await issue_pair(hub, secret)
     before = await last_entry(owner)
     await travel(8 * DAY)
     async with hub.transaction() as tx:
@@ -212,7 +212,7 @@ async def test_a_sweep_has_one_entry_with_its_counts(hub: Hub, owner: Connection
 
 
 async def test_a_sweep_by_plain_sql_names_the_login(hub: Hub, owner: Connection, travel: Travel) -> None:
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     await travel(HOUR)
     before = await last_entry(owner)
 
@@ -222,7 +222,7 @@ async def test_a_sweep_by_plain_sql_names_the_login(hub: Hub, owner: Connection,
 
 
 async def test_a_valid_token_marked_as_expired_has_an_entry(hub: Hub, owner: Connection) -> None:
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     before = await last_entry(owner)
 
     await owner.execute(
@@ -235,7 +235,7 @@ async def test_a_valid_token_marked_as_expired_has_an_entry(hub: Hub, owner: Con
 
 
 async def test_purging_ended_families_has_no_entry(hub: Hub, owner: Connection, travel: Travel) -> None:
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     await travel(90 * DAY)
     before = await last_entry(owner)
     async with hub.transaction() as tx:
@@ -245,7 +245,7 @@ async def test_purging_ended_families_has_no_entry(hub: Hub, owner: Connection, 
 
 
 async def test_a_truncation_has_an_entry_with_the_number_of_rows(hub: Hub, owner: Connection) -> None:
-    await joined(hub)
+    await add_shop_with_tokens(hub)
     before = await last_entry(owner)
 
     await owner.execute("truncate public.refresh_tokens")

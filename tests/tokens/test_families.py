@@ -12,8 +12,8 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.tokens import inspect, services
 from pabal.tokens.inspect import list_live_families, revoke_service_family
 from pabal.tokens.revoke import list_live_family_ids, revoke_families
-from support.clusters import connected
-from tokens.asking import BY, added, end_family, joined, refreshed, signed_in
+from support.clusters import open_connection
+from tokens.token_operations import BY, add_shop, add_shop_with_tokens, issue_pair, refresh_pair, revoke_whole_family
 
 pytestmark = pytest.mark.anyio
 
@@ -22,12 +22,12 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 
 async def test_only_live_families_are_listed_with_their_last_refresh(hub: Hub, travel: Travel) -> None:
-    secret = await added(hub)
-    kept, ended = await signed_in(hub, secret), await signed_in(hub, secret)
-    short = await signed_in(hub, secret, refreshable=False)
-    await end_family(hub, ended.family_id)
+    secret = await add_shop(hub)
+    kept, ended = await issue_pair(hub, secret), await issue_pair(hub, secret)
+    short = await issue_pair(hub, secret, refreshable=False)
+    await revoke_whole_family(hub, ended.family_id)
     await travel(timedelta(minutes=30))
-    refreshed_pair = await refreshed(hub, kept.refresh_token)
+    refreshed_pair = await refresh_pair(hub, kept.refresh_token)
 
     async with hub.autocommit() as tx:
         first, second = await list_live_families(tx, "shop")
@@ -46,8 +46,8 @@ async def test_only_live_families_are_listed_with_their_last_refresh(hub: Hub, t
 
 
 async def test_a_family_can_be_revoked_by_its_own_service_only_and_once(hub: Hub) -> None:
-    pair = await joined(hub)
-    await added(hub, "mail")
+    pair = await add_shop_with_tokens(hub)
+    await add_shop(hub, "mail")
 
     async with hub.transaction() as tx:
         with pytest.raises(NotFound):
@@ -58,11 +58,11 @@ async def test_a_family_can_be_revoked_by_its_own_service_only_and_once(hub: Hub
 
 
 async def test_exactly_the_given_families_are_revoked(hub: Hub) -> None:
-    secret = await added(hub)
-    await signed_in(hub, secret)
+    secret = await add_shop(hub)
+    await issue_pair(hub, secret)
     async with hub.transaction() as tx:
         listed = await list_live_family_ids(tx, "shop")
-    newer = await signed_in(hub, secret)
+    newer = await issue_pair(hub, secret)
 
     async with hub.transaction() as tx:
         assert await revoke_families(tx, listed, BY) == 1
@@ -70,9 +70,9 @@ async def test_exactly_the_given_families_are_revoked(hub: Hub) -> None:
 
 
 async def test_counting_and_listing_do_not_read_ended_families(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await added(hub)
+    await add_shop(hub)
     assert database_urls.direct
-    async with connected(database_urls.direct) as conn:
+    async with open_connection(database_urls.direct) as conn:
         await conn.execute("set session_replication_role = replica")
         await conn.execute(
             "insert into public.token_families (service_name, created_at, expires_at)"

@@ -19,16 +19,26 @@ from pabal.keys.keyring import KeyRing
 from pabal.tokens.access import decode_access_token, signing_jwk
 from pabal.tokens.issue import OAuthClient, StoredCredentials
 from pabal.tokens.refresh import RepeatedTokens
-from support.server import serving
-from tokens.asking import BY, SHOP, added, answered, guess, look_up, owner, refreshed, signed_in
+from support.server import serve_hub
+from tokens.token_operations import (
+    BY,
+    SHOP,
+    add_shop,
+    authenticate_with,
+    issue_pair,
+    load_token_state,
+    owner_connection,
+    present_refresh_token,
+    refresh_pair,
+)
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_printing_a_value_shows_no_secret(hub: Hub) -> None:
-    secret = await added(hub)
-    pair = await signed_in(hub, secret)
-    refreshed_pair = await refreshed(hub, pair.refresh_token)
+    secret = await add_shop(hub)
+    pair = await issue_pair(hub, secret)
+    refreshed_pair = await refresh_pair(hub, pair.refresh_token)
     now = datetime.now(UTC)
     access = hub.token_issuer.create_access_token(
         SHOP, ("read",), pair.family_id, now=now, latest_expiry=now + timedelta(days=1)
@@ -55,7 +65,7 @@ async def test_printing_a_value_shows_no_secret(hub: Hub) -> None:
         *(
             OAuthClient(SHOP, ("read",), now),
             signing_jwk(keys.all_keys[0]),
-            await look_up(hub, pair.refresh_token),
+            await load_token_state(hub, pair.refresh_token),
             BY,
         ),
         *(decode_access_token(hub.key_ring, pair.access_token, "pabal"), hub.settings),
@@ -81,15 +91,15 @@ async def test_printing_a_value_shows_no_secret(hub: Hub) -> None:
 
 
 async def test_no_error_quotes_the_credentials(hub: Hub) -> None:
-    secret = await added(hub)
-    pair = await signed_in(hub, secret)
+    secret = await add_shop(hub)
+    pair = await issue_pair(hub, secret)
     credentials = [secret, pair.access_token, str(pair.refresh_token), pair.access_token[:-9] + "A" * 9]
 
     for credential in credentials:
-        errors: list[str] = [str(await answered(hub, credential, "other"))]
+        errors: list[str] = [str(await present_refresh_token(hub, credential, "other"))]
         for call in (
-            guess(hub, credential),
-            guess(hub, SHOP, credential + "x"),
+            authenticate_with(hub, credential),
+            authenticate_with(hub, SHOP, credential + "x"),
             hub.token_verifier.verify(credential + "x"),
         ):
             with pytest.raises(PabalError) as refusal:
@@ -130,12 +140,12 @@ def log_capture(capsys: pytest.CaptureFixture[str]) -> Generator[LogCapture]:
 async def test_no_log_line_contains_a_secret_at_any_level(
     hub: Hub, database_urls: DatabaseUrls, log_capture: LogCapture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    secret = await added(hub)
+    secret = await add_shop(hub)
     wrong_secret = secret[:-1] + ("A" if secret[-1] != "A" else "B")
     secrets = [secret, wrong_secret, base64.b64encode(f"{SHOP}:{secret}".encode()).decode()]
     grant = {"grant_type": "client_credentials"}
     async with (
-        serving(hub) as address,
+        serve_hub(hub) as address,
         httpx2.AsyncClient(base_url=address, auth=(SHOP, secret)) as client,
         httpx2.AsyncClient(base_url=address) as plain,
     ):
@@ -160,7 +170,7 @@ async def test_no_log_line_contains_a_secret_at_any_level(
                 headers={"authorization": f"Bearer {second['access_token']}"},
             ),
         ]
-        async with owner(database_urls) as connection:
+        async with owner_connection(database_urls) as connection:
             await connection.execute("alter table public.service_secrets rename to gone")
         responses.append(await client.post("/oauth/token", data=grant))
     output = capsys.readouterr()

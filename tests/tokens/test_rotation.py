@@ -15,26 +15,26 @@ from pabal.hub import WEBHOOK_SHARE, DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.access import TokenPair
 from pabal.tokens.refresh import refresh_tokens
-from tokens.asking import (
+from tokens.token_operations import (
     BY,
-    DEEDS,
-    EVENTS,
+    COUNT_AUDIT_ENTRIES,
+    COUNT_EVENTS,
     SHOP,
-    added,
-    alive,
-    answered,
-    comes_in,
-    count,
-    end_family,
-    is_good,
-    joined,
-    owner,
-    refreshed,
-    refused,
-    row,
-    signed_in,
-    two_hubs,
-    wait_for_a_lock,
+    add_shop,
+    add_shop_with_tokens,
+    count_live_rows,
+    fetch_count,
+    fetch_row,
+    is_accepted,
+    is_valid_token,
+    issue_pair,
+    open_two_hubs,
+    owner_connection,
+    present_refresh_token,
+    refresh_pair,
+    refusal_of,
+    revoke_whole_family,
+    wait_for_locks,
 )
 
 pytestmark = pytest.mark.anyio
@@ -51,23 +51,23 @@ COUNT_REFRESH_TOKENS = "select count(*) from public.refresh_tokens where family_
 async def reuses(database_urls: DatabaseUrls) -> tuple[int, int]:
     """The number of audit entries and of events about a reuse."""
     return (
-        await count(database_urls, DEEDS, "token.reused", SHOP),
-        await count(database_urls, EVENTS, "security.token_reuse", SHOP),
+        await fetch_count(database_urls, COUNT_AUDIT_ENTRIES, "token.reused", SHOP),
+        await fetch_count(database_urls, COUNT_EVENTS, "security.token_reuse", SHOP),
     )
 
 
 async def test_a_hundred_concurrent_refreshes_get_the_same_pair(
     database_urls: DatabaseUrls, settings: Settings, travel: Travel
 ) -> None:
-    async with two_hubs(settings, database_urls) as hubs:
-        first = await joined(hubs[0])
+    async with open_two_hubs(settings, database_urls) as hubs:
+        first = await add_shop_with_tokens(hubs[0])
 
-        async with owner(database_urls) as connection:  # no request is served before both pools are full
+        async with owner_connection(database_urls) as connection:  # no request is served before both pools are full
             await connection.execute("begin")
             await connection.execute("select from public.token_families where id = $1 for update", first.family_id)
-            refreshing = asyncio.gather(*(answered(hubs[n % 2], first.refresh_token) for n in range(100)))
+            refreshing = asyncio.gather(*(present_refresh_token(hubs[n % 2], first.refresh_token) for n in range(100)))
             shared = settings.database_pool_size - settings.database_pool_size // WEBHOOK_SHARE
-            await wait_for_a_lock(database_urls, 2 * shared)
+            await wait_for_locks(database_urls, 2 * shared)
             await connection.execute("commit")
         results = await refreshing
 
@@ -77,37 +77,37 @@ async def test_a_hundred_concurrent_refreshes_get_the_same_pair(
         assert not [result for result in results if isinstance(result, InvalidGrant)]
         [(access, refresh, _)] = pairs
         assert refresh != first.refresh_token
-        assert await count(database_urls, COUNT_REFRESH_TOKENS, first.family_id) == 2
+        assert await fetch_count(database_urls, COUNT_REFRESH_TOKENS, first.family_id) == 2
         assert (
-            await count(
+            await fetch_count(
                 database_urls, "select sum(use_count) from public.refresh_tokens where family_id = $1", first.family_id
             )
             == 100
         )
         for hub in hubs:
-            assert await comes_in(hub, access)
-            assert await is_good(hub, refresh)
+            assert await is_accepted(hub, access)
+            assert await is_valid_token(hub, refresh)
         assert await reuses(database_urls) == (0, 0)
 
         await travel(AFTER_REPEAT_WINDOW)
-        outcomes = await asyncio.gather(*(answered(hubs[n % 2], first.refresh_token) for n in range(10)))
+        outcomes = await asyncio.gather(*(present_refresh_token(hubs[n % 2], first.refresh_token) for n in range(10)))
 
         assert all(isinstance(outcome, InvalidGrant) for outcome in outcomes)
-        assert await alive(database_urls, first.family_id) == 0
+        assert await count_live_rows(database_urls, first.family_id) == 0
         assert await reuses(database_urls) == (1, 1)
         for hub in hubs:
-            assert not await is_good(hub, access)
-            assert "revoked" in await refused(hub, refresh)
+            assert not await is_valid_token(hub, access)
+            assert "revoked" in await refusal_of(hub, refresh)
 
 
 async def test_a_lost_response_is_repeated_within_thirty_seconds(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    first = await joined(hub)
-    second = await refreshed(hub, first.refresh_token)
+    first = await add_shop_with_tokens(hub)
+    second = await refresh_pair(hub, first.refresh_token)
     await travel(REPEAT_WINDOW - timedelta(seconds=10))
 
-    repeated = await refreshed(hub, first.refresh_token)
+    repeated = await refresh_pair(hub, first.refresh_token)
 
     assert (repeated.access_token, repeated.refresh_token, repeated.permissions) == (
         second.access_token,
@@ -121,48 +121,48 @@ async def test_a_lost_response_is_repeated_within_thirty_seconds(
 async def test_a_used_token_is_a_reuse_after_thirty_seconds(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    first = await joined(hub)
-    second = await refreshed(hub, first.refresh_token)
+    first = await add_shop_with_tokens(hub)
+    second = await refresh_pair(hub, first.refresh_token)
     await travel(AFTER_REPEAT_WINDOW)
 
-    assert "already used" in await refused(hub, first.refresh_token)
+    assert "already used" in await refusal_of(hub, first.refresh_token)
 
-    assert await alive(database_urls, first.family_id) == 0
+    assert await count_live_rows(database_urls, first.family_id) == 0
     assert await reuses(database_urls) == (1, 1)
-    assert not await comes_in(hub, first.access_token)
-    assert not await comes_in(hub, second.access_token)
-    assert "revoked" in await refused(hub, second.refresh_token)
-    assert "revoked" in await refused(hub, first.refresh_token)
+    assert not await is_accepted(hub, first.access_token)
+    assert not await is_accepted(hub, second.access_token)
+    assert "revoked" in await refusal_of(hub, second.refresh_token)
+    assert "revoked" in await refusal_of(hub, first.refresh_token)
     assert await reuses(database_urls) == (1, 1)
 
 
 async def test_a_token_whose_successor_is_used_is_a_reuse_at_once(hub: Hub, database_urls: DatabaseUrls) -> None:
-    first = await joined(hub)
-    second = await refreshed(hub, first.refresh_token)
-    third = await refreshed(hub, second.refresh_token)
+    first = await add_shop_with_tokens(hub)
+    second = await refresh_pair(hub, first.refresh_token)
+    third = await refresh_pair(hub, second.refresh_token)
 
-    assert "already used" in await refused(hub, first.refresh_token)
+    assert "already used" in await refusal_of(hub, first.refresh_token)
 
-    assert await alive(database_urls, first.family_id) == 0
-    assert not await is_good(hub, third.access_token)
-    assert not await is_good(hub, third.refresh_token)
+    assert await count_live_rows(database_urls, first.family_id) == 0
+    assert not await is_valid_token(hub, third.access_token)
+    assert not await is_valid_token(hub, third.refresh_token)
     assert await reuses(database_urls) == (1, 1)
 
 
 async def test_a_reuse_is_reported_before_any_other_problem(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    first = await joined(hub)
-    await refreshed(hub, first.refresh_token)
+    first = await add_shop_with_tokens(hub)
+    await refresh_pair(hub, first.refresh_token)
     await travel(AFTER_REPEAT_WINDOW)
-    await refused(hub, first.refresh_token)
+    await refusal_of(hub, first.refresh_token)
 
-    event = await row(
+    event = await fetch_row(
         database_urls,
         "select priority, payload ->> 'family_id' as family from public.event_queue where event_type = $1",
         "security.token_reuse",
     )
-    entry = await row(
+    entry = await fetch_row(
         database_urls,
         "select details ->> 'family' as family, client_ip from pabal.audit_log where action = 'token.reused'",
     )
@@ -173,10 +173,10 @@ async def test_a_reuse_is_reported_before_any_other_problem(
 async def test_a_reuse_that_cannot_be_published_changes_nothing(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    first = await joined(hub)
-    second = await refreshed(hub, first.refresh_token)
+    first = await add_shop_with_tokens(hub)
+    second = await refresh_pair(hub, first.refresh_token)
     await travel(AFTER_REPEAT_WINDOW)
-    async with owner(database_urls) as connection:
+    async with owner_connection(database_urls) as connection:
         await connection.execute(
             """
             create function public.refuse_event() returns trigger language plpgsql as $$
@@ -188,24 +188,24 @@ async def test_a_reuse_that_cannot_be_published_changes_nothing(
     before = await all_rows(database_urls)
 
     with pytest.raises(DatabaseError, match="refused by the test") as refusal:
-        await answered(hub, first.refresh_token)
+        await present_refresh_token(hub, first.refresh_token)
 
     assert await all_rows(database_urls) == before
     assert first.refresh_token
     assert first.refresh_token not in str(refusal.value)
-    assert await is_good(hub, second.refresh_token)
-    assert await comes_in(hub, second.access_token)
+    assert await is_valid_token(hub, second.refresh_token)
+    assert await is_accepted(hub, second.access_token)
 
-    async with owner(database_urls) as connection:
+    async with owner_connection(database_urls) as connection:
         await connection.execute("drop trigger refuse_event on public.event_queue")
-    assert "already used" in await refused(hub, first.refresh_token)
+    assert "already used" in await refusal_of(hub, first.refresh_token)
     assert await reuses(database_urls) == (1, 1)
 
 
 async def all_rows(database_urls: DatabaseUrls) -> list[str]:
     """All rows that a reuse may change."""
     texts: list[str] = []
-    async with owner(database_urls) as connection:
+    async with owner_connection(database_urls) as connection:
         for table in (
             "public.token_families",
             "public.service_tokens",
@@ -221,71 +221,73 @@ async def all_rows(database_urls: DatabaseUrls) -> list[str]:
 async def test_a_race_of_reuse_and_rotation_revokes_the_whole_family(
     database_urls: DatabaseUrls, settings: Settings, travel: Travel
 ) -> None:
-    async with two_hubs(settings, database_urls) as (first_hub, second_hub):
-        secret = await added(first_hub)
+    async with open_two_hubs(settings, database_urls) as (first_hub, second_hub):
+        secret = await add_shop(first_hub)
         families: list[UUID] = []
         tokens: list[tuple[str | None, str | None]] = []
         for _ in range(ROUNDS):
-            first = await signed_in(first_hub, secret)
-            second = await refreshed(first_hub, first.refresh_token)
+            first = await issue_pair(first_hub, secret)
+            second = await refresh_pair(first_hub, first.refresh_token)
             families.append(first.family_id)
             tokens.append((first.refresh_token, second.refresh_token))
         await travel(AFTER_REPEAT_WINDOW)
 
         for number, (stolen, current) in enumerate(tokens):
             calls = [
-                answered(first_hub, stolen),
-                answered(second_hub, current),
-                answered(first_hub, current),
-                answered(second_hub, stolen),
+                present_refresh_token(first_hub, stolen),
+                present_refresh_token(second_hub, current),
+                present_refresh_token(first_hub, current),
+                present_refresh_token(second_hub, stolen),
             ]
             order = calls if number % 2 else calls[::-1]
             await asyncio.gather(*order)
 
-        assert [await alive(database_urls, family) for family in families] == [0] * ROUNDS
+        assert [await count_live_rows(database_urls, family) for family in families] == [0] * ROUNDS
         assert await reuses(database_urls) == (ROUNDS, ROUNDS)
 
 
 async def test_a_revocation_during_a_rotation_revokes_the_whole_family(
     database_urls: DatabaseUrls, settings: Settings
 ) -> None:
-    async with two_hubs(settings, database_urls) as (first_hub, second_hub):
-        secret = await added(first_hub)
+    async with open_two_hubs(settings, database_urls) as (first_hub, second_hub):
+        secret = await add_shop(first_hub)
         for _ in range(ROUNDS):
-            pair = await signed_in(first_hub, secret)
+            pair = await issue_pair(first_hub, secret)
 
-            await asyncio.gather(answered(second_hub, pair.refresh_token), end_family(first_hub, pair.family_id))
+            await asyncio.gather(
+                present_refresh_token(second_hub, pair.refresh_token), revoke_whole_family(first_hub, pair.family_id)
+            )
 
-            assert await alive(database_urls, pair.family_id) == 0
+            assert await count_live_rows(database_urls, pair.family_id) == 0
 
 
 async def test_a_rotation_waits_for_a_revocation_and_is_refused(hub: Hub, database_urls: DatabaseUrls) -> None:
     """The race above in a fixed order: the rotation starts after the revocation and before its commit."""
-    pair = await joined(hub)
-    async with owner(database_urls) as connection:
+    pair = await add_shop_with_tokens(hub)
+    async with owner_connection(database_urls) as connection:
         await connection.execute("begin")
         await connection.execute(
             "update public.token_families set revoked_at = now(), revoked_reason = 'by hand' where id = $1",
             pair.family_id,
         )
-        rotating = asyncio.create_task(answered(hub, pair.refresh_token))
-        await wait_for_a_lock(database_urls)
+        rotating = asyncio.create_task(present_refresh_token(hub, pair.refresh_token))
+        await wait_for_locks(database_urls)
         await connection.execute("commit")
 
     assert isinstance(await rotating, InvalidGrant)
-    assert await count(database_urls, COUNT_REFRESH_TOKENS, pair.family_id) == 1
+    assert await fetch_count(database_urls, COUNT_REFRESH_TOKENS, pair.family_id) == 1
 
 
 async def test_a_revocation_waits_for_a_rotation_and_revokes_its_tokens(hub: Hub, database_urls: DatabaseUrls) -> None:
-    pair = await joined(hub)
+    pair = await add_shop_with_tokens(hub)
     async with hub.transaction() as tx:
         successor = await refresh_in(tx, hub, pair)
-        revoking = asyncio.create_task(end_family(hub, pair.family_id))
-        await wait_for_a_lock(database_urls)
+        revoking = asyncio.create_task(revoke_whole_family(hub, pair.family_id))
+        await wait_for_locks(database_urls)
 
     assert await revoking
-    assert await alive(database_urls, pair.family_id) == 0
-    assert not await is_good(hub, successor.access_token)
+    assert await count_live_rows(database_urls, pair.family_id) == 0
+    assert not await is_valid_token(hub, successor.access_token)
 
 
 async def refresh_in(tx: Tx, hub: Hub, pair: TokenPair) -> TokenPair:
@@ -296,37 +298,37 @@ async def refresh_in(tx: Tx, hub: Hub, pair: TokenPair) -> TokenPair:
 
 
 async def test_only_its_own_service_can_use_a_refresh_token(hub: Hub, database_urls: DatabaseUrls) -> None:
-    pair = await joined(hub)
-    await added(hub, "other")
+    pair = await add_shop_with_tokens(hub)
+    await add_shop(hub, "other")
 
-    for_other_service = await refused(hub, pair.refresh_token, "other")
-    for_unknown_token = await refused(hub, "pbr_" + "x" * 43)
+    for_other_service = await refusal_of(hub, pair.refresh_token, "other")
+    for_unknown_token = await refusal_of(hub, "pbr_" + "x" * 43)
 
     assert for_other_service == for_unknown_token == "unknown refresh token"
-    assert await alive(database_urls, pair.family_id) == 3
-    assert await refreshed(hub, pair.refresh_token)
-    assert await refused(hub, pair.refresh_token, "other") == for_unknown_token
+    assert await count_live_rows(database_urls, pair.family_id) == 3
+    assert await refresh_pair(hub, pair.refresh_token)
+    assert await refusal_of(hub, pair.refresh_token, "other") == for_unknown_token
     assert await reuses(database_urls) == (0, 0)
 
 
 async def test_a_refresh_grants_only_what_was_granted_first_and_is_still_allowed(
     hub: Hub, database_urls: DatabaseUrls
 ) -> None:
-    pair = await joined(hub)
+    pair = await add_shop_with_tokens(hub)
     assert pair.permissions == ("write",)
 
-    narrowed = await answered(hub, pair.refresh_token, asked=["events:read"])
+    narrowed = await present_refresh_token(hub, pair.refresh_token, asked=["events:read"])
     assert isinstance(narrowed, TokenPair)
     assert narrowed.permissions == ("events:read",)
-    restored = await answered(hub, narrowed.refresh_token)
+    restored = await present_refresh_token(hub, narrowed.refresh_token)
     assert isinstance(restored, TokenPair)
     assert restored.permissions == ("write",)
 
-    async with owner(database_urls) as connection:
+    async with owner_connection(database_urls) as connection:
         await connection.execute(
             """update public.services set permissions = '["read", "hub:admin"]' where name = 'shop'"""
         )
-    reduced = await answered(hub, restored.refresh_token)
+    reduced = await present_refresh_token(hub, restored.refresh_token)
     assert isinstance(reduced, TokenPair)
     assert reduced.permissions == ("events:read", "notifications:read")
 
@@ -334,17 +336,17 @@ async def test_a_refresh_grants_only_what_was_granted_first_and_is_still_allowed
 async def test_a_response_is_not_repeated_if_the_successor_was_used_meanwhile(
     hub: Hub, database_urls: DatabaseUrls
 ) -> None:
-    first = await joined(hub)
-    second = await refreshed(hub, first.refresh_token)
-    async with owner(database_urls) as holder:
+    first = await add_shop_with_tokens(hub)
+    second = await refresh_pair(hub, first.refresh_token)
+    async with owner_connection(database_urls) as holder:
         async with holder.transaction():  # locks the family, so that the request waits for the rotation
             await holder.fetch("select from public.token_families where id = $1 for update", first.family_id)
-            using_successor = asyncio.create_task(answered(hub, second.refresh_token))
-            await wait_for_a_lock(database_urls)
-            repeating = asyncio.create_task(answered(hub, first.refresh_token))
-            await wait_for_a_lock(database_urls, callers=2)
+            using_successor = asyncio.create_task(present_refresh_token(hub, second.refresh_token))
+            await wait_for_locks(database_urls)
+            repeating = asyncio.create_task(present_refresh_token(hub, first.refresh_token))
+            await wait_for_locks(database_urls, callers=2)
         assert isinstance(await using_successor, TokenPair)
 
     assert isinstance(await repeating, InvalidGrant)
     assert await reuses(database_urls) == (1, 1)
-    assert await alive(database_urls, first.family_id) == 0
+    assert await count_live_rows(database_urls, first.family_id) == 0

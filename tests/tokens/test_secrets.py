@@ -13,7 +13,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.issue import OAuthClient, authenticate_client, issue_tokens, matches_any_hash
 from pabal.tokens.services import list_live_secrets, rotate_service_secret
-from tokens.asking import BY, SHOP, added, count, signed_in, switch, two_hubs
+from tokens.token_operations import BY, SHOP, add_shop, fetch_count, issue_pair, open_two_hubs, set_shop_active
 
 pytestmark = pytest.mark.anyio
 
@@ -47,8 +47,8 @@ async def count_live(hub: Hub) -> int:
 async def test_a_new_service_can_be_used_at_once_in_every_process(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with two_hubs(settings, database_urls) as (first, second):
-        secret = await added(first)
+    async with open_two_hubs(settings, database_urls) as (first, second):
+        secret = await add_shop(first)
 
         client = await authenticate(second, secret)
 
@@ -57,7 +57,7 @@ async def test_a_new_service_can_be_used_at_once_in_every_process(
 
 
 async def test_both_secrets_work_during_the_overlap_and_one_after_it(hub: Hub, travel: Travel) -> None:
-    first = await added(hub)
+    first = await add_shop(hub)
     second = await rotate(hub)
 
     assert first != second
@@ -73,7 +73,7 @@ async def test_both_secrets_work_during_the_overlap_and_one_after_it(hub: Hub, t
 
 
 async def test_a_third_secret_is_refused(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
-    first, second = await added(hub), await rotate(hub, overlap=2 * DAY)
+    first, second = await add_shop(hub), await rotate(hub, overlap=2 * DAY)
 
     with pytest.raises(Conflict, match="two valid secrets"):
         await rotate(hub, overlap=timedelta(hours=1))
@@ -85,12 +85,13 @@ async def test_a_third_secret_is_refused(hub: Hub, database_urls: DatabaseUrls, 
     third = await rotate(hub)
     assert [await is_accepted(hub, secret) for secret in (first, second, third)] == [False, True, True]
     assert (
-        await count(database_urls, "select count(*) from pabal.audit_log where action = 'service.secret_rotated'") == 3
+        await fetch_count(database_urls, "select count(*) from pabal.audit_log where action = 'service.secret_rotated'")
+        == 3
     )
 
 
 async def test_a_rotation_without_overlap_revokes_the_previous_secrets(hub: Hub) -> None:
-    first, second = await added(hub), await rotate(hub)
+    first, second = await add_shop(hub), await rotate(hub)
 
     third = await rotate(hub, overlap=timedelta())
 
@@ -99,7 +100,7 @@ async def test_a_rotation_without_overlap_revokes_the_previous_secrets(hub: Hub)
 
 
 async def test_an_overlap_does_not_extend_the_lifetime_of_a_secret(hub: Hub, travel: Travel) -> None:
-    await added(hub)
+    await add_shop(hub)
     short_lived = await rotate(hub, overlap=timedelta(), lifetime=DAY)
     long_lived = await rotate(hub, overlap=30 * DAY, lifetime=90 * DAY)
 
@@ -114,8 +115,8 @@ async def test_an_overlap_does_not_extend_the_lifetime_of_a_secret(hub: Hub, tra
 
 
 async def test_one_of_many_concurrent_rotations_succeeds(settings: Settings, database_urls: DatabaseUrls) -> None:
-    async with two_hubs(settings, database_urls) as hubs:
-        await added(hubs[0])
+    async with open_two_hubs(settings, database_urls) as hubs:
+        await add_shop(hubs[0])
 
         outcomes = await asyncio.gather(*(rotate(hubs[n % 2]) for n in range(10)), return_exceptions=True)
 
@@ -128,32 +129,34 @@ async def test_one_of_many_concurrent_rotations_succeeds(settings: Settings, dat
 async def test_a_disabled_service_is_unknown_until_it_is_enabled(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with two_hubs(settings, database_urls) as (first, second):
-        secret = await added(first)
+    async with open_two_hubs(settings, database_urls) as (first, second):
+        secret = await add_shop(first)
 
-        await switch(first, active=False)
+        await set_shop_active(first, active=False)
         assert [await is_accepted(first, secret), await is_accepted(second, secret)] == [False, False]
-        await switch(second, active=True)
+        await set_shop_active(second, active=True)
 
         assert await is_accepted(first, secret)
-        assert (await signed_in(second, secret)).permissions == ("write",)
+        assert (await issue_pair(second, secret)).permissions == ("write",)
 
 
 async def test_a_service_disabled_after_authentication_gets_no_token(hub: Hub, database_urls: DatabaseUrls) -> None:
-    secret = await added(hub)
+    secret = await add_shop(hub)
     client = await authenticate(hub, secret)
-    await switch(hub, active=False)
+    await set_shop_active(hub, active=False)
 
     with pytest.raises(InvalidClient):
         async with hub.autocommit() as tx:
             await issue_tokens(tx, hub.token_issuer, client, ("read",), BY)
 
-    assert await count(database_urls, "select count(*) from public.token_families where service_name = 'shop'") == 0
-    assert await count(database_urls, "select count(*) from pabal.audit_log where action = 'token.issued'") == 0
+    assert (
+        await fetch_count(database_urls, "select count(*) from public.token_families where service_name = 'shop'") == 0
+    )
+    assert await fetch_count(database_urls, "select count(*) from pabal.audit_log where action = 'token.issued'") == 0
 
 
 async def test_a_secret_is_valid_for_its_own_service_only(hub: Hub) -> None:
-    secret, other_secret = await added(hub), await added(hub, "other")
+    secret, other_secret = await add_shop(hub), await add_shop(hub, "other")
 
     assert await is_accepted(hub, secret)
     assert await is_accepted(hub, other_secret, "other")

@@ -17,8 +17,16 @@ from pabal.keys.key import KeySet, KeyState, KeyUse
 from pabal.keys.keyring import KeyRing
 from pabal.settings import Settings
 from pabal.tokens.access import build_jwks, decode_access_token, sign_access_token
-from support.wait import until
-from tokens.asking import added, comes_in, is_good, joined, refreshed, signed_in, two_hubs
+from support.wait import wait_until
+from tokens.token_operations import (
+    add_shop,
+    add_shop_with_tokens,
+    is_accepted,
+    is_valid_token,
+    issue_pair,
+    open_two_hubs,
+    refresh_pair,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -47,10 +55,10 @@ def key_id_of(token: str) -> str:
 
 
 async def test_no_token_is_refused_during_key_rotations(settings: Settings, database_urls: DatabaseUrls) -> None:
-    async with two_hubs(settings, database_urls) as hubs:
+    async with open_two_hubs(settings, database_urls) as hubs:
         first, second = hubs
-        secret = await added(first)
-        tokens = [(await signed_in(first, secret)).access_token]
+        secret = await add_shop(first)
+        tokens = [(await issue_pair(first, secret)).access_token]
         stop, rounds = asyncio.Event(), [0, 0]
 
         async def verify(index: int) -> None:
@@ -68,12 +76,12 @@ async def test_no_token_is_refused_during_key_rotations(settings: Settings, data
             group.create_task(verify(1))
             for number in range(ROTATIONS):
                 rotate_keys(hubs[number % 2], KeyUse.SIGNING, KeyUse.ENCRYPTION)
-                pair = await signed_in(hubs[number % 2], secret)
+                pair = await issue_pair(hubs[number % 2], secret)
                 tokens.append(pair.access_token)
-                tokens.append((await refreshed(second, pair.refresh_token)).access_token)
+                tokens.append((await refresh_pair(second, pair.refresh_token)).access_token)
                 # The second hub encrypted the response, the first decrypts it.
-                assert (await refreshed(first, pair.refresh_token)).access_token == tokens[-1]
-                await until(partial(are_verified, min(rounds) + 2))
+                assert (await refresh_pair(first, pair.refresh_token)).access_token == tokens[-1]
+                await wait_until(partial(are_verified, min(rounds) + 2))
             stop.set()
 
         assert len({key_id_of(token) for token in tokens}) == ROTATIONS + 1
@@ -81,12 +89,12 @@ async def test_no_token_is_refused_during_key_rotations(settings: Settings, data
 
 
 async def test_a_key_is_published_before_it_signs(hub: Hub) -> None:
-    secret = await added(hub)
+    secret = await add_shop(hub)
     for _ in range(3):
         published = key_ids(hub)
         rotate_keys(hub, KeyUse.SIGNING)
 
-        signing_key = key_id_of((await signed_in(hub, secret)).access_token)
+        signing_key = key_id_of((await issue_pair(hub, secret)).access_token)
 
         assert signing_key in published
         [active] = [key.id for key in hub.key_ring.keys.for_use(KeyUse.SIGNING) if key.state is KeyState.ACTIVE]
@@ -94,57 +102,57 @@ async def test_a_key_is_published_before_it_signs(hub: Hub) -> None:
 
 
 async def test_tokens_of_a_retired_key_are_rejected(settings: Settings, database_urls: DatabaseUrls) -> None:
-    async with two_hubs(settings, database_urls) as (retiring, listening):
-        await until(lambda: listening.doorbell.listening)
-        secret = await added(retiring)
-        old_pair = await signed_in(retiring, secret)
+    async with open_two_hubs(settings, database_urls) as (retiring, listening):
+        await wait_until(lambda: listening.doorbell.listening)
+        secret = await add_shop(retiring)
+        old_pair = await issue_pair(retiring, secret)
         rotate_keys(retiring, KeyUse.SIGNING)
-        new_pair = await signed_in(retiring, secret)
+        new_pair = await issue_pair(retiring, secret)
         for hub in (retiring, listening):
-            assert await comes_in(hub, old_pair.access_token)
+            assert await is_accepted(hub, old_pair.access_token)
 
         with listening.doorbell.listen(Channel.TOKENS) as subscription:
             subscription.take_wakeup()
             retire(retiring, key_id_of(old_pair.access_token))
-            await until(subscription.take_wakeup)
+            await wait_until(subscription.take_wakeup)
 
         for hub in (retiring, listening):
             with pytest.raises(InvalidToken, match="not an access token of this hub"):
                 await hub.token_verifier.verify(old_pair.access_token)
-            assert await comes_in(hub, new_pair.access_token)
+            assert await is_accepted(hub, new_pair.access_token)
             assert key_id_of(old_pair.access_token) not in key_ids(hub)
-        assert await is_good(retiring, old_pair.refresh_token)
+        assert await is_valid_token(retiring, old_pair.refresh_token)
 
 
 async def test_a_key_set_reloaded_for_signing_also_clears_the_verified_signatures(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
     """Any use of a key may reload the key file; signatures verified with the earlier keys must be checked again."""
-    async with two_hubs(settings, database_urls) as (retiring, reloading):
-        secret = await added(retiring)
-        old_pair = await signed_in(retiring, secret)
+    async with open_two_hubs(settings, database_urls) as (retiring, reloading):
+        secret = await add_shop(retiring)
+        old_pair = await issue_pair(retiring, secret)
         rotate_keys(retiring, KeyUse.SIGNING)
-        assert await comes_in(reloading, old_pair.access_token)
+        assert await is_accepted(reloading, old_pair.access_token)
 
         retire(retiring, key_id_of(old_pair.access_token), notify=False)
-        await signed_in(reloading, secret)
+        await issue_pair(reloading, secret)
         reloading.token_verifier.invalidate()
 
-        assert not await comes_in(reloading, old_pair.access_token)
+        assert not await is_accepted(reloading, old_pair.access_token)
 
 
 @pytest.mark.parametrize("uses", [[KeyUse.ENCRYPTION], [KeyUse.SIGNING, KeyUse.ENCRYPTION]])
 async def test_a_lost_response_is_repeated_after_key_rotations(hub: Hub, uses: Iterable[KeyUse]) -> None:
-    first = await joined(hub)
-    second = await refreshed(hub, first.refresh_token)
+    first = await add_shop_with_tokens(hub)
+    second = await refresh_pair(hub, first.refresh_token)
 
     rotate_keys(hub, *uses)
 
-    assert (await refreshed(hub, first.refresh_token)).access_token == second.access_token
+    assert (await refresh_pair(hub, first.refresh_token)).access_token == second.access_token
 
 
 async def test_tokens_of_another_hubs_keys_are_rejected(hub: Hub) -> None:
-    pair = await joined(hub)
+    pair = await add_shop_with_tokens(hub)
     claims = decode_access_token(hub.key_ring, pair.access_token, "pabal")
     forged = sign_access_token(KeyRing(KeySet.generate(datetime.now(UTC))), claims)
 
@@ -155,7 +163,7 @@ async def test_tokens_of_another_hubs_keys_are_rejected(hub: Hub) -> None:
 
 async def test_a_signed_token_without_a_row_is_rejected(hub: Hub) -> None:
     """The row is decisive: a stolen signing key alone is not enough."""
-    pair = await joined(hub)
+    pair = await add_shop_with_tokens(hub)
     claims = decode_access_token(hub.key_ring, pair.access_token, "pabal")
     forged = sign_access_token(hub.key_ring, structs.replace(claims, scope="hub:admin", exp=claims.exp + 3600))
 

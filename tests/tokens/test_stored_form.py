@@ -12,22 +12,22 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.access import TokenPair
 from pabal.tokens.services import rotate_service_secret
-from support.dump import dumped
-from tokens.asking import (
+from support.dump import dump_database
+from tokens.token_operations import (
     BY,
     SHOP,
-    added,
-    answered,
-    comes_in,
-    end_access,
-    end_family,
-    guess,
-    joined,
-    look_up,
-    owner,
-    refreshed,
-    signed_in,
-    two_hubs,
+    add_shop,
+    add_shop_with_tokens,
+    authenticate_with,
+    is_accepted,
+    issue_pair,
+    load_token_state,
+    open_two_hubs,
+    owner_connection,
+    present_refresh_token,
+    refresh_pair,
+    revoke_access,
+    revoke_whole_family,
 )
 
 pytestmark = pytest.mark.anyio
@@ -63,34 +63,34 @@ async def issue_secrets(hub: Hub, other: Hub) -> list[str]:
     """Run many operations; returns every secret and token that was issued."""
     secrets: list[str] = []
     for name in (SHOP, "other"):
-        secret = await added(hub, name)
+        secret = await add_shop(hub, name)
         async with hub.transaction() as tx:
             secrets += [secret, await rotate_service_secret(tx, name, BY)]
         for number in range(4):
-            first = await signed_in(hub, secret, name)
-            second = await refreshed(other, first.refresh_token, name)
-            third = await refreshed(hub, second.refresh_token, name)
-            assert (await refreshed(hub, second.refresh_token, name)).access_token == third.access_token
+            first = await issue_pair(hub, secret, name)
+            second = await refresh_pair(other, first.refresh_token, name)
+            third = await refresh_pair(hub, second.refresh_token, name)
+            assert (await refresh_pair(hub, second.refresh_token, name)).access_token == third.access_token
             for pair in (first, second, third):
                 secrets += [pair.access_token, str(pair.refresh_token)]
-                assert await comes_in(other, pair.access_token)
+                assert await is_accepted(other, pair.access_token)
             if number == 1:
-                await end_access(hub, first.access_token)
+                await revoke_access(hub, first.access_token)
             if number == 2:
-                assert isinstance(await answered(hub, first.refresh_token, name), InvalidGrant)
+                assert isinstance(await present_refresh_token(hub, first.refresh_token, name), InvalidGrant)
             if number == 3:
-                await end_family(hub, first.family_id)
+                await revoke_whole_family(hub, first.family_id)
     for issued in secrets:  # in the wrong field
         for secret in ("x", issued):
             with pytest.raises(PabalError):
-                await guess(hub, issued, secret)
+                await authenticate_with(hub, issued, secret)
     return secrets
 
 
 async def test_a_backup_contains_no_secret_and_no_token(settings: Settings, database_urls: DatabaseUrls) -> None:
-    async with two_hubs(settings, database_urls) as (hub, other):
+    async with open_two_hubs(settings, database_urls) as (hub, other):
         secrets = await issue_secrets(hub, other)
-        text = await dumped(database_urls)
+        text = await dump_database(database_urls)
         header = secrets[2].partition(".")[0]
 
         assert len({*secrets}) == len(secrets) == 2 * (2 + 4 * 6)
@@ -109,8 +109,8 @@ async def test_a_backup_contains_no_secret_and_no_token(settings: Settings, data
 
 
 async def test_no_key_is_in_the_database(hub: Hub, database_urls: DatabaseUrls) -> None:
-    await refreshed(hub, (await joined(hub)).refresh_token)
-    text = await dumped(database_urls)
+    await refresh_pair(hub, (await add_shop_with_tokens(hub)).refresh_token)
+    text = await dump_database(database_urls)
 
     keys = hub.key_ring.keys.all_keys
     assert any(key.id.encode() in text for key in keys), "nothing was encrypted, so this proves nothing"
@@ -121,33 +121,33 @@ async def test_no_key_is_in_the_database(hub: Hub, database_urls: DatabaseUrls) 
 
 
 async def test_an_envelope_can_be_decrypted_in_its_own_row_only(hub: Hub, database_urls: DatabaseUrls) -> None:
-    secret = await added(hub)
-    first, second = await signed_in(hub, secret), await signed_in(hub, secret)
+    secret = await add_shop(hub)
+    first, second = await issue_pair(hub, secret), await issue_pair(hub, secret)
     first_successor, second_successor = (
-        await refreshed(hub, first.refresh_token),
-        await refreshed(hub, second.refresh_token),
+        await refresh_pair(hub, first.refresh_token),
+        await refresh_pair(hub, second.refresh_token),
     )
-    assert (await refreshed(hub, first.refresh_token)).refresh_token == first_successor.refresh_token
+    assert (await refresh_pair(hub, first.refresh_token)).refresh_token == first_successor.refresh_token
 
     await copy_envelopes(database_urls, await row_ids(hub, first_successor), await row_ids(hub, second_successor))
 
     with pytest.raises(DecryptionError) as refusal:
-        await answered(hub, second.refresh_token)
+        await present_refresh_token(hub, second.refresh_token)
     for pair in (first, second, first_successor, second_successor):
         assert pair.access_token not in str(refusal.value)
         assert str(pair.refresh_token) not in str(refusal.value)
-    assert (await refreshed(hub, first.refresh_token)).refresh_token == first_successor.refresh_token
+    assert (await refresh_pair(hub, first.refresh_token)).refresh_token == first_successor.refresh_token
 
 
 async def row_ids(hub: Hub, pair: TokenPair) -> tuple[UUID, UUID]:
-    access, refresh = await look_up(hub, pair.access_token), await look_up(hub, pair.refresh_token)
+    access, refresh = await load_token_state(hub, pair.access_token), await load_token_state(hub, pair.refresh_token)
     assert access is not None
     assert refresh is not None
     return access.id, refresh.id
 
 
 async def copy_envelopes(database_urls: DatabaseUrls, source: tuple[UUID, UUID], target: tuple[UUID, UUID]) -> None:
-    async with owner(database_urls) as connection:
+    async with owner_connection(database_urls) as connection:
         for table, column, index in (("service_tokens", "access_token", 0), ("refresh_tokens", "refresh_token", 1)):
             copy = (
                 f"update public.{table} t set {column} = s.{column} from public.{table} s where s.id = $1 and t.id = $2"
@@ -159,11 +159,11 @@ ENVELOPES = "select access_token from public.service_tokens union all select ref
 
 
 async def test_no_two_envelopes_are_equal(hub: Hub, database_urls: DatabaseUrls) -> None:
-    secret = await added(hub)
+    secret = await add_shop(hub)
     for _ in range(5):
-        await refreshed(hub, (await signed_in(hub, secret)).refresh_token)
+        await refresh_pair(hub, (await issue_pair(hub, secret)).refresh_token)
 
-    async with owner(database_urls) as connection:
+    async with owner_connection(database_urls) as connection:
         envelopes = [envelope for (envelope,) in await connection.fetch(ENVELOPES)]
     nonces = [envelope.split(".")[2] for envelope in envelopes]
     assert len({*nonces}) == len(nonces) == 20

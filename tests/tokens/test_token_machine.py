@@ -32,8 +32,16 @@ from pabal.settings import Settings
 from pabal.tokens.access import TokenPair
 from pabal.tokens.issue import OAuthClient, issue_tokens
 from pabal.tokens.revoke import expire_tokens, purge_token_families, revoke_access_token
-from support.clusters import connected
-from tokens.asking import BY, added, answered, comes_in, end_family, look_up, switch
+from support.clusters import open_connection
+from tokens.token_operations import (
+    BY,
+    add_shop,
+    is_accepted,
+    load_token_state,
+    present_refresh_token,
+    revoke_whole_family,
+    set_shop_active,
+)
 
 Answer = TypeVar("Answer")
 
@@ -125,7 +133,7 @@ class Stage:
         self.owner = await asyncpg.connect(self.database_urls.direct)
         await self.owner.execute(CLOCK)
         for name in SERVICES:
-            await added(self.hub, name)
+            await add_shop(self.hub, name)
 
     async def _close(self) -> None:
         self.owner.terminate()
@@ -220,7 +228,7 @@ class TokenMachine(RuleBasedStateMachine):
         """Present a refresh token; returns the valid token afterwards."""
         family, expected = held.family, self.expected(held)
 
-        answer = self.stage.run(answered(self.stage.hub, held.token, family.service))
+        answer = self.stage.run(present_refresh_token(self.stage.hub, held.token, family.service))
 
         match expected:
             case "rotate":
@@ -272,7 +280,9 @@ class TokenMachine(RuleBasedStateMachine):
         held = self.living(held)
         [stranger] = {*SERVICES} - {held.family.service}
 
-        answer = self.stage.run(answered(self.stage.hub, held.token if is_one else held.token[::-1], stranger))
+        answer = self.stage.run(
+            present_refresh_token(self.stage.hub, held.token if is_one else held.token[::-1], stranger)
+        )
 
         assert isinstance(answer, InvalidGrant)
         assert "unknown refresh token" in str(answer)
@@ -301,7 +311,7 @@ class TokenMachine(RuleBasedStateMachine):
         access.marked = access.marked or could
 
     async def end_access(self, access: Access) -> bool:
-        found = await look_up(self.stage.hub, access.token)
+        found = await load_token_state(self.stage.hub, access.token)
         if found is None:
             return False
         async with self.stage.hub.transaction() as tx:
@@ -312,7 +322,7 @@ class TokenMachine(RuleBasedStateMachine):
         family = held.family
         could = family.revoked_at is None and not family.purged
 
-        assert self.stage.run(end_family(self.stage.hub, family.id)) == could
+        assert self.stage.run(revoke_whole_family(self.stage.hub, family.id)) == could
 
         if could:
             self.end(family)
@@ -320,7 +330,7 @@ class TokenMachine(RuleBasedStateMachine):
     @rule(service=st.sampled_from(SERVICES))
     def switch(self, service: str) -> None:
         self.active[service] = not self.active[service]
-        self.stage.run(switch(self.stage.hub, active=self.active[service], name=service))
+        self.stage.run(set_shop_active(self.stage.hub, active=self.active[service], name=service))
 
     @rule()
     def expire(self) -> None:
@@ -360,11 +370,11 @@ class TokenMachine(RuleBasedStateMachine):
 
     async def compare(self, families: list[Family]) -> None:
         for member in (member for family in families for member in family.members):
-            found = await look_up(self.stage.hub, member.token)
+            found = await load_token_state(self.stage.hub, member.token)
             assert (found is None) == member.family.purged
             assert (found is not None and found.is_valid) == self.is_good(member)
             if isinstance(member, Access):
-                assert await comes_in(self.stage.hub, member.token) == self.is_good(member)
+                assert await is_accepted(self.stage.hub, member.token) == self.is_good(member)
 
     def teardown(self) -> None:
         if hasattr(self, "families"):
@@ -383,7 +393,7 @@ def stage(postgres: embedded.ServerAddress, template_database: str, tmp_path: Pa
     name = "machine_tokens"
 
     async def order(statement: str) -> None:
-        async with connected(postgres.owner_url) as connection:
+        async with open_connection(postgres.owner_url) as connection:
             await connection.execute(statement)
 
     asyncio.run(order(f"create database {name} template {template_database}"))

@@ -17,12 +17,12 @@ from pabal.relay.web_sessions import create_portal_session
 from pabal.settings import Settings
 from pabal.web.auth import PERSON_COOKIE
 from pabal.web.server import WebServer
-from relay.people import TESTER, Owning
-from relay.skills import skill
+from relay.people import TESTER, RelayAccount
+from relay.skills import skill_payload
 from support.inbox import Inbox
-from support.oauth_client import bearer, enrol
+from support.oauth_client import bearer, register_oauth_service
 from support.operator import sign_in
-from support.pabal_process import fresh_folder, running
+from support.pabal_process import fresh_folder, run_hub
 from support.raw_http import get, raw_client, statuses
 from support.server import running_web_server
 
@@ -42,7 +42,7 @@ async def fresh_connection(hub: Hub) -> AsyncGenerator[tuple[httpx2.AsyncClient,
 
 
 async def test_a_service_token_authenticates_a_connection(hub: Hub, web: httpx2.AsyncClient) -> None:
-    token = (await (await enrol(hub, web, "shop", "write")).tokens())["access_token"]
+    token = (await (await register_oauth_service(hub, web, "shop", "write")).tokens())["access_token"]
     async with fresh_connection(hub) as (client, server):
         event = {"type": "order.paid", "payload": {}}
         assert (await client.post("/v1/queue/events", json=event, headers=bearer("wrong"))).status_code == 401
@@ -51,18 +51,18 @@ async def test_a_service_token_authenticates_a_connection(hub: Hub, web: httpx2.
         assert server.table.anonymous_count == 0
 
 
-async def test_a_relay_token_authenticates_a_connection(hub: Hub, mine: Owning) -> None:
+async def test_a_relay_token_authenticates_a_connection(hub: Hub, paired_account: RelayAccount) -> None:
     async with fresh_connection(hub) as (client, server):
         assert (await client.get("/v1/messages?wait=0", headers=bearer("prt_wrong"))).status_code == 401
         assert server.table.anonymous_count == 1
-        assert (await client.get("/v1/messages?wait=0", headers=mine.bearer)).status_code == 200
+        assert (await client.get("/v1/messages?wait=0", headers=paired_account.bearer)).status_code == 200
         assert server.table.anonymous_count == 0
 
 
-async def test_a_relay_stream_does_not_count_as_anonymous(hub: Hub, mine: Owning) -> None:
+async def test_a_relay_stream_does_not_count_as_anonymous(hub: Hub, paired_account: RelayAccount) -> None:
     async with (
         fresh_connection(hub) as (client, server),
-        client.stream("GET", "/v1/events", headers=mine.bearer) as response,
+        client.stream("GET", "/v1/events", headers=paired_account.bearer) as response,
     ):
         assert response.status_code == 200
         assert server.table.anonymous_count == 0
@@ -71,16 +71,16 @@ async def test_a_relay_stream_does_not_count_as_anonymous(hub: Hub, mine: Owning
 async def test_the_webhook_secret_authenticates_a_connection(database_urls: DatabaseUrls, settings: Settings) -> None:
     guarded = settings.model_copy(update={"webhook_secret": SecretStr("hush")})
     async with open_hub(guarded, database_urls) as hub, fresh_connection(hub) as (client, server):
-        assert (await client.post("/kakao/webhook", json=skill("hi"))).status_code == 401
+        assert (await client.post("/kakao/webhook", json=skill_payload("hi"))).status_code == 401
         assert server.table.anonymous_count == 1
         headers = {"x-pabal-secret": "hush"}
-        assert (await client.post("/kakao/webhook", json=skill("hi"), headers=headers)).status_code == 200
+        assert (await client.post("/kakao/webhook", json=skill_payload("hi"), headers=headers)).status_code == 200
         assert server.table.anonymous_count == 0
 
 
 async def test_a_webhook_without_a_secret_stays_anonymous(hub: Hub) -> None:
     async with fresh_connection(hub) as (client, server):
-        assert (await client.post("/kakao/webhook", json=skill("hi"))).status_code == 200
+        assert (await client.post("/kakao/webhook", json=skill_payload("hi"))).status_code == 200
         assert server.table.anonymous_count == 1
 
 
@@ -93,9 +93,9 @@ async def test_the_cookie_of_an_operator_authenticates_a_connection(hub: Hub) ->
         assert server.table.anonymous_count == 0
 
 
-async def test_the_cookie_of_a_bot_owner_authenticates_a_connection(hub: Hub, mine: Owning) -> None:
+async def test_the_cookie_of_a_bot_owner_authenticates_a_connection(hub: Hub, paired_account: RelayAccount) -> None:
     async with hub.transaction() as tx:
-        cookie = await create_portal_session(tx, mine.token, TESTER)
+        cookie = await create_portal_session(tx, paired_account.token, TESTER)
     async with fresh_connection(hub) as (client, server):
         await client.get("/portal")
         assert server.table.anonymous_count == 1
@@ -136,7 +136,7 @@ async def test_a_hub_with_1024_files_survives_more_silent_sockets(database_urls:
     with (
         room_for_sockets(),
         fresh_folder() as folder,
-        running(folder, "serve", FEW_FILES, **environment) as hub,
+        run_hub(folder, "serve", FEW_FILES, **environment) as hub,
     ):
         port = urlsplit(hub.address).port or 0
         async with AsyncExitStack() as stack:

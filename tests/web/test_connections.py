@@ -11,7 +11,7 @@ from pabal.web.connections import EVICTABLE_AFTER, LOG_INTERVAL, CloseReason, Co
 from pabal.web.protocol import SLOT_TIMEOUT
 from pabal.web.request import parse_networks
 from support.raw_http import EdgeServer, RawClient, edge_server, get, raw_client, statuses
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +31,8 @@ async def trickling(edge: EdgeServer, count: int) -> AsyncGenerator[list[RawClie
 
 async def test_an_address_is_served_a_limited_number_of_anonymous_connections() -> None:
     async with edge_server(SMALL) as edge, trickling(edge, 30):
-        await until(lambda: edge.handled == ["/body"] * 10)
-        await until(lambda: edge.server.table.waiting_count == 20)
+        await wait_until(lambda: edge.handled == ["/body"] * 10)
+        await wait_until(lambda: edge.server.table.waiting_count == 20)
         edge.sweep()
 
         assert edge.server.table.anonymous_count == 10
@@ -76,7 +76,7 @@ async def test_a_connection_that_gets_its_slot_at_once_is_read() -> None:
 
 async def test_a_new_client_replaces_one_that_sends_nothing() -> None:
     async with edge_server(SMALL) as edge, trickling(edge, 15), raw_client(edge.port) as client:
-        await until(lambda: edge.handled == ["/body"] * 10)
+        await wait_until(lambda: edge.handled == ["/body"] * 10)
         client.send(get())
         edge.sweep(EVICTABLE_AFTER + 0.1)
 
@@ -89,7 +89,7 @@ async def test_a_request_that_is_handled_is_not_closed_for_another_client() -> N
         busy = [await stack.enter_async_context(raw_client(edge.port)) for _ in range(10)]
         for client in busy:
             client.send(get("/wait"))
-        await until(lambda: edge.handled == ["/wait"] * 10)
+        await wait_until(lambda: edge.handled == ["/wait"] * 10)
         late = await stack.enter_async_context(raw_client(edge.port))
         late.send(get())
         edge.sweep(SLOT_TIMEOUT - 1)
@@ -103,10 +103,10 @@ async def test_a_connection_that_gets_no_slot_is_closed_after_a_while() -> None:
         for _ in range(10):
             busy = await stack.enter_async_context(raw_client(edge.port))
             busy.send(get("/wait"))
-        await until(lambda: edge.handled == ["/wait"] * 10)
+        await wait_until(lambda: edge.handled == ["/wait"] * 10)
         late = await stack.enter_async_context(raw_client(edge.port))
         late.send(get())
-        await until(lambda: edge.server.table.waiting_count == 1)
+        await wait_until(lambda: edge.server.table.waiting_count == 1)
         edge.sweep(SLOT_TIMEOUT + 1)
 
         assert await late.until_closed() == b""
@@ -116,7 +116,7 @@ async def test_a_connection_that_gets_no_slot_is_closed_after_a_while() -> None:
 async def test_a_full_process_closes_idle_connections_and_goes_on_accepting() -> None:
     limits = ConnectionLimits(total=20, anonymous=20, per_address=20)
     async with edge_server(limits) as edge, trickling(edge, 60), raw_client(edge.port) as client:
-        await until(lambda: edge.server.table.is_full)
+        await wait_until(lambda: edge.server.table.is_full)
         client.send(get())
         answer = asyncio.create_task(client.response_head())
 
@@ -124,14 +124,14 @@ async def test_a_full_process_closes_idle_connections_and_goes_on_accepting() ->
             edge.sweep(EVICTABLE_AFTER + 0.1)
             return answer.done()
 
-        await until(is_answered)
+        await wait_until(is_answered)
         assert statuses(await answer) == [200]
         assert len(edge.connections) <= 22  # one is accepted while another is set up
 
 
 async def test_refused_connections_are_logged_once_a_minute() -> None:
     async with edge_server(SMALL) as edge, trickling(edge, 20):
-        await until(lambda: edge.handled == ["/body"] * 10)
+        await wait_until(lambda: edge.handled == ["/body"] * 10)
         with capture_logs() as lines:
             edge.sweep(EVICTABLE_AFTER + 0.1)
             edge.server.table.closed[CloseReason.ADDRESS_LIMIT] += 1

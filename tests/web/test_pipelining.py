@@ -9,7 +9,7 @@ import pytest
 from pabal.web.connections import CloseReason
 from pabal.web.protocol import MAX_WAITING_REQUESTS
 from support.raw_http import edge_server, exchange, get, raw_client, statuses
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -53,20 +53,20 @@ async def test_a_handful_of_pipelined_requests_is_answered_in_order() -> None:
 async def test_no_more_is_read_while_requests_wait() -> None:
     async with edge_server() as edge, raw_client(edge.port) as client:
         client.send(get("/wait") + get("/next"))
-        await until(lambda: edge.handled == ["/wait"])
+        await wait_until(lambda: edge.handled == ["/wait"])
         [connection] = edge.connections
 
         assert connection.flow.read_paused
         edge.release.set()
         assert (await client.response_head()).startswith(b"HTTP/1.1 200")
-        await until(lambda: edge.handled == ["/wait", "/next"] and not connection.flow.read_paused)
+        await wait_until(lambda: edge.handled == ["/wait", "/next"] and not connection.flow.read_paused)
 
 
 async def test_no_more_is_read_while_a_response_is_not_taken() -> None:
     async with edge_server() as edge, raw_client(edge.port) as client:
         client.pause_reading()
         client.send(get("/large"))
-        await until(lambda: [connection.flow.write_paused for connection in edge.connections] == [True])
+        await wait_until(lambda: [connection.flow.write_paused for connection in edge.connections] == [True])
         [connection] = edge.connections
 
         assert connection.flow.read_paused
@@ -79,7 +79,7 @@ async def test_a_client_that_takes_nothing_of_its_response_is_disconnected() -> 
     async with edge_server() as edge, raw_client(edge.port) as client:
         client.pause_reading()
         client.send(get("/large"))
-        await until(lambda: [connection.flow.write_paused for connection in edge.connections] == [True])
+        await wait_until(lambda: [connection.flow.write_paused for connection in edge.connections] == [True])
         edge.sweep()
         edge.sweep(59)
         assert edge.connections
@@ -93,9 +93,9 @@ async def test_a_client_that_takes_nothing_of_its_response_is_disconnected() -> 
 async def test_a_malformed_request_behind_a_valid_one_does_not_take_its_response() -> None:
     async with edge_server() as edge, raw_client(edge.port) as client:
         client.send(get("/wait"))
-        await until(lambda: edge.handled == ["/wait"])
+        await wait_until(lambda: edge.handled == ["/wait"])
         client.send(b"NONSENSE\r\n\r\n")
-        await until(lambda: edge.server.table.closed[CloseReason.MALFORMED] == 1)
+        await wait_until(lambda: edge.server.table.closed[CloseReason.MALFORMED] == 1)
         edge.release.set()
         response = await client.until_closed()
 
@@ -106,7 +106,7 @@ async def test_a_waiting_request_with_a_malformed_body_is_not_handled() -> None:
     chunked = b"POST /body HTTP/1.1\r\nhost: hub\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n"
     async with edge_server() as edge, raw_client(edge.port) as client:
         client.send(get("/wait") + get("/next") + chunked)
-        await until(lambda: edge.server.table.closed[CloseReason.MALFORMED] == 1)
+        await wait_until(lambda: edge.server.table.closed[CloseReason.MALFORMED] == 1)
         edge.release.set()
         response = await client.until_closed()
 
@@ -119,9 +119,9 @@ async def test_a_disconnect_reaches_the_request_that_runs_and_not_only_the_last_
     async with edge_server() as edge:
         async with raw_client(edge.port) as client:
             client.send(body)
-            await until(lambda: edge.handled == ["/body"])
+            await wait_until(lambda: edge.handled == ["/body"])
         await edge.until_connected(0)
-        await until(lambda: edge.disconnects == 1)
+        await wait_until(lambda: edge.disconnects == 1)
         assert not [task for task in edge.server.server_state.tasks if not task.done()]
 
 

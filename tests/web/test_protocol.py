@@ -9,7 +9,7 @@ import pytest
 from pabal.web.connections import CloseReason
 from pabal.web.protocol import BODY_GRACE, HEAD_TIMEOUT, LINGER, MAX_HEAD_BYTES, MAX_HEADERS, MIN_BODY_RATE
 from support.raw_http import edge_server, exchange, get, raw_client, statuses
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -130,13 +130,13 @@ async def test_an_idle_connection_is_kept_for_a_while() -> None:
 async def test_a_body_that_trickles_is_cut_off() -> None:
     async with edge_server() as edge, raw_client(edge.port) as client:
         client.send(POST + b"content-length: 100000\r\n\r\na")
-        await until(lambda: edge.handled == ["/body"])
+        await wait_until(lambda: edge.handled == ["/body"])
         edge.sweep(BODY_GRACE - 1)
         assert edge.disconnects == 0
 
         edge.sweep(BODY_GRACE + 1)
         assert statuses(await client.response_head()) == [408]
-        await until(lambda: edge.disconnects == 1)
+        await wait_until(lambda: edge.disconnects == 1)
 
     assert edge.server.table.closed[CloseReason.BODY_TIMEOUT] == 1
 
@@ -147,7 +147,9 @@ async def test_a_slow_body_at_the_minimum_rate_arrives() -> None:
         client.send(POST + b"content-length: %d\r\n\r\n" % (MIN_BODY_RATE * seconds + 1))
         client.send(b"a" * MIN_BODY_RATE * seconds)
         await client.writer.drain()
-        await until(lambda: edge.handled == ["/body"] and edge.connections[0]._body_bytes == MIN_BODY_RATE * seconds)
+        await wait_until(
+            lambda: edge.handled == ["/body"] and edge.connections[0]._body_bytes == MIN_BODY_RATE * seconds
+        )
         edge.sweep(BODY_GRACE + seconds - 1)  # the old limit was 30 seconds for the whole body
         client.send(b"a")
 
@@ -194,7 +196,7 @@ async def test_a_refused_client_that_stays_connected_is_disconnected() -> None:
 async def test_a_request_that_is_handled_for_long_does_not_time_out() -> None:
     async with edge_server() as edge, raw_client(edge.port) as client:
         client.send(get("/wait"))
-        await until(lambda: edge.handled == ["/wait"])
+        await wait_until(lambda: edge.handled == ["/wait"])
         edge.sweep(3600)
         edge.release.set()
         assert statuses(await client.response_head()) == [200]
@@ -204,7 +206,7 @@ async def test_a_connection_that_was_just_reset_does_not_disturb_the_check_of_ti
     async with edge_server() as edge:
         with socket.create_connection(("127.0.0.1", edge.port)) as client:
             client.sendall(POST + b"content-length: 100000\r\n\r\na")
-            await until(lambda: edge.handled == ["/body"])
+            await wait_until(lambda: edge.handled == ["/body"])
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         edge.sweep(BODY_GRACE + 1)  # before the event loop has noticed the reset
         await edge.until_connected(0)

@@ -10,7 +10,7 @@ import pytest
 from pabal.hub import Hub
 from support.raw_http import RawClient, raw_client, statuses
 from support.server import running_web_server
-from support.wait import until
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ async def test_malformed_http_is_never_a_server_error(hub: Hub) -> None:
                 server.sweep(asyncio.get_running_loop().time() + 3600 * next(hours))  # closes the idle ones
                 return all(task.done() for task in tasks)
 
-            await until(are_all_closed)
+            await wait_until(are_all_closed)
             await asyncio.gather(*tasks)
 
         assert (await web.get("/healthz")).status_code == 200
