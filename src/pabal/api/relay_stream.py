@@ -11,7 +11,7 @@ from pabal.hub import Hub
 from pabal.relay.auth import RelayPrincipal
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from pabal.web.auth import bearer_token
-from pabal.web.field_types import CredentialText
+from pabal.web.field_types import FilterText
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestQuery, Route
 from pabal.web.sse import PING, EventStreamResponse, format_sse_event
@@ -23,7 +23,7 @@ MAX_EVENT_ID = 2**63 - 1
 class RelayStreamQuery(RequestQuery, frozen=True):
     """The token, for clients that cannot send headers."""
 
-    token: CredentialText | None = None
+    token: FilterText | None = None
 
     def __repr__(self) -> str:
         return "RelayStreamQuery(…)"
