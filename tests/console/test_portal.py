@@ -98,7 +98,7 @@ async def test_the_cookie_is_secure_behind_https(database_urls: DatabaseUrls, se
     assert "Secure" in response.headers["set-cookie"].split("; ")
 
 
-@pytest.mark.parametrize("token", ["", "nonsense", "prt_" + "a" * 43, "f" * 64, "\ud800", HOSTILE, "x" * 60_000])
+@pytest.mark.parametrize("token", ["", "nonsense", "prt_" + "a" * 43, "f" * 64, "\ud800", HOSTILE, "x" * 8_000])
 async def test_an_invalid_token_is_refused(web: httpx2.AsyncClient, message_log: MessageLog, token: str) -> None:
     response = await web.post("/portal/login", content=b"token=" + token.encode("utf-8", "surrogatepass"))
 

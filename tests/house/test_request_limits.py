@@ -14,7 +14,7 @@ from security.request_surface import FORM_NAMES, QUERY_NAMES, READ_HEADERS
 from support.route_examples import walk_types
 
 SRC = Path(__file__).parents[2] / "src" / "pabal"
-MAX_PATTERN_WIDTH = 1000
+MAX_PATTERN_WIDTH = 10_000
 BOUNDED_BY_SIZE = {
     "EventBody.payload": "MAX_EVENT_PAYLOAD_BYTES, and decode_untyped_json",
     "EventBatchBody.events": "each item is decoded as an EventBody",

@@ -150,6 +150,7 @@ def test_no_header_is_slow(served: LoopThread, visitors: Visitors, database_urls
 
 def header_cases(visitors: Visitors) -> Iterator[Case]:
     texts = hostile_texts(3 * HEAD_CHARS) | {
+        "a quoted cookie": 'pabal_session="' + "\\" * 14_900 + '"',
         "trusted hops": "127.0.0.1, " * 1_300,
         "basic credentials": "Basic " + "QUFB" * 3_700,
         "a token": "Bearer " + "eyJ" + "A" * 14_000 + ".e30.AAAA",

@@ -13,7 +13,7 @@ from pabal.relay.auth import RelayPrincipal
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from pabal.web.auth import bearer_token
 from pabal.web.connection import detect_dead_peer, find_transport, reset_connection
-from pabal.web.field_types import CredentialText
+from pabal.web.field_types import FilterText
 from pabal.web.request import RequestContext, mark_authenticated
 from pabal.web.route import ErrorFormat, RequestQuery, Route
 from pabal.web.sse import PING, EventStreamResponse, format_sse_event
@@ -25,7 +25,7 @@ MAX_EVENT_ID = 2**63 - 1
 class RelayStreamQuery(RequestQuery, frozen=True):
     """The token, for clients that cannot send headers."""
 
-    token: CredentialText | None = None
+    token: FilterText | None = None
 
     def __repr__(self) -> str:
         return "RelayStreamQuery(…)"

@@ -12,7 +12,7 @@ FilterText = Annotated[str, Meta(max_length=255)]
 """A value to search for: a name, a type, a signature, an id."""
 CursorText = Annotated[str, Meta(max_length=255)]
 """A cursor of `core.cursor`, which has about 100 characters."""
-KeyCursorText = Annotated[str, Meta(max_length=6000)]
+KeyCursorText = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,6000}$(?!\n)")]
 """A cursor that contains a conversation key: 1,025 characters of up to four bytes, in base64."""
 CredentialText = Annotated[str, Meta(max_length=4096)]
 """A token or a secret. Our access tokens have about 1,000 characters."""
