@@ -84,7 +84,7 @@ def pabal_json(*args: str, folder: Path, code: int = 0, **variables: str) -> Any
 class Running:
     """`pabal up` or `serve`, from the moment it prints its address."""
 
-    def __init__(self, folder: Path, command: str, *, open_files: int | None = None, **variables: str) -> None:
+    def __init__(self, folder: Path, command: str, open_files: int | None = None, /, **variables: str) -> None:
         self.log = folder / "log"
         with self.log.open("a") as log:
             self.process = start_pabal(
@@ -113,9 +113,9 @@ class Running:
 
 @contextmanager
 def running(
-    folder: Path, command: str = "up", *, open_files: int | None = None, **variables: str
+    folder: Path, command: str = "up", open_files: int | None = None, /, **variables: str
 ) -> Generator[Running]:
-    hub = Running(folder, command, open_files=open_files, **variables)
+    hub = Running(folder, command, open_files, **variables)
     try:
         yield hub
     finally:

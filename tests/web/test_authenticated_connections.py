@@ -136,7 +136,7 @@ async def test_a_hub_with_1024_files_survives_more_silent_sockets(database_urls:
     with (
         room_for_sockets(),
         fresh_folder() as folder,
-        running(folder, "serve", open_files=FEW_FILES, **environment) as hub,
+        running(folder, "serve", FEW_FILES, **environment) as hub,
     ):
         port = urlsplit(hub.address).port or 0
         async with AsyncExitStack() as stack:

@@ -77,7 +77,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.address = ""
         self.is_anonymous = True
         self._table = table
-        self.flow: GuardedFlowControl  # pyright: ignore[reportIncompatibleVariableOverride]
         self._extensions = {AUTHENTICATED_EXTENSION: self._mark_authenticated}
         self._held_data: bytes | None = None
         self._running: RequestResponseCycle | None = None
@@ -99,7 +98,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.connections.add(self)
         self.transport = transport
-        self.flow = GuardedFlowControl(transport, self._may_read)
+        self.flow = self._guarded_flow = GuardedFlowControl(transport, self._may_read)
         self.server, self.client, self.scheme = get_local_addr(transport), get_remote_addr(transport), "http"
         self.address = self._table.address_key(self.client[0] if self.client else "")
         self._table.add(self)
@@ -112,7 +111,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self._table.remove(self)
         self._extensions.clear()  # these two refer to this object: without the cycle it is freed at once
-        self.flow.may_read = never
+        self._guarded_flow.may_read = never
 
     def pause_writing(self) -> None:
         super().pause_writing()
