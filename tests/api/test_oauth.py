@@ -266,8 +266,8 @@ async def test_a_wrong_method_gets_an_rfc_error(web: httpx2.AsyncClient) -> None
 
 
 ODD_HEADERS = {
-    "user-agent": (b"", b"caf\xe9 \xff", b"a" * 20_000, b"a\tb", "파발".encode()),
-    "x-request-id": (b"", b"\xff" * 20, b"a" * 20_000),
+    "user-agent": (b"", b"caf\xe9 \xff", b"a" * 12_000, b"a\tb", "파발".encode()),
+    "x-request-id": (b"", b"\xff" * 20, b"a" * 12_000),
     "x-forwarded-for": (
         b"",
         b"fe80::1%eth0",
