@@ -284,6 +284,7 @@ async def test_a_restored_backup_is_sealed_only_after_it_was_accepted(
     await audit_log.hub.doorbell.close()
     await audit_log.hub.db.close()
     async with open_connection(url_with_database(database_urls.direct, "postgres")) as conn:
+        await conn.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = $1", name)
         await conn.execute(f"create database {backup} template {name}")
         restored_urls = DatabaseUrls(
             url_with_database(database_urls.main, backup), url_with_database(database_urls.direct, backup)

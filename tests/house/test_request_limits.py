@@ -16,6 +16,8 @@ from support.route_examples import walk_types
 SRC = Path(__file__).parents[2] / "src" / "pabal"
 MAX_PATTERN_WIDTH = 10_000
 BOUNDED_BY_SIZE = {
+    "EventNackBody.error": "the body, and clean_error_text cuts it: a long error must not fail a nack",
+    "EventNackBody.error_stack": "the same",
     "EventBody.payload": "MAX_EVENT_PAYLOAD_BYTES, and decode_untyped_json",
     "EventBatchBody.events": "each item is decoded as an EventBody",
     "NotificationBody.payload": "MAX_RAW_PAYLOAD_BYTES, and decode_untyped_json",
@@ -89,7 +91,11 @@ def test_a_field_without_a_limit_is_found(field: str) -> None:
 def test_every_route_with_a_body_limits_its_size() -> None:
     unlimited = {route.name for route in routes.ROUTES if route.max_body_bytes is None}
 
-    assert unlimited == {"post_event_batch", "post_notification"}  # as large as the setting `body_limit` allows
+    assert unlimited == {
+        "post_event_batch",
+        "post_event_nack",
+        "post_notification",
+    }  # as large as the setting `body_limit` allows
 
 
 READERS = {

@@ -3,22 +3,16 @@
 from collections.abc import Generator
 
 import pytest
-from pydantic import SecretStr
 
 from pabal.hub import DatabaseUrls
 from pabal.settings import Settings
-from security.visitors import WEBHOOK_SECRET, Visitors, create_visitors
+from security.visitors import Visitors, create_visitors
 from support.loop_thread import LoopThread, loop_thread
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    changes = {
-        "trusted_proxies": ["127.0.0.0/8"],
-        "notifications_per_service": 0,
-        "webhook_secret": SecretStr(WEBHOOK_SECRET),
-    }
-    return settings.model_copy(update=changes)
+    return settings.model_copy(update={"trusted_proxies": ["127.0.0.0/8"], "notifications_per_service": 0})
 
 
 @pytest.fixture

@@ -18,10 +18,11 @@ from pabal.web.auth import PERSON_COOKIE
 from pabal.web.route import ErrorFormat, Route
 from relay.people import TESTER, add_account, new_session
 from security.owner_connection import OwnerConnection
-from security.visitors import PERSON, USER, WEBHOOK_SECRET, Visitors, create_visitors
+from security.visitors import PERSON, USER, Visitors, create_visitors
 from support.loop_thread import LoopThread, RawRequest
 from support.oauth_client import bearer, register_oauth_service
 from support.route_examples import example_path
+from support.webhook import WEBHOOK_SECRET
 
 Headers = dict[str, str]
 REFUSED = frozenset({401, 403})
@@ -113,8 +114,8 @@ def valid_credentials(served: LoopThread, visitors: Visitors) -> dict[str, Heade
         "relay token": visitors.relay.bearer,
         "session token": bearer(served.run(new_session(served.hub)).token),
         "person token": visitors.person,
-        "webhook secret": {"x-pabal-secret": WEBHOOK_SECRET},
-        "webhook secret as a token": bearer(WEBHOOK_SECRET),
+        "webhook secret": {"x-pabal-secret": WEBHOOK_SECRET.get_secret_value()},
+        "webhook secret as a token": bearer(WEBHOOK_SECRET.get_secret_value()),
         "operator cookie": cookies[OPERATOR_COOKIE],
         "portal cookie": cookies[PORTAL_COOKIE],
         "chat cookie": cookies[CHAT_COOKIE],

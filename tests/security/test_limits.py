@@ -10,9 +10,10 @@ import pytest
 from pabal.api import routes
 from pabal.web.request import MAX_QUERY_BYTES, MAX_QUERY_FIELDS
 from pabal.web.untyped_json import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
-from security.visitors import WEBHOOK_SECRET, Visitors
+from security.visitors import Visitors
 from support.loop_thread import LoopThread, RawRequest
 from support.route_examples import example_path, example_struct, example_value, replace_text, text_fields
+from support.webhook import WEBHOOK_SECRET
 
 JSON = ("Content-Type", "application/json")
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
@@ -63,7 +64,7 @@ def payload_requests(document: bytes, visitors: Visitors) -> dict[str, RawReques
     """A request for every field that takes JSON of any shape."""
     token = (*visitors.token.items(), JSON)
     relay = (*visitors.relay.bearer.items(), JSON)
-    webhook = (JSON, ("X-Pabal-Secret", WEBHOOK_SECRET))
+    webhook = (JSON, ("X-Pabal-Secret", WEBHOOK_SECRET.get_secret_value()))
     event = b'{"event_type":"order.paid","payload":%s}' % document
     recipient = b'"recipient_type":"user_dm","recipient_id":"1","template_key":"payment.succeeded"'
     notification = b'{%s,"payload":%s}' % (recipient, document)

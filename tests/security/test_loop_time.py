@@ -19,7 +19,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.web.route import RequestQuery, Route
 from security.owner_connection import OwnerConnection
 from security.request_surface import FORM_NAMES, QUERY_NAMES, READ_HEADERS
-from security.visitors import WEBHOOK_SECRET, Visitors
+from security.visitors import Visitors
 from support.hostile_input import hostile_documents, hostile_text, hostile_texts
 from support.loop_thread import MAX_BLOCK, UNIQUE, LoopThread, RawRequest
 from support.route_examples import (
@@ -30,6 +30,7 @@ from support.route_examples import (
     replace_text,
     text_fields,
 )
+from support.webhook import WEBHOOK_SECRET
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ LARGE_VALUES = ("a", "\\", "\u0301\u0323", ".", "9", "[")
 """What fills a field up to the limit of the body. The other values are only as long as the field allows."""
 LOOSE_FIELDS = ("payload", "metadata", "response", "events", "variables", "receipts", "message_ids")
 JSON = ("Content-Type", "application/json")
-WEBHOOK = (JSON, ("X-Pabal-Secret", WEBHOOK_SECRET))
+WEBHOOK = (JSON, ("X-Pabal-Secret", WEBHOOK_SECRET.get_secret_value()))
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
 HEADER_TARGETS = (
     "/v1/queue/events",
@@ -138,7 +139,7 @@ def fill_path(path: str, value: str) -> str:
 
 def page_request(method: str, target: str, visitors: Visitors, body: bytes = b"") -> RawRequest:
     """A request of a signed-in browser. Signing out would end the session that the other requests need."""
-    headers = [FORM, ("Origin", "http://hub.test")]
+    headers = [FORM, ("Origin", "http://localhost")]
     if not target.split("?", maxsplit=1)[0].endswith(SIGN_OUT_ENDS):
         headers.append(("Cookie", visitors.cookie_header))
     return RawRequest(method, target, tuple(headers), body)

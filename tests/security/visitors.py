@@ -22,7 +22,6 @@ from support.notifications import register_builtin_templates
 from support.oauth_client import bearer, register_oauth_service
 from support.operator import sign_in
 
-WEBHOOK_SECRET = "the secret of the webhook"
 PERSON = "80351110224678912"
 USER = "mina-plusfriend-1"
 TESTER = Actor("tester")

@@ -44,7 +44,7 @@ class RawRequest:
         lines = [f"{self.method} {self.target} HTTP/1.1", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         if not any(name.lower() == "host" for name, _ in self.headers):
-            lines.append("Host: hub.test")
+            lines.append("Host: localhost")
         if body or self.method not in {"GET", "HEAD", "DELETE"}:
             lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body

@@ -78,9 +78,9 @@ async def test_the_webhook_secret_authenticates_a_connection(database_urls: Data
         assert server.table.anonymous_count == 0
 
 
-async def test_a_webhook_without_a_secret_stays_anonymous(hub: Hub) -> None:
+async def test_a_webhook_without_the_secret_stays_anonymous(hub: Hub) -> None:
     async with fresh_connection(hub) as (client, server):
-        assert (await client.post("/kakao/webhook", json=skill_payload("hi"))).status_code == 200
+        assert (await client.post("/kakao/webhook", json=skill_payload("hi"))).status_code == 401
         assert server.table.anonymous_count == 1
 
 

@@ -50,9 +50,9 @@ class EventNackBody(RequestBody, frozen=True, kw_only=True):
     """
 
     receipts: ReceiptList
-    error: Annotated[str, msgspec.Meta(min_length=1, max_length=100_000)]
+    error: Annotated[str, msgspec.Meta(min_length=1)]
     error_code: Annotated[str, msgspec.Meta(max_length=100)] | None = None
-    error_stack: Annotated[str, msgspec.Meta(max_length=100_000)] | None = None
+    error_stack: str | None = None
     retry_after: Annotated[float, msgspec.Meta(ge=0, le=86_400)] | None = None
     outcome: Literal["retry", "dead", "snooze"] = "retry"
 
@@ -192,6 +192,6 @@ def claimed_event_view(event: ClaimedEvent) -> ClaimedEventView:
 ROUTES = (
     Route("POST", "/v1/queue/claim", post_event_claim, permission=Permission.CONSUME, tag="events"),
     Route("POST", "/v1/queue/ack", post_event_ack, permission=Permission.CONSUME, tag="events"),
-    Route("POST", "/v1/queue/nack", post_event_nack, permission=Permission.CONSUME, tag="events"),
+    Route("POST", "/v1/queue/nack", post_event_nack, permission=Permission.CONSUME, max_body_bytes=None, tag="events"),
     Route("POST", "/v1/queue/extend", post_event_extend, permission=Permission.CONSUME, tag="events"),
 )

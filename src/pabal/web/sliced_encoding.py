@@ -7,8 +7,8 @@ import msgspec
 
 from pabal.web.route import ResponseBody
 
-SLICE_ITEMS = 8
-SLICE_BYTES = 1_048_576
+SLICE_ITEMS = 2
+SLICE_BYTES = 524_288
 """After so many bytes, other requests get a turn. An item can have 256 KB, or twice the size of a webhook."""
 
 encode_response = msgspec.json.Encoder().encode

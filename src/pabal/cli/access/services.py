@@ -163,7 +163,6 @@ def service_show(name: ServiceArgument, /, *, connection: Connection = DEFAULT_C
     help_epilogue=examples(
         "service set shop --permission write --permission people:token",
         "service set shop --may-publish 'order.*' --may-publish 'refund.*'",
-        "service set shop --may-publish '*'",
     ),
 )
 def service_set(

@@ -22,7 +22,10 @@ RoleArgument = Annotated[str, Parameter(name="ROLE", help="Name of the database 
 COLUMNS = ("service", "role", "added", "note")
 
 
-@app.command(name="add", help_epilogue=examples("service sql-role add shop shop_app"))
+@app.command(
+    name="add",
+    help_epilogue=examples("service sql-role add shop shop_app", "service sql-role add billing billing_worker"),
+)
 def sql_role_add(
     service: SqlServiceArgument,
     role: RoleArgument,
@@ -39,7 +42,10 @@ def sql_role_add(
         print_text(f"{role} acts as {service}" if added else f"{role} already acts as {service}")
 
 
-@app.command(name="remove", help_epilogue=examples("service sql-role remove shop shop_app"))
+@app.command(
+    name="remove",
+    help_epilogue=examples("service sql-role remove shop shop_app", "service sql-role remove billing billing_worker"),
+)
 def sql_role_remove(
     service: SqlServiceArgument,
     role: RoleArgument,

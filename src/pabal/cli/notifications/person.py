@@ -31,7 +31,6 @@ PersonArgument = Annotated[str, Parameter(name="PERSON", help="The Discord user 
 @app.command(
     name="preferences",
     help_epilogue=examples(
-        "person preferences 80351110224678912",
         "person preferences 80351110224678912 --set locale=ko --set dm_enabled=off",
         "person preferences 80351110224678912 --set night_consent=on --reason 'consent form of 3 May'",
     ),
