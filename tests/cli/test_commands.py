@@ -63,6 +63,7 @@ def test_without_a_database_a_command_fails_and_creates_none(folder: Path) -> No
         (["nonsense"], 'Unknown command "nonsense"'),
         (["up", "--port", "x"], "Invalid value for --port"),
         (["up", "--nope"], "Unknown option: --nope"),
+        (["event", "publish", "order.paid", "{}"], "Unexpected argument: {}. Add --help to see the usage."),
     ],
 )
 def test_a_mistyped_command_is_one_line_and_the_exit_code_is_2(folder: Path, args: list[str], result: str) -> None:

@@ -97,7 +97,7 @@ def run_command(args: Sequence[str]) -> int:
     try:
         app(args, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
-        print_error(" ".join(str(error).split()))
+        print_error(usage_error_text(error))
         return 2
     except InvalidSettings as error:
         for problem in error.errors:
@@ -111,3 +111,10 @@ def run_command(args: Sequence[str]) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
     return 0
+
+
+def usage_error_text(error: cyclopts.CycloptsError) -> str:
+    """The error as one line."""
+    if isinstance(error, cyclopts.UnusedCliTokensError):
+        return f"Unexpected argument: {' '.join(error.unused_tokens or ())}. Add --help to see the usage."
+    return " ".join(str(error).split())
