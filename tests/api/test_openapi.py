@@ -36,7 +36,7 @@ from support.server import serve_hub
 pytestmark = pytest.mark.anyio
 
 ACCEPTED, TOO_LARGE = 202, 413
-EXAMPLES = {GenerationMode.POSITIVE: 25, GenerationMode.NEGATIVE: 10}
+EXAMPLES = {GenerationMode.POSITIVE: 12, GenerationMode.NEGATIVE: 4}
 """Calls per operation; generating invalid data is slow."""
 FEW_EXAMPLES = {GenerationMode.POSITIVE: 3, GenerationMode.NEGATIVE: 2}
 """Calls per operation that is refused before its data is read."""
