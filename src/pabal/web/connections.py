@@ -61,7 +61,7 @@ class ConnectionLimits:
 
     @property
     def waiting_per_address(self) -> int:
-        """Connections of one address that wait for a slot. With those it may have, they leave room for other clients."""
+        """Connections of one address that wait for a slot. They leave room for other addresses."""
         return self.total // 2
 
     @classmethod
@@ -108,8 +108,8 @@ class ConnectionTable:
     """All open connections of a process.
 
     A connection beyond the limits waits: a burst of clients from one address is served in turn, because slots become
-    free as requests are authenticated, connections end, and idle ones are closed. If too many of one address wait, a new
-    one is closed at once.
+    free as requests are authenticated, connections end, and idle ones are closed. If too many of one address wait, a
+    new one is closed at once.
     """
 
     def __init__(self, limits: ConnectionLimits, trusted: Sequence[IpNetwork] = ()) -> None:
