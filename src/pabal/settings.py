@@ -135,8 +135,8 @@ class Settings(BaseSettings):
     webhook_open: bool = Field(
         False,
         description=(
-            "Accept webhooks without a secret, for tests on this computer. Requires a loopback address in PABAL_HOST "
-            "and no PABAL_PUBLIC_URL."
+            "Accept webhooks without a secret, for tests on this computer. Requires a loopback address in "
+            "PABAL_HOST, no PABAL_PUBLIC_URL and no PABAL_TRUSTED_PROXIES."
         ),
     )
     webhook_per_conversation: int = Field(
@@ -318,10 +318,9 @@ def find_open_webhook_conflicts(settings: Settings) -> Iterator[FieldError]:
     name = variable_name("webhook_open")
     if not is_loopback(settings.host):
         yield FieldError(name, f"requires a loopback address in {variable_name('host')}, not {settings.host}")
-    if settings.public_url:
-        yield FieldError(name, f"cannot be combined with {variable_name('public_url')}")
-    if settings.webhook_secret:
-        yield FieldError(name, f"cannot be combined with {variable_name('webhook_secret')}")
+    for other in ("public_url", "webhook_secret", "trusted_proxies"):
+        if getattr(settings, other):
+            yield FieldError(name, f"cannot be combined with {variable_name(other)}")
 
 
 def is_loopback(host: str) -> bool:

@@ -198,6 +198,23 @@ async def test_a_notification_is_requested_as_the_service(hub: Hub, app: Connect
             await app.fetchval(REQUEST, source, PAID_JSON)
 
 
+async def test_a_role_cannot_use_the_dedupe_key_of_another_service_or_of_an_alert(
+    hub: Hub, app: Connection, owner: Connection
+) -> None:
+    await register(hub, "shop", "rights_app")
+    request = REQUEST.replace("source_service", "dedupe_key => $3, source_service")
+
+    for key in ("invoice-1", "billing:invoice-1", ":alert:hub.dead_letters:billing"):
+        first = await app.fetchval(request, "shop", PAID_JSON, key)
+        assert await app.fetchval(request, "shop", PAID_JSON, key) == first
+    stored = await owner.fetch("select dedupe_key from notification.requests")
+
+    assert {row["dedupe_key"].partition(":")[0] for row in stored} == {"shop"}
+    assert await owner.fetchval(request, "billing", PAID_JSON, "invoice-1") not in {
+        row["id"] for row in await owner.fetch("select id from notification.requests where source_service = 'shop'")
+    }
+
+
 async def test_the_hub_and_the_owner_act_as_every_service(
     database_urls: DatabaseUrls, app: Connection, owner: Connection
 ) -> None:

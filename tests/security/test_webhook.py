@@ -94,6 +94,7 @@ class TestOpen:
             {"public_url": "https://hub.example.org"},
             {"public_url": "http://127.0.0.1:8700"},
             {"webhook_secret": "hush"},
+            {"trusted_proxies": "127.0.0.1"},  # a proxy that adds no header makes every request look local
         ],
     )
     def test_it_opens_only_on_loopback_without_a_public_url(self, values: dict[str, str], tmp_path: Path) -> None:

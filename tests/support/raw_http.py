@@ -66,8 +66,9 @@ class RawClient:
 
 
 @asynccontextmanager
-async def raw_client(port: int) -> AsyncGenerator[RawClient]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def raw_client(port: int, address: str = "127.0.0.1") -> AsyncGenerator[RawClient]:
+    """A connection from this loopback address."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
     try:
         yield RawClient(reader, writer)
     finally:

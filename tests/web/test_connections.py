@@ -129,6 +129,16 @@ async def test_a_full_process_closes_idle_connections_and_goes_on_accepting() ->
         assert len(edge.connections) <= 22  # one is accepted while another is set up
 
 
+async def test_a_flood_of_one_address_does_not_fill_the_process() -> None:
+    async with edge_server(SMALL) as edge, trickling(edge, 100), raw_client(edge.port, "127.0.0.2") as client:
+        client.send(get())
+
+        assert statuses(await client.response_head()) == [200]  # without waiting for a sweep
+        table = edge.server.table
+        await wait_until(lambda: table.closed[CloseReason.ADDRESS_LIMIT] == 100 - SMALL.per_address - SMALL.total // 2)
+        assert table.waiting_count == SMALL.total // 2
+
+
 async def test_refused_connections_are_logged_once_a_minute() -> None:
     async with edge_server(SMALL) as edge, trickling(edge, 20):
         await wait_until(lambda: edge.handled == ["/body"] * 10)

@@ -83,7 +83,7 @@ async def get_metrics(hub: Hub) -> Response:
     """Get all metrics in the Prometheus text format. Queue gauges keep their last value while the database is down."""
     with suppress(Unavailable):
         await read_stats_in_time(hub)
-    return Response(hub.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(await hub.metrics.render_in_thread(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def json_response(body: ResponseBody, status: int = 200) -> Response:

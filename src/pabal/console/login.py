@@ -12,6 +12,7 @@ from pabal.audit.record import record_action
 from pabal.console.csrf import is_trusted_form
 from pabal.console.i18n import translator_for
 from pabal.console.pages import REFRESH_HEADER, read_form, render_page, request_context
+from pabal.console.sign_in_queue import SignInQueue
 from pabal.core.errors import RateLimited, Unauthenticated
 from pabal.db.tx import Tx
 from pabal.hub import Hub
@@ -50,6 +51,8 @@ FAILED_ADDRESS_MEMORY = timedelta(minutes=15)
 SIGN_IN_FAILURE_RECORDS = RateLimit("records of failed sign-ins", 60, timedelta(minutes=1))
 """Per kind of sign-in, for all addresses together, because audit rows cannot be deleted."""
 UNKNOWN_OPERATOR = "unknown"
+SIGN_INS = SignInQueue()
+"""One for the process, as the threads that check passwords."""
 
 
 async def login_page(hub: Hub, request: Request) -> Response:
@@ -70,9 +73,11 @@ async def sign_in_action(hub: Hub, request: Request) -> Response:
     try:
         async with hub.autocommit() as tx:
             await consume_rate_limit(tx, SIGN_INS_PER_ADDRESS, rate_limit_address(context.client_ip))
-            await check_failed_sign_ins(tx, context.client_ip, name)
+            has_failed = await check_failed_sign_ins(tx, context.client_ip, name)
             credentials = await find_operator_credentials(tx, name)
-        token = await start_operator_session(hub, context, await authenticate_operator(credentials, password))
+        async with SIGN_INS.turn(rate_limit_address(context.client_ip), has_failed=has_failed):
+            operator = await authenticate_operator(credentials, password)
+        token = await start_operator_session(hub, context, operator)
     except Unauthenticated:
         await count_failed_sign_in(hub, context.client_ip, name)
         await record_failed_sign_in(hub, context, credentials)
@@ -87,11 +92,13 @@ async def sign_in_action(hub: Hub, request: Request) -> Response:
     return response
 
 
-async def check_failed_sign_ins(tx: Tx, client_ip: str, name: str) -> None:
-    """Raise RateLimited if this name failed too often and this address failed lately, with any name."""
+async def check_failed_sign_ins(tx: Tx, client_ip: str, name: str) -> bool:
+    """Whether this address failed lately, with any name. Raises RateLimited if this name failed too often as well."""
     [state] = await read_rate_limits(tx, (FAILED_SIGN_INS_PER_NAME, hash_login_name(name)))
-    if state.retry_after and await blocked_for(tx, FAILED_SIGN_IN_ADDRESS, [rate_limit_address(client_ip)]):
+    has_failed = bool(await blocked_for(tx, FAILED_SIGN_IN_ADDRESS, [rate_limit_address(client_ip)]))
+    if state.retry_after and has_failed:
         raise RateLimited(FAILED_SIGN_INS_PER_NAME.name, state.retry_after)
+    return has_failed
 
 
 async def count_failed_sign_in(hub: Hub, client_ip: str, name: str) -> None:

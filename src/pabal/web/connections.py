@@ -59,6 +59,11 @@ class ConnectionLimits:
     anonymous: int
     per_address: int
 
+    @property
+    def waiting_per_address(self) -> int:
+        """Connections of one address that wait for a slot. They leave room for other addresses."""
+        return self.total // 2
+
     @classmethod
     def of_open_files(cls, open_files: int, reserved: int = 0, per_address: int = DEFAULT_PER_ADDRESS) -> Self:
         """The limits for a number of file descriptors, of which `reserved` are not for clients.
@@ -103,7 +108,8 @@ class ConnectionTable:
     """All open connections of a process.
 
     A connection beyond the limits waits: a burst of clients from one address is served in turn, because slots become
-    free as requests are authenticated, connections end, and idle ones are closed.
+    free as requests are authenticated, connections end, and idle ones are closed. If too many of one address wait, a
+    new one is closed at once.
     """
 
     def __init__(self, limits: ConnectionLimits, trusted: Sequence[IpNetwork] = ()) -> None:
@@ -138,6 +144,10 @@ class ConnectionTable:
         self._open.add(connection)
         if connection.address not in self._waiting and self.has_slot(connection.address):
             self._take_slot(connection)
+        elif connection.address and len(self._waiting.get(connection.address, ())) >= self.limits.waiting_per_address:
+            # One that waits in the kernel's queue instead would delay the clients behind it.
+            self.closed[CloseReason.ADDRESS_LIMIT] += 1
+            connection.abort()
         else:
             self._waiting.setdefault(connection.address, {})[connection] = None
             self.waiting_count += 1

@@ -6,6 +6,7 @@ raises.
 
 import re
 import time
+from http import HTTPStatus
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -107,7 +108,7 @@ class RequestMiddleware:
 
     def _record_metrics(self, scope: Scope, status: int, seconds: float) -> None:
         """Measure the time until the response starts: a stream may stay open for hours."""
-        route = api_route_of(scope)
+        route = api_route_of(scope) if status != HTTPStatus.METHOD_NOT_ALLOWED else None  # one label for all of them
         self._hub.metrics.observe_request(scope["method"], route.path if route else "other", status, seconds)
 
     def _log_request(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
