@@ -114,8 +114,9 @@ class LongPoll(Generic[PollKey, PolledItem]):
             self._finish_poll(key, waiter)
 
     def subscribe(self, key: PollKey, waiter: StreamWaiter[PolledItem]) -> None:
-        """Deliver the rows that are due, and all later ones, to `waiter`."""
-        self._add_waiter(key, waiter)
+        """Deliver the rows that are due, and all later ones, to `waiter`. Subscribing again changes nothing."""
+        if waiter not in self._waiters.get(key, ()):
+            self._add_waiter(key, waiter)
         self.wake(key)
 
     def wake(self, key: PollKey) -> None:

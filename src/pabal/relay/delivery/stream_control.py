@@ -116,6 +116,8 @@ class StreamController:
                 is_first = stream.account_id is None and event.account_id is not None
                 if is_first:
                     await tx.run(Q.set_stream_account, id=stream.id, account=event.account_id)
+                    if stream not in self._streams:  # closed meanwhile
+                        return
                     stream.account_id = event.account_id
                     self._streams.add(stream, event.account_id)
                 stream.awaits_pairing = False
