@@ -12,6 +12,7 @@ from pabal.console.pages import (
     is_count_confirmed,
     read_cursor,
     read_filters,
+    read_query,
     redirect_with_flash,
     render_page,
 )
@@ -77,7 +78,7 @@ async def events_page(hub: Hub, request: Request, session: OperatorSession) -> R
 
 def read_status_filter(request: Request) -> EventStatus | None:
     """Return the status to list, by default every status."""
-    status = request.query_params.get("status", "")
+    status = read_query(request, "status")
     return status if status in STATUSES else None
 
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from pabal.console.format import redact_payload, time_element
 from pabal.console.guards import Action, Form, Page, operator_actor
 from pabal.console.i18n import translator_for
-from pabal.console.pages import read_cursor, read_filters, redirect_with_flash, render_page
+from pabal.console.pages import read_cursor, read_filters, read_query, redirect_with_flash, render_page
 from pabal.core.errors import PabalError
 from pabal.core.messages import duration_message
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS
@@ -80,7 +80,7 @@ async def notifications_page(hub: Hub, request: Request, session: OperatorSessio
 
 def read_notification_state(request: Request) -> NotificationState | None:
     """Return the state to list, by default every state."""
-    state = request.query_params.get("state", "")
+    state = read_query(request, "state")
     return state if state in STATES else None
 
 
