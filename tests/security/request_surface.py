@@ -69,6 +69,8 @@ FORM_NAMES = frozenset(
         "key",
         "letter",
         "locale",
+        "may_publish",
+        "may_subscribe",
         "name",
         "new",
         "newest",
