@@ -18,6 +18,8 @@ SECRETS = {
     "a session after two slashes": (f"GET /v1/sessions//{'0a' * 32}/status", "0a0a"),
     "a token in a query": ("GET /v1/events?x=1&token=s3cr3t-token HTTP/1.1", "s3cr3t-token"),
     "a cookie": ("cookie: a=b; pabal_session=Q2hlZXNl; c=d", "Q2hlZXNl"),
+    "the cookie of a person": ("cookie: a=b; pabal_me=Q2hlZXNl; c=d", "Q2hlZXNl"),
+    "the header of the webhook": ("refused: X-Pabal-Secret: Q2hlZXNl", "Q2hlZXNl"),
     "a token prefix": ("leaked pbr_0123456789abcdef here", "0123456789abcdef"),
     "a JWT": ("eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", "c2lnbmF0dXJl"),
 }
@@ -51,6 +53,8 @@ REPEATED_PARTS = (
     "pbr_",
     "whsec_",
     "pabal_form=",
+    "x-a-",
+    "x-" + "a" * 40,
 )
 
 

@@ -10,12 +10,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from pabal.core.ids import new_id
 from pabal.db.doorbell import Doorbell
 from pabal.db.tx import Tx
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.long_poll import LongPoll
 from pabal.queue.outcome import DONE
 from pabal.relay.delivery.lane import LANE, ClaimedMessage, MessagePollRequest
+from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from support.lane_under_test import MINUTE, Relay, Travel
 from support.wait import wait_until
 
@@ -168,3 +170,29 @@ async def test_without_a_listener_polling_is_enough(relay: Relay, hub: Hub, clai
 
     assert message.id == message_id
     assert await relay.settle(message, DONE)
+
+
+async def test_a_stream_that_had_no_room_gets_its_messages_as_soon_as_it_has(
+    relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage], claims: CountingClaims, hub: Hub
+) -> None:
+    account, [other] = relay.whom["account"], await add_accounts(relay, 1)
+    await wait_until(lambda: hub.doorbell.listening)
+    stream = RelayStream(new_id(), new_id(), None, account, None)
+    stream.on_drained = lambda: long_poll.wake(account)
+    stream.enqueue_frame(StreamFrame("unpaired", {}))
+    frames = stream.frames(MINUTE)
+    await anext(frames)  # the connection takes it later
+    long_poll.subscribe(account, stream.waiter)
+    waiting = asyncio.create_task(long_poll.poll(other, 1, LONG_TIMEOUT))
+    await wait_until(lambda: len(claims.sizes) >= 1)
+    [message_id] = await relay.put(1)
+    [other_id] = await relay.put(1, account=other)
+    hub.doorbell.notify([Relay.lane.channel])
+    assert [message.id for message in await waiting] == [other_id]
+
+    async with asyncio.timeout(5):
+        frame = await anext(frames)
+    assert frame
+    assert frame.message
+    assert frame.message.id == message_id
+    long_poll.unsubscribe(account, stream.waiter, [])

@@ -316,11 +316,15 @@ async def test_a_stream_that_does_not_drain_has_no_room() -> None:
     stream.remove_in_flight([new_id()])
     assert stream.waiter.free_slots == 0
     await anext(frames)
+    assert not drained
+    stream.waiter.was_skipped = True  # the long poll had messages for it
     stream.close()
     await anext(frames)
+    assert drained == [True]
     with pytest.raises(StopAsyncIteration):
         await anext(frames)
     assert stream.waiter.free_slots > 0
+    assert drained == [True]
 
 
 async def test_messages_go_to_a_client_that_reads(
@@ -331,7 +335,7 @@ async def test_messages_go_to_a_client_that_reads(
         await chat.conversation(owner, user)
     async with connect_stream(address, token) as stuck:  # reads nothing
         for user in users:
-            await send_message(web, "hello", user, padding="x" * 400_000)
+            await send_message(web, "hello", user, padding="x" * 800_000)
         async with connect_stream(address, owner.token) as reading:
             await reading.next("connected")
             assert await read_texts(reading, 1) == ["hello"]

@@ -78,9 +78,10 @@ async def test_the_webhook_secret_authenticates_a_connection(database_urls: Data
         assert server.table.anonymous_count == 0
 
 
-async def test_a_webhook_without_the_secret_stays_anonymous(hub: Hub) -> None:
-    async with fresh_connection(hub) as (client, server):
-        assert (await client.post("/kakao/webhook", json=skill_payload("hi"))).status_code == 401
+async def test_an_open_webhook_stays_anonymous(database_urls: DatabaseUrls, settings: Settings) -> None:
+    opened = settings.model_copy(update={"webhook_secret": None, "webhook_open": True})
+    async with open_hub(opened, database_urls) as hub, fresh_connection(hub) as (client, server):
+        assert (await client.post("/kakao/webhook", json=skill_payload("hi"))).status_code == 200
         assert server.table.anonymous_count == 1
 
 

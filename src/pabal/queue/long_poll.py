@@ -57,6 +57,8 @@ class StreamWaiter(Generic[PolledItem]):
 
     free_slots: int
     on_rows: Callable[[list[PolledItem]], None]
+    was_skipped: bool = False
+    """Whether rows may have become due while it had no free slot: wake its key when it has one again."""
 
     def deliver(self, rows: list[PolledItem]) -> None:
         self.free_slots -= len(rows)
@@ -114,8 +116,9 @@ class LongPoll(Generic[PollKey, PolledItem]):
             self._finish_poll(key, waiter)
 
     def subscribe(self, key: PollKey, waiter: StreamWaiter[PolledItem]) -> None:
-        """Deliver the rows that are due, and all later ones, to `waiter`."""
-        self._add_waiter(key, waiter)
+        """Deliver the rows that are due, and all later ones, to `waiter`. Subscribing again changes nothing."""
+        if waiter not in self._waiters.get(key, ()):
+            self._add_waiter(key, waiter)
         self.wake(key)
 
     def wake(self, key: PollKey) -> None:
@@ -192,7 +195,18 @@ class LongPoll(Generic[PollKey, PolledItem]):
     def _count_free_slots(self, topics: AbstractSet[str]) -> dict[PollKey, int]:
         """The free slots of each key with one of these topics. The empty topic means all keys."""
         keys = self._waiters if "" in topics else [key for topic in topics for key in self._topics.get(topic, ())]
-        return {key: free for key in keys if (free := sum(waiter.free_slots for waiter in self._waiters[key]))}
+        free_slots: dict[PollKey, int] = {}
+        for key in keys:
+            if free := sum(waiter.free_slots for waiter in self._waiters[key]):
+                free_slots[key] = free
+            else:
+                self._mark_skipped(key)
+        return free_slots
+
+    def _mark_skipped(self, key: PollKey) -> None:
+        for waiter in self._waiters[key]:
+            if isinstance(waiter, StreamWaiter):
+                waiter.was_skipped = True
 
     def _distribute(self, key: PollKey, rows: list[PolledItem]) -> None:
         for waiter in self._waiters.get(key, ()):

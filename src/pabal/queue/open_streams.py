@@ -26,6 +26,9 @@ class OpenStreams(Generic[StreamKey, StreamType]):
         """A snapshot: streams may open and close while the caller iterates."""
         return iter([*self._keys])
 
+    def __contains__(self, stream: StreamType) -> bool:
+        return stream in self._keys
+
     def keys(self) -> KeysView[StreamKey]:
         return self._by_key.keys()
 

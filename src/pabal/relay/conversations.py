@@ -22,7 +22,7 @@ Q = load_queries(__file__)
 APPROVAL_TIMEOUT = timedelta(minutes=30)
 """How long a pairing waits for the owner's approval."""
 UNPAIRED_RETENTION = timedelta(hours=1)
-"""How long an unpaired conversation is kept after its last message."""
+"""How long an unpaired conversation is kept after its first message. The next message creates it again."""
 
 ConversationState = Literal["UNPAIRED", "PENDING", "PAIRED", "BLOCKED"]
 BlockedBy = Literal["owner", "operator"]

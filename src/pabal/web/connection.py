@@ -32,8 +32,8 @@ def detect_dead_peer(transport: asyncio.Transport) -> None:
         for name, value in options.items():
             if hasattr(socket, name):  # not every option exists on every system
                 peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    except OSError:
-        return  # a Unix socket, or the client has disconnected already
+    except (OSError, ValueError):
+        return  # a Unix socket, or the client has disconnected already, for which uvloop raises ValueError
 
 
 def reset_connection(transport: asyncio.Transport) -> None:

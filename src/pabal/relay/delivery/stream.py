@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from time import monotonic
 from typing import Any, cast
 from uuid import UUID
 
@@ -15,9 +14,6 @@ from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 STREAM_LEASE_DURATION = timedelta(seconds=30)
 MAX_MESSAGES_IN_FLIGHT = 256
 """Messages that a stream may hold unanswered. Above it, the client gets no more until it answers some."""
-
-SLOW_SEND_SECONDS = 0.05
-"""After a send that took longer, the stream claims at once what it had no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ class RelayStream:
     reset_connection: Callable[[], None] | None = None
     """Resets the client's connection, where there is one."""
     on_drained: Callable[[], None] | None = None
-    """Called when a connection that did not drain takes more again."""
+    """Called when a connection that did not drain takes more again, and messages may have become due meanwhile."""
     _is_sending: bool = field(init=False, default=False)
     """Whether a frame is being sent. Other tasks only see it set while the connection does not drain."""
     _frames: deque[StreamFrame] = field(init=False, default_factory=deque[StreamFrame])
@@ -140,9 +136,9 @@ class RelayStream:
                 frame = self._frames.popleft()
                 if frame.message:
                     self.last_event_id = frame.message.delivery_seq
-                started = self._start_sending()
+                self._start_sending()
                 yield frame
-                self._finish_sending(started)
+                self._finish_sending()
                 if frame.is_last:
                     return
             self._has_frames.clear()
@@ -150,20 +146,21 @@ class RelayStream:
                 async with asyncio.timeout(heartbeat_interval.total_seconds()):
                     await self._has_frames.wait()
             except TimeoutError:
-                started = self._start_sending()
+                self._start_sending()
                 yield None
-                self._finish_sending(started)
+                self._finish_sending()
 
-    def _start_sending(self) -> float:
+    def _start_sending(self) -> None:
         self._is_sending = True
         self._update_free_slots()
-        return monotonic()
 
-    def _finish_sending(self, started: float) -> None:
+    def _finish_sending(self) -> None:
         self._is_sending = False
         self._update_free_slots()
-        if self.on_drained is not None and monotonic() - started > SLOW_SEND_SECONDS:
-            self.on_drained()
+        if self.waiter.was_skipped and self.waiter.free_slots:
+            self.waiter.was_skipped = False
+            if self.on_drained is not None:
+                self.on_drained()
 
     def _update_free_slots(self) -> None:
         """A stream that does not drain has none: another client of the account may be able to get the messages."""

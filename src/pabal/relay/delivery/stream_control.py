@@ -113,15 +113,7 @@ class StreamController:
     async def _apply(self, tx: Tx, stream: RelayStream, event: ControlEvent) -> None:
         match event.kind:
             case ControlEventKind.PAIRED:
-                is_first = stream.account_id is None and event.account_id is not None
-                if is_first:
-                    await tx.run(Q.set_stream_account, id=stream.id, account=event.account_id)
-                    stream.account_id = event.account_id
-                    self._streams.add(stream, event.account_id)
-                stream.awaits_pairing = False
-                stream.enqueue_frame(StreamFrame("pairing_complete", event.data))
-                if is_first:
-                    self._start(stream)
+                await self._apply_pairing(tx, stream, event)
             case ControlEventKind.UNPAIRED:
                 stream.drop_conversation(str(event.data.get("conversationKey")))
                 stream.enqueue_frame(StreamFrame("unpaired", event.data))
@@ -140,6 +132,19 @@ class StreamController:
                 self._start(stream)
             case _:
                 log.warning("unknown control event", kind=event.kind)
+
+    async def _apply_pairing(self, tx: Tx, stream: RelayStream, event: ControlEvent) -> None:
+        is_first = stream.account_id is None and event.account_id is not None
+        if is_first:
+            await tx.run(Q.set_stream_account, id=stream.id, account=event.account_id)
+            if stream not in self._streams:  # closed meanwhile
+                return
+            stream.account_id = event.account_id
+            self._streams.add(stream, event.account_id)
+        stream.awaits_pairing = False
+        stream.enqueue_frame(StreamFrame("pairing_complete", event.data))
+        if is_first:
+            self._start(stream)
 
     def _end_stream(self, stream: RelayStream, name: str, data: dict[str, str]) -> None:
         if stream.ended:

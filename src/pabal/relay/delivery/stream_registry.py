@@ -108,8 +108,8 @@ class StreamRegistry:
         return stream, principal
 
     def start(self, stream: RelayStream) -> None:
-        """Let messages come. Frames that were enqueued before are sent first."""
-        if stream.account_id is not None and not stream.is_parked:
+        """Let messages come. Frames that were enqueued before are sent first. A closed stream gets none."""
+        if stream.account_id is not None and not stream.is_parked and stream in self._streams:
             self._long_poll.subscribe(stream.poll_request, stream.waiter)
 
     async def close(self, stream: RelayStream) -> None:

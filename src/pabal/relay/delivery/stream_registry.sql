@@ -34,8 +34,10 @@ where s.id is null;
 -- If the token has an active stream already, that one named what its client lacks, and the messages are queued. A reconnect
 -- that commits concurrently is visible to the second run of this statement. Tokens that are left with parked streams only
 -- are returned in rows without an account.
+-- The streams are locked before their messages, as `open_stream` and `resume_messages` do: `closing` waits for `deleted`.
 with deleted as (
     delete from public.relay_streams where id = any(:streams::uuid[])
+    returning id
 ),
 closing as materialized (
     select a.account_id, a.token_id || ':' || a.stream_id as holder, exists (
@@ -43,6 +45,7 @@ closing as materialized (
         where s.token_id = a.token_id and s.id <> all(:streams::uuid[]) and s.parked_at is null and s.alive_until > pabal.now()
     ) as has_successor
     from unnest(:accounts::uuid[], :streams::uuid[], :tokens::uuid[]) as a (account_id, stream_id, token_id)
+    where (select count(*) from deleted) >= 0
 ),
 held as materialized (
     select m.id, a.has_successor
