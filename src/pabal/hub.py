@@ -25,7 +25,7 @@ from pabal.events.lane import LANE as EVENT_LANE
 from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.pull import EventPollRequest, claim_events_for_polls
-from pabal.events.push import Pusher, PushLane
+from pabal.events.push.pusher import Pusher, PushLane
 from pabal.events.transactional import TransactionalHandler
 from pabal.keys.keyring import KeyRing
 from pabal.keys.load import load_keyring

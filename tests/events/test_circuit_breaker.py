@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pabal.events.circuit_breaker import (
+from pabal.events.push.circuit_breaker import (
     CLOSED_BREAKER,
     FAILURE_THRESHOLD,
     FIRST_OPEN_DURATION,
@@ -18,7 +18,7 @@ from pabal.events.circuit_breaker import (
     CircuitBreaker,
     open_duration,
 )
-from pabal.events.push import PushDelivery, PushLane
+from pabal.events.push.pusher import PushDelivery, PushLane
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from support.clusters import open_connection

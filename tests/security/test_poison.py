@@ -13,8 +13,8 @@ import httpcore2
 import pytest
 
 from outside.fake_network import FakeNetwork, Resolver
-from pabal.events.circuit_breaker import FAILURE_THRESHOLD, FIRST_OPEN_DURATION
-from pabal.events.push import Pusher
+from pabal.events.push.circuit_breaker import FAILURE_THRESHOLD, FIRST_OPEN_DURATION
+from pabal.events.push.pusher import Pusher
 from pabal.hub import DatabaseUrls, Hub
 from pabal.outside.dns import RESOLVER_THREADS
 from pabal.outside.http import MAX_CONNECTIONS, HttpClient, NotSent, NotSentCause

@@ -12,7 +12,7 @@ from pabal import limits
 from pabal.api.events import ServiceName, event_access
 from pabal.core.errors import Conflict, DecryptionError, Forbidden, Invalid, NotFound, RateLimited
 from pabal.core.event_types import EVENT_WILDCARD_PATTERN, MAX_EVENT_PATTERNS, MAX_EVENT_TYPE_LENGTH
-from pabal.events.push import PushResult
+from pabal.events.push.pusher import PushResult
 from pabal.events.subscriptions import (
     Subscription,
     SubscriptionDraft,

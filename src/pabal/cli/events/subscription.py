@@ -19,7 +19,7 @@ from pabal.core.short_id import IdPattern
 from pabal.db.tx import Tx
 from pabal.events.events import OPERATOR_ACCESS
 from pabal.events.id_lookup import match_subscription_ids
-from pabal.events.push import PushResult
+from pabal.events.push.pusher import PushResult
 from pabal.events.subscriptions import (
     Subscription,
     SubscriptionDraft,

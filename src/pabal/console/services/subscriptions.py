@@ -13,8 +13,8 @@ from pabal.console.pages import (
     redirect_with_flash,
 )
 from pabal.console.services.paths import SERVICES_PATH, read_service_name
-from pabal.events.circuit_breaker import BreakerState, CircuitBreaker
 from pabal.events.events import EventAccess
+from pabal.events.push.circuit_breaker import BreakerState, CircuitBreaker
 from pabal.events.subscriptions import Subscription, pause_subscription, resume_subscription
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession, Role

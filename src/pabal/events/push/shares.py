@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from pabal.events.fair_claims import slot_capacity
-from pabal.events.push_targets import PushSlot
+from pabal.events.push.targets import PushSlot
 from pabal.queue.worker import ScheduledClaim
 
 

@@ -16,10 +16,10 @@ from pabal.db.channels import Channel
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.circuit_breaker import CLOSED_BREAKER, CircuitBreaker
 from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
-from pabal.events.push_shares import PushesInFlight, share_push_slots
-from pabal.events.push_targets import PushSlot, PushTarget, find_test_target, list_push_slots, list_push_targets
+from pabal.events.push.circuit_breaker import CLOSED_BREAKER, CircuitBreaker
+from pabal.events.push.shares import PushesInFlight, share_push_slots
+from pabal.events.push.targets import PushSlot, PushTarget, find_test_target, list_push_slots, list_push_targets
 from pabal.events.subscriptions import (
     Subscription,
     disable_subscription,

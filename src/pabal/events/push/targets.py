@@ -11,9 +11,9 @@ from uuid import UUID
 from pabal.core.errors import Conflict
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.circuit_breaker import BreakerState, CircuitBreaker
 from pabal.events.events import like_patterns
 from pabal.events.lane import LANE
+from pabal.events.push.circuit_breaker import BreakerState, CircuitBreaker
 from pabal.events.subscriptions import Subscription
 
 Q = load_queries(__file__)
