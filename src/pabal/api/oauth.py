@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from pabal.core.actor import ANONYMOUS
 from pabal.core.errors import (
     InsufficientScope,
     Invalid,
@@ -210,7 +211,7 @@ async def client_from_request(hub: Hub, context: RequestContext, form: ClientAut
     if not name or not secret:
         raise InvalidClient
     async with hub.autocommit() as tx:
-        return await authenticate_client(tx, name, secret, context.actor("nobody"))
+        return await authenticate_client(tx, name, secret, context.actor(ANONYMOUS))
 
 
 async def caller_from_request(

@@ -13,6 +13,7 @@ from pabal.console.csrf import is_trusted_form
 from pabal.console.i18n import translator_for
 from pabal.console.pages import REFRESH_HEADER, read_form, render_page, request_context
 from pabal.console.sign_in_queue import SignInQueue
+from pabal.core.actor import ANONYMOUS
 from pabal.core.errors import RateLimited, Unauthenticated
 from pabal.db.tx import Tx
 from pabal.hub import Hub
@@ -134,7 +135,7 @@ async def record_refused_access(
             await consume_rate_limit(tx, SIGN_IN_FAILURE_RECORDS, action)
         except RateLimited:
             return
-        await record_action(tx, context.actor("nobody"), action, subject, **details)
+        await record_action(tx, context.actor(ANONYMOUS), action, subject, **details)
 
 
 async def sign_out_action(hub: Hub, request: Request, session: OperatorSession, _fields: object) -> Response:

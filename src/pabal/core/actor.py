@@ -14,3 +14,5 @@ class Actor:
 
 
 HUB_ACTOR = Actor("hub")
+ANONYMOUS = "anonymous"
+"""The name of an actor that is not authenticated."""

@@ -12,7 +12,7 @@ from pabal.console.guards import Form
 from pabal.console.i18n import translator_for
 from pabal.console.login import record_refused_access
 from pabal.console.pages import read_form, request_context
-from pabal.core.actor import Actor
+from pabal.core.actor import ANONYMOUS, Actor
 from pabal.core.errors import AccountDisabled, NotFound, RateLimited, Unauthenticated
 from pabal.db.tx import Tx
 from pabal.hub import Hub
@@ -105,7 +105,7 @@ async def portal_sign_in_action(hub: Hub, request: Request) -> Response:
             await consume_rate_limit(tx, web_sessions.PORTAL_SIGN_IN_LIMIT, rate_limit_address(context.client_ip))
         async with hub.transaction() as tx:
             cookie = await create_portal_session(
-                tx, fields.get("token", "").strip()[:MAX_TOKEN_LENGTH], context.actor("nobody")
+                tx, fields.get("token", "").strip()[:MAX_TOKEN_LENGTH], context.actor(ANONYMOUS)
             )
     except RateLimited as error:
         response = render_portal_login_page(request, t("portal.login.rate_limited"), 429)
