@@ -26,6 +26,8 @@ from pabal.keys.webhook_secret import WEBHOOK_SECRET_FILE, read_webhook_secret, 
 from pabal.settings import ENV_PREFIX, Settings, is_loopback, variable_name
 
 MIN_FREE_DISK = 1 << 30
+MIN_WEBHOOK_SECRET_LENGTH = 16
+"""A shorter secret can be guessed from one signature."""
 MAX_SIGNING_KEY_AGE = timedelta(days=90)
 """Age after which the signing key should be rotated."""
 
@@ -312,6 +314,13 @@ def check_webhook_secret(settings: Settings) -> Finding:
             Message("unset PABAL_WEBHOOK_OPEN unless you are testing"),
         )
     if settings.webhook_secret:
+        if len(settings.webhook_secret.get_secret_value()) < MIN_WEBHOOK_SECRET_LENGTH:
+            return Finding(
+                FindingLevel.WARNING,
+                "webhook secret",
+                Message("shorter than {} characters", MIN_WEBHOOK_SECRET_LENGTH),
+                Message("set PABAL_WEBHOOK_SECRET to a longer random value"),
+            )
         return Finding(FindingLevel.GOOD, "webhook secret", Message("set"))
     path = webhook_secret_path(settings)
     try:
