@@ -286,6 +286,7 @@ async def test_a_message_moves_to_another_token_only_after_its_stream_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "UNACKNOWLEDGED_TIMEOUT", timedelta(milliseconds=200))
+    monkeypatch.setattr(relay_stream, "RELAY_PING_INTERVAL", timedelta(milliseconds=200))  # one is unacknowledged too
     async with connect_stream(address, token) as first:
         await first.next("connected")
         await send_message(web, "think")

@@ -146,8 +146,6 @@ class EchoBot:
                 if session is None:
                     await asyncio.sleep(SESSION_RETRY_SECONDS)
                     continue
-                self._code = session.code
-                self._announce(self._code, self._paired)
                 code_used = asyncio.Event()
                 group.create_task(self._converse(session, code_used, group))
                 await code_used.wait()
@@ -165,7 +163,10 @@ class EchoBot:
                         self._start_reply(event, session, group)
                     case "unpaired" | "pairing_expired":
                         break
-                    case "connected" if user and await has_session_ended(session):
+                    case "connected" if not user:
+                        self._code = session.code  # from here on, the stream reports who pairs
+                        self._announce(self._code, self._paired)
+                    case "connected" if await has_session_ended(session):
                         break  # the user unpaired while we were disconnected
                     case _:
                         log.debug("stream event", name=event.name)
