@@ -4,7 +4,7 @@ SHELL := /bin/sh
 VENV  := .venv
 BIN   := $(VENV)/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-WORKERS ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))  # of the test run; a worker waits for others a third of its time
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))  # of the test run; a worker sometimes waits for other processes
 
 .DEFAULT_GOAL := help
 

@@ -105,7 +105,7 @@ async def test_an_invalid_token_is_refused(web: httpx2.AsyncClient, message_log:
     assert response.status_code == 401
     assert "set-cookie" not in response.headers
     assert is_escaped(response)
-    assert await message_log.audit_actions() == [("nobody", "portal.refused")]
+    assert await message_log.audit_actions() == [("anonymous", "portal.refused")]
 
 
 async def test_sign_in_is_rate_limited(web: httpx2.AsyncClient, paired_account: RelayAccount) -> None:

@@ -227,9 +227,9 @@ async def test_signing_in_and_out_and_failures_are_audited(hub: Hub, web: httpx2
 
     failed = "operator.sign_in_failed"
     assert [(entry.actor, entry.action, entry.subject) for entry in await list_session_entries(hub)] == [
-        ("nobody", failed, "Mina"),
-        ("nobody", failed, "unknown"),  # the name field may contain a password
-        ("nobody", failed, "unknown"),
+        ("anonymous", failed, "Mina"),
+        ("anonymous", failed, "unknown"),  # the name field may contain a password
+        ("anonymous", failed, "unknown"),
         ("operator:Mina", "operator.signed_in", "Mina"),
         ("operator:Mina", "operator.signed_out", "Mina"),
     ]

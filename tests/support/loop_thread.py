@@ -157,7 +157,6 @@ def loop_thread(settings: Settings, urls: DatabaseUrls) -> Generator[LoopThread]
             ready.set()
 
     gc.collect()
-    gc.freeze()  # as `pabal` does after its imports: the collector need not walk the modules of the tests
     thread = threading.Thread(target=run, name="hub", daemon=True)
     thread.start()
     assert ready.wait(TIMEOUT)
@@ -168,4 +167,3 @@ def loop_thread(settings: Settings, urls: DatabaseUrls) -> Generator[LoopThread]
     finally:
         state["loop"].call_soon_threadsafe(state["stop"].set)
         thread.join(TIMEOUT)
-        gc.unfreeze()
