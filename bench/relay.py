@@ -40,8 +40,9 @@ HUB_ENVIRONMENT = {
     "PABAL_WEBHOOK_PER_CONVERSATION": "0",
     "PABAL_WEBHOOK_PER_CHANNEL": "0",
     "PABAL_CALLBACK_ALLOW": "http://127.0.0.1",
+    "PABAL_CONNECTIONS_PER_ADDRESS": "0",
 }
-"""No rate limits, and callbacks to this machine are allowed. Everything else is default."""
+"""No limits for the one address of the driver; callbacks to this machine are allowed. Everything else is default."""
 SERVER_OPTIONS = {"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track": "top"}
 
 CREATE_TABLES = """
