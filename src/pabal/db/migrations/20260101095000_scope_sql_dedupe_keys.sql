@@ -64,7 +64,8 @@ begin
 end
 $$;
 
--- Keys that services have used from SQL until now keep their effect.
+-- Keys that services have used from SQL until now keep their effect, except those that begin with the name of their service:
+-- they cannot be told from keys of the API, which are stored with it.
 update notification.requests r
 set dedupe_key = r.source_service || ':' || r.dedupe_key
 where r.source_service is not null
