@@ -157,6 +157,7 @@ def loop_thread(settings: Settings, urls: DatabaseUrls) -> Generator[LoopThread]
             ready.set()
 
     gc.collect()
+    gc.freeze()  # as `pabal` does; otherwise each full collection visits what earlier tests left
     thread = threading.Thread(target=run, name="hub", daemon=True)
     thread.start()
     assert ready.wait(TIMEOUT)

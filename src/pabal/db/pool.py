@@ -16,6 +16,7 @@ from asyncpg import Record
 from asyncpg.pool import Pool
 
 from pabal.core.errors import Unavailable
+from pabal.core.garbage_collection import paused_collection
 from pabal.db.channels import Wakeup
 from pabal.db.errors import translate_errors
 from pabal.db.tx import CountedOutcome, Tx
@@ -340,8 +341,18 @@ async def register_json_codecs(connection: Any) -> None:
         await connection.set_type_codec(name, schema="pg_catalog", encoder=encode_jsonb, decoder=decode_jsonb)
 
 
+LONG_JSON_CHARS = 16_384
+
+
 def decode_jsonb(text: str) -> Any:
     """Decode JSON. PostgreSQL stores numbers and nesting depths that msgspec refuses."""
+    if len(text) > LONG_JSON_CHARS:
+        with paused_collection():
+            return decode_any_json(text)
+    return decode_any_json(text)
+
+
+def decode_any_json(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):

@@ -4,13 +4,13 @@ Its size is bounded by the caller. Its depth and the number of its lists and obj
 decoding nor any later reader takes long.
 """
 
-import gc
 import re
 from typing import Any, cast
 
 import msgspec
 
 from pabal.core.errors import Invalid
+from pabal.core.garbage_collection import paused_collection
 
 MAX_JSON_DEPTH = 64
 """Levels of nested JSON that are accepted. Python can walk a few hundred; the console shows as many as this."""
@@ -20,23 +20,16 @@ JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 def decode_untyped_json(data: bytes, field: str) -> Any:
-    """Decode JSON; raises Invalid with the name of the field.
-
-    The garbage collector pauses: it would run again and again while many lists are created.
-    """
+    """Decode JSON; raises Invalid with the name of the field."""
     if count_containers(data) > MAX_JSON_CONTAINERS:
         raise Invalid.of_field(field, f"has more than {MAX_JSON_CONTAINERS} lists and objects")
-    was_enabled = gc.isenabled()
-    gc.disable()
     try:
-        value = msgspec.json.decode(data)
+        with paused_collection():
+            value = msgspec.json.decode(data)
     except RecursionError:
         raise nested_too_deeply(field) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid.of_field(field, f"is not valid JSON: {error}") from None
-    finally:
-        if was_enabled:
-            gc.enable()
     if count_brackets(data) > MAX_JSON_DEPTH:
         check_json_depth(value, field)
     return value
