@@ -1,0 +1,128 @@
+"""The files in deploy/ are valid, agree with each other, and name settings and metrics that exist."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+from pabal.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+BIN = Path(sys.executable).parent
+SETTINGS = {f"PABAL_{name}".upper() for name in Settings.model_fields}
+ELSEWHERE = {"PABAL_DB_PASSWORD"}
+"""Variables that are not settings of the hub: the compose file builds a URL from this one."""
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+METRIC = re.compile(r"\b(?:pabal|relay|http_server)_[a-z_]+\b")
+LABELS = {"http_route", "http_request_method", "http_response_status_code"}
+WITHOUT_VALUE = {
+    "pabal_events_unhandled": '"pabal.events.unhandled"',
+    "relay_message_expired_total": '"message.expired"',
+}
+SUFFIX = re.compile(r"_(?:bucket|count|sum)\Z")
+
+
+def run(*command: object, **options: Any) -> str:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_dockerfile_passes_its_linter() -> None:
+    run(BIN / "hadolint", DEPLOY / "docker" / "Dockerfile")
+
+
+def test_the_image_contains_all_that_it_copies() -> None:
+    """What the Dockerfile copies exists and is not ignored."""
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (DEPLOY / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    for name in " ".join(copied).split():
+        assert (ROOT / name).exists()
+        assert f"!{name}" in ignored
+
+
+@pytest.mark.parametrize("path", sorted(p for p in DEPLOY.rglob("*") if p.is_file()), ids=lambda p: p.name)
+def test_every_setting_exists(path: Path) -> None:
+    assert set(re.findall(r"\bPABAL_[A-Z_]+\b", path.read_text())) <= SETTINGS | ELSEWHERE
+
+
+def test_the_compose_file_names_its_variables() -> None:
+    """Every variable of the compose file is in the example, so that copying and filling it in is enough."""
+    compose = (DEPLOY / "docker" / "compose.yaml").read_text()
+    example = (DEPLOY / "docker" / ".env.example").read_text()
+    names = set(re.findall(r"\$\{(\w+)", compose))
+
+    assert names == set(re.findall(r"^(\w+)=", example, re.MULTILINE))
+    services = yaml.safe_load(compose)["services"]
+    assert services["hub"]["depends_on"]["postgres"]["condition"] == "service_healthy"
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            source = str(volume).partition(":")[0]
+            if source.startswith("."):
+                assert (DEPLOY / "docker" / source).is_file()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd")
+def test_the_units_are_valid(tmp_path: Path) -> None:
+    for unit in UNITS:
+        text = unit.read_text().replace("/opt/pabal/bin/pabal", sys.executable)
+        (tmp_path / unit.name).write_text(text)
+
+    output = run("systemd-analyze", "verify", *(tmp_path / unit.name for unit in UNITS))
+
+    assert not [line for line in output.splitlines() if "pabal" in line]
+
+
+def test_the_units_run_commands_that_exist() -> None:
+    for unit in UNITS:
+        [command] = re.findall(r"^ExecStart=/opt/pabal/bin/pabal (.+)$", unit.read_text(), re.MULTILINE)
+        assert "Usage: pabal" in run(BIN / "pabal", *command.split(), "--help")
+
+
+@pytest.mark.parametrize("options", [(), ("--set", "ingress.enabled=true", "--set", "ingress.tlsSecret=tls")])
+def test_the_chart_renders_valid_objects(tmp_path: Path, options: tuple[str, ...]) -> None:
+    chart = DEPLOY / "helm" / "pabal"
+    run(BIN / "helm", "lint", "--strict", chart)
+    objects = tmp_path / "objects.yaml"
+    objects.write_text(run(BIN / "helm", "template", "hub", chart, "--set", "trustedProxies=10.0.0.0/8", *options))
+
+    output = run(BIN / "kubernetes-validate", "--strict", objects)
+
+    kinds = re.findall(r"passed for resource (\w+)/", output)
+    assert sorted(kinds) == sorted(["deployment", "deployment", "job", "service", *(["ingress"] if options else [])])
+
+
+def alert_expressions() -> Iterator[str]:
+    for group in yaml.safe_load((DEPLOY / "monitoring" / "alerts.yaml").read_text())["groups"]:
+        for rule in group["rules"]:
+            assert {"summary", "action"} <= rule["annotations"].keys(), rule["alert"]
+            yield rule["expr"]
+
+
+def dashboard_expressions() -> Iterator[str]:
+    for panel in json.loads((DEPLOY / "monitoring" / "dashboard.json").read_text())["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+
+
+@pytest.mark.anyio
+async def test_every_metric_exists(web: httpx2.AsyncClient) -> None:
+    """An instrument without a value is not in the output; its name must stand in the source."""
+    expressions = " ".join([*alert_expressions(), *dashboard_expressions()])
+    used = {SUFFIX.sub("", name) for name in METRIC.findall(expressions)} - LABELS
+
+    await web.get("/healthz")
+    served = set(re.findall(r"^# TYPE (\w+) ", (await web.get("/metrics")).text, re.MULTILINE))
+
+    source = "".join(path.read_text() for path in (ROOT / "src" / "pabal").rglob("*.py"))
+    assert len(used) > 5
+    for name in used - served:
+        assert WITHOUT_VALUE[name] in source
