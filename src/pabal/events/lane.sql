@@ -2,10 +2,10 @@
 -- The highest priority first, within a priority the longest due. :oldest_quota of the rows are the longest due of any
 -- priority, so that nothing starves. pabal.event_first_due finds the first due row of each priority, or of each requested type and
 -- priority; pabal.event_scan reads on from there, a little further than :limit, because other claims may hold the first rows.
--- Rows locked here, in event_queue or by their ordering key belong to another transaction and are skipped: a claim never
--- waits, so it cannot deadlock. The first event of an ordering key and whether one is claimed are separate subqueries, each
--- on an index; in one, the planner reads all events of the key. Two claims that check a key at the same moment may both take
--- from it: the second violates event_order_one_at_a_time, claims nothing and tries again.
+-- Rows locked here or in event_queue belong to another transaction and are skipped. The first event of an ordering key and
+-- whether one is claimed are separate subqueries, each on an index; in one, the planner reads all events of the key. Two claims
+-- that check a key at the same moment may both take from it, if an event before the first became visible in between: the
+-- second waits for the first, violates event_order_one_at_a_time, claims nothing and tries again.
 -- Rows are found by arrays of ids and ctids, never by a join: the limit is a parameter, so the planner expects a tenth of the
 -- table and would read all of it.
 -- An event that has expired or has no attempt left ends here.
@@ -45,7 +45,7 @@ picked as materialized (
                        where l.service = d.service and l.ordering_key = d.ordering_key and l.lease is not null
                        limit 1
                    ) is not null then false
-                   else pg_try_advisory_xact_lock(hashtextextended(d.service || ' ' || d.ordering_key, 0)) end
+                   else true end
         for update skip locked
     ) d
     limit :limit
