@@ -1,7 +1,6 @@
 """The connections of one process to its database."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import asyncpg
-import msgspec
 from asyncpg import Record
 from asyncpg.pool import Pool
 
 from pabal.core.errors import Unavailable
 from pabal.db.channels import Wakeup
 from pabal.db.errors import translate_errors
+from pabal.db.stored_json import decode_jsonb, encode_jsonb
 from pabal.db.tx import CountedOutcome, Tx
 
 if TYPE_CHECKING:
@@ -338,21 +337,6 @@ def to_milliseconds(duration: timedelta) -> str:
 async def register_json_codecs(connection: Any) -> None:
     for name in ("json", "jsonb"):
         await connection.set_type_codec(name, schema="pg_catalog", encoder=encode_jsonb, decoder=decode_jsonb)
-
-
-def decode_jsonb(text: str) -> Any:
-    """Decode JSON. PostgreSQL stores numbers and nesting depths that msgspec refuses."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        try:
-            return json.loads(text)
-        except (RecursionError, ValueError):  # nested too deep, or a number with too many digits for Python
-            return text  # a row that cannot be decoded could never be settled
-
-
-def encode_jsonb(value: object) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 async def skip_reset(connection: object) -> None:
