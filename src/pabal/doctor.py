@@ -23,6 +23,7 @@ from pabal.keys.key import KEY_ID_FORMAT, KeyUse
 from pabal.keys.keyring import KEY_FILE_NAME, find_keyring
 from pabal.keys.rotation import count_envelopes
 from pabal.keys.webhook_secret import WEBHOOK_SECRET_FILE, read_webhook_secret, webhook_secret_path
+from pabal.maintenance import check_chores
 from pabal.settings import ENV_PREFIX, Settings, is_loopback, variable_name
 
 MIN_FREE_DISK = 1 << 30
@@ -93,6 +94,7 @@ async def check_database(settings: Settings, database_urls: DatabaseUrls | None)
     if schema.level is FindingLevel.GOOD:
         yield await check_envelopes(settings, options)
         yield await check_audit(settings, options)
+        yield await check_chores(options)
     direct = database_urls.direct or (None if server.pooler else database_urls.main)
     if direct is not None:
         yield await check_doorbell(connect_options(settings, direct, pooler=False))

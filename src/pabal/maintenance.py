@@ -1,7 +1,7 @@
 """The chores of the hub and how often each runs."""
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -9,6 +9,11 @@ from typing import Any
 from pabal import limits
 from pabal.audit.log import AuditFilter, list_audit_log
 from pabal.audit.sealer import AuditSealer
+from pabal.core.duration import format_duration
+from pabal.core.errors import PabalError
+from pabal.core.finding import Finding, FindingLevel
+from pabal.core.messages import Message
+from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
 from pabal.events.dead_letters import list_dead_letter_backlogs, purge_dead_letters
 from pabal.events.handlers import disable_unseen_programs
@@ -24,7 +29,7 @@ from pabal.notifications.operator_alerts import (
 )
 from pabal.notifications.people.tokens import purge_person_tokens
 from pabal.operators.sessions import purge_operator_sessions
-from pabal.queue.chores import Chore
+from pabal.queue.chores import OVERDUE_AFTER, Chore, ChoreRun, list_recorded_runs
 from pabal.queue.lane import Lane
 from pabal.queue.processes import purge_processes
 from pabal.queue.throughput import purge_throughput
@@ -45,6 +50,9 @@ from pabal.settings import Settings
 from pabal.tokens.revoke import REFRESH_TOKEN_REUSED, expire_tokens, purge_token_families
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+SEAL_AUDIT = "seal audit"
 
 
 def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore, ...]:
@@ -131,11 +139,57 @@ def build_alert_chores(
         return await send_operator_alerts(tx, operator_alerts, alerts)
 
     return (
-        Chore("seal audit", SECOND, seal_audit, audit_sealer.store_head),
+        Chore(SEAL_AUDIT, SECOND, seal_audit, audit_sealer.store_head),
         Chore("alert undelivered", SECOND, lambda tx, batch: alert_undelivered_emergencies(tx, operator_alerts, batch)),
         Chore("alert token reuse", 10 * SECOND, alert_token_reuse),
         Chore("alert dead letters", MINUTE, alert_dead_letters),
         Chore("alert failing callbacks", MINUTE, alert_failing_callbacks),
+    )
+
+
+async def check_chores(options: ConnectOptions) -> Finding:
+    """The doctor's check of the chores."""
+    try:
+        async with Database(options) as db, db.autocommit() as tx:
+            return check_chore_runs(await list_recorded_runs(tx))
+    except PabalError as error:
+        return Finding(
+            FindingLevel.WARNING,
+            "chores",
+            Message("not checked: {}", error),
+            Message("fix that error, then run `pabal doctor` again"),
+        )
+
+
+def check_chore_runs(runs: Sequence[ChoreRun]) -> Finding:
+    """Whether every chore has succeeded lately. Audit rows that are not sealed can be changed unnoticed."""
+    overdue = {run.name: run for run in runs if run.is_overdue}
+    if not overdue:
+        seen = Message("{} ran on time", len(runs)) if runs else Message("none has run yet")
+        return Finding(FindingLevel.GOOD, "chores", seen)
+    last_start = min(run.started_ago for run in runs if run.started_ago is not None)
+    if last_start > OVERDUE_AFTER:
+        return Finding(
+            FindingLevel.WARNING,
+            "chores",
+            Message("none has run for {}", format_duration(last_start // MINUTE * MINUTE)),
+            Message("start the hub, or `pabal work`"),
+        )
+    if sealing := overdue.get(SEAL_AUDIT):
+        return Finding(
+            FindingLevel.BAD,
+            "chores",
+            Message(
+                "the audit log has not been sealed for {}",
+                format_duration((sealing.succeeded_ago or MINUTE) // MINUTE * MINUTE),
+            ),
+            Message("look for `chore failed` in the log of the hub, and for long transactions in pg_stat_activity"),
+        )
+    return Finding(
+        FindingLevel.WARNING,
+        "chores",
+        Message("overdue: {}", ", ".join(overdue)),
+        Message("look for `chore failed` in the log of the hub, and for long transactions in pg_stat_activity"),
     )
 
 

@@ -45,12 +45,22 @@ class UnhandledEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoreAge:
+    """How long ago a chore last succeeded, in any process."""
+
+    name: str
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class HubStats:
     """Statistics of all lanes."""
 
     lanes: tuple[LaneStats, ...]
     active_accounts: int
     unhandled: tuple[UnhandledEvents, ...]
+    chores: tuple[ChoreAge, ...] = ()
+    unsealed_for: timedelta = timedelta()
 
     def lane(self, name: str) -> LaneStats:
         return next(lane for lane in self.lanes if lane.name == name)
@@ -80,6 +90,8 @@ class StatsReader:
                             UnhandledEvents, Q.count_unhandled, min_age=UNHANDLED_AFTER, max_count=MAX_UNHANDLED_COUNT
                         )
                     ),
+                    tuple(await tx.all(ChoreAge, Q.list_chore_ages)),
+                    await tx.value(Q.unsealed_for),
                 )
             self._last = (now, stats)
             return stats
@@ -109,6 +121,20 @@ class StatsReader:
             "1",
             "Due events whose type no handler of their service takes.",
         )
+
+        meter.create_observable_gauge(
+            "pabal.audit.unsealed_age",
+            [lambda _: [Observation(self._last[1].unsealed_for.total_seconds())] if self._last else []],
+            "s",
+            "Time that the first audit entry after the last seal has waited for its seal.",
+        )
+        meter.create_observable_gauge(
+            "pabal.chore.success_age", [self._observe_chores], "s", "Time since a chore last succeeded, in any process."
+        )
+
+    def _observe_chores(self, _options: CallbackOptions) -> Iterable[Observation]:
+        chores = self._last[1].chores if self._last else ()
+        return [Observation(chore.age.total_seconds(), {"chore": chore.name}) for chore in chores]
 
     def _observe_unhandled(self, _options: CallbackOptions) -> Iterable[Observation]:
         services = self._last[1].unhandled if self._last else ()

@@ -28,6 +28,22 @@ where state = 'pending' and scheduled_at <= pabal.now();
 -- name: count_active_accounts
 select count(*) from public.accounts where disabled_at is null;
 
+-- name: list_chore_ages
+select name, pabal.now() - last_success_at as age from pabal.chores order by name;
+
+-- name: unsealed_for
+select coalesce(pabal.now() - l.at, interval '0')
+from (values (1)) as always
+left join lateral (
+    select s.below, s.floor from pabal.audit_seals s order by s.id desc limit 1
+) s on true
+left join lateral (
+    select l.at from pabal.audit_log l
+    where l.xid >= coalesce(s.below, '0') and l.id + 0 > coalesce(s.floor, 0)  -- "+ 0" prevents a scan of the primary key
+    order by l.xid
+    limit 1
+) l on true;
+
 -- name: count_unhandled
 -- For each service with handlers: events that have been due for :min_age and whose type no subscription takes. The types
 -- are found by one index probe each; of each type and priority at most :max_count events are counted.

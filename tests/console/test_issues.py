@@ -10,7 +10,7 @@ import pytest
 from pabal.console.i18n import Translator
 from pabal.console.overview import MAX_WAIT, SILENT_AFTER, OverviewSnapshot, find_issues
 from pabal.events.events import SubscriptionBacklog
-from pabal.queue.chores import OVERDUE_AFTER, ChoreRun
+from pabal.queue.chores import ChoreRun, overdue_after
 from pabal.queue.processes import ProcessInfo
 from pabal.queue.throughput import LANE_NAMES, ThroughputMinute
 from pabal.stats import HubStats, LaneStats, UnhandledEvents
@@ -25,7 +25,7 @@ def worker(silent: timedelta = NONE, *lanes: str) -> ProcessInfo:
 
 
 def chore(**fields: Any) -> ChoreRun:
-    return replace(ChoreRun("purge events", HOUR, SECOND, 0, None), **fields)
+    return replace(ChoreRun("purge events", HOUR, SECOND, SECOND, 0, None), **fields)
 
 
 def stats_of(**lanes: dict[str, Any]) -> HubStats:
@@ -96,7 +96,7 @@ CASES: dict[str, tuple[OverviewSnapshot, str, str]] = {
         "/console#chores",
     ),
     "chores without a worker": (
-        replace(WELL, chores=[chore(name=f"number {n}", started_ago=HOUR + OVERDUE_AFTER + SECOND) for n in range(5)]),
+        replace(WELL, chores=[chore(name=f"number {n}", succeeded_ago=overdue_after(HOUR) + SECOND) for n in range(5)]),
         "5 chores are overdue: number 0, number 1, number 2, …",
         "/console#chores",
     ),
@@ -157,7 +157,9 @@ NOT_YET: dict[str, OverviewSnapshot] = {
     "messages without a worker": replace(WELL, stats=waiting_stats("relay", SECOND), workers=[]),
     "no worker and no backlog": replace(WELL, workers=[]),
     "a worker between two reports": replace(WELL, workers=[worker(SILENT_AFTER - SECOND)]),
-    "a chore that is a little late": replace(WELL, chores=[chore(started_ago=HOUR + OVERDUE_AFTER)]),
+    "a chore that is a little late": replace(
+        WELL, chores=[chore(started_ago=2 * HOUR, succeeded_ago=overdue_after(HOUR))]
+    ),
     "a chore that never ran": replace(WELL, chores=[chore(started_ago=None, rows=None)]),
     "notifications that failed before, and are over": replace(WELL, stats=stats_of(notifications={"dead": 9})),
 }

@@ -33,7 +33,7 @@ OWNERS = {
         "notification.toasts",
     ),
     "operators": ("pabal.operators", "pabal.operator_sessions"),
-    "queue": ("pabal.chores", "pabal.throughput", "pabal.workers"),
+    "queue": ("pabal.chores", "pabal.row_locks", "pabal.throughput", "pabal.workers"),
     "relay": (
         "public.accounts",
         "public.command_answers",

@@ -128,11 +128,14 @@ async def test_a_worker_killed_before_the_commit_leaves_the_toast_to_another(
     assert [toast.id for toast in await inbox.list_toasts()] == [reclaimed.id]
 
 
+SLOTS = 1024
+"""Rows of each kind in pabal.row_locks."""
+
+
 async def is_released(inbox: Inbox) -> bool:
     """Whether the server has released the locks of the killed process."""
-    database = "(select oid from pg_database where datname = current_database())"
-    query = f"select count(*) from pg_locks where locktype = 'advisory' and database = {database}"
-    return await inbox.db.fetchval(query) == 0
+    query = "select from pabal.row_locks where kind = 'toasts' for update skip locked"
+    return len(await inbox.db.fetch(query)) == SLOTS
 
 
 async def test_two_batches_for_the_same_inboxes_do_not_deadlock(inbox: Inbox, hub: Hub) -> None:
@@ -251,7 +254,9 @@ async def insert_toast(hub: Hub, claimed: ClaimedNotification) -> None:
 
 
 async def is_blocked(inbox: Inbox) -> bool:
-    return await inbox.db.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted") == 1
+    return (
+        await inbox.db.fetchval("select count(*) from pg_locks where locktype = 'transactionid' and not granted") == 1
+    )
 
 
 async def test_changes_by_plain_sql_are_numbered_as_well(inbox: Inbox, database_urls: DatabaseUrls) -> None:

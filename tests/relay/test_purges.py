@@ -206,6 +206,26 @@ class TestPurges:
 
         assert await owner.fetchval(f"select count(*) from {table}") == 1
 
+    async def test_a_conversation_is_kept_for_an_hour_after_it_was_unpaired(
+        self, hub: Hub, owner: Connection, travel: Travel
+    ) -> None:
+        bot = await add_account(hub)
+        for user in ("unpaired", "without account"):
+            await send_command(hub, user, "/help")
+            await pair_user(hub, user, bot.account)
+        await travel(timedelta(days=1))
+        await send_command(hub, "unpaired", "/unpair")
+        await owner.execute(
+            "update conversation_mappings set account_id = null where conversation_key = $1",
+            key_of_user("without account"),
+        )
+        assert await owner.fetchval("select count(*) from conversation_mappings where state = 'UNPAIRED'") == 2
+
+        await travel(timedelta(minutes=59))
+        assert await self.run_chore(hub, "purge conversations") == 0
+        await travel(2 * MINUTE)
+        assert await self.run_chore(hub, "purge conversations") == 2
+
     async def test_an_unpaired_conversation_is_purged_after_an_hour(
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:

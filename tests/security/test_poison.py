@@ -15,7 +15,9 @@ import pytest
 from outside.fake_network import FakeNetwork, Resolver
 from pabal.events.push.circuit_breaker import FAILURE_THRESHOLD, FIRST_OPEN_DURATION
 from pabal.events.push.pusher import Pusher
+from pabal.events.subscriptions import webhook_secret_location
 from pabal.hub import DatabaseUrls, Hub
+from pabal.keys.envelope import encrypt_envelope
 from pabal.outside.dns import RESOLVER_THREADS
 from pabal.outside.http import MAX_CONNECTIONS, HttpClient, NotSent, NotSentCause
 from pabal.outside.ssrf import AllowedOrigins
@@ -212,7 +214,7 @@ async def test_waiting_for_a_connection_of_the_pool_is_no_failure_of_the_receive
 
 
 @pytest.mark.parametrize("secret", ["whsec_!", "", "whsec_한"])
-async def test_a_secret_that_cannot_sign_is_a_fault_of_the_hub(hub: Hub, endpoint: Receiver, secret: str) -> None:
+async def test_a_secret_that_cannot_sign_is_a_fault_of_the_target(hub: Hub, endpoint: Receiver, secret: str) -> None:
     async with HttpClient(AllowedOrigins.of(["http://127.0.0.1"])) as outside:
         sent = await post_webhook(
             outside,
@@ -224,7 +226,25 @@ async def test_a_secret_that_cannot_sign_is_a_fault_of_the_hub(hub: Hub, endpoin
             time_limit=timedelta(seconds=5),
         )
 
-    assert sent == Unsent("the signing secret is not valid", "secret_invalid", UnsentScope.HUB)
+    assert sent == Unsent("the signing secret is not valid", "secret_invalid", UnsentScope.TARGET)
+
+
+async def test_events_for_a_secret_that_cannot_sign_become_dead_letters(
+    hub: Hub, database_urls: DatabaseUrls, endpoint: Receiver
+) -> None:
+    """After the normal attempts, so that operators see them; they waited for ever before."""
+    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    location = webhook_secret_location(subscription.id)
+    secret = encrypt_envelope(hub.key_ring, "whsec_!", location)
+    async with open_connection(database_urls.main) as conn:
+        await conn.execute("update pabal.subscriptions set secret = $1 where id = $2", secret, subscription.id)
+        async with run_workers(hub):
+            await wait_for_status(hub, await publish_test_event(hub, "order.paid", max_retries=0), "failed")
+        letters = await conn.fetch("select error_message, error_code from public.dead_letter_queue")
+
+    assert [tuple(letter) for letter in letters] == [("the signing secret is not valid", "secret_invalid")]
+    assert endpoint.requests == []
+    assert (await reload_subscription(hub, subscription)).failures == 0
 
 
 async def test_silent_names_of_some_receivers_are_not_blamed_on_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
 
 from pabal.core.errors import Unauthenticated
+from pabal.db.stored_json import raw_json
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.pull import EventPollRequest, Receipt, extend_claimed_events, settle_claimed_events
 from pabal.hub import Hub
@@ -15,6 +16,7 @@ from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.auth import bearer_token
+from pabal.web.field_types import RawPayload
 from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, ResponseBody, Route
 
@@ -82,7 +84,7 @@ class ClaimedEventView(ResponseBody, frozen=True):
     event_type: str
     source_service: str
     target_service: str
-    payload: dict[str, Any]
+    payload: RawPayload
     priority: int
     retry_count: int
     max_retries: int
@@ -112,7 +114,10 @@ class ReceiptResultsView(ResponseBody, frozen=True):
 async def post_event_claim(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, body: EventClaimBody
 ) -> ClaimedEventsView:
-    """Claim due events of the service, the highest priority first. With `wait`, waits for the first one."""
+    """Claim due events of the service, the highest priority first. With `wait`, waits for the first one.
+
+    A claim has fewer than `limit` events if their payloads reach 8 MB.
+    """
     poll = EventPollRequest(caller.service, timedelta(seconds=body.lease_seconds))
     events = await context.cancel_on_disconnect(
         hub.event_long_poll.poll(poll, body.limit, timedelta(milliseconds=body.wait))
@@ -177,7 +182,7 @@ def claimed_event_view(event: ClaimedEvent) -> ClaimedEventView:
         event_type=event.event_type,
         source_service=event.source_service,
         target_service=event.target_service,
-        payload=event.payload,
+        payload=raw_json(event.payload_json),
         priority=event.priority,
         retry_count=event.retry_count,
         max_retries=event.max_retries,

@@ -9,16 +9,18 @@ import msgspec
 from starlette.responses import Response
 
 from pabal.core.errors import BodyTooLarge, Conflict, Forbidden, Invalid, NotFound, PabalError, Unavailable
+from pabal.db.stored_json import raw_json
 from pabal.events.events import (
     Delivery,
     Event,
     EventAccess,
     EventFilter,
+    EventPageRow,
     cancel_event,
     find_event,
     list_dead_letter_ids,
     list_deliveries,
-    scan_events,
+    scan_event_page,
 )
 from pabal.events.publish import (
     MAX_EVENT_PAYLOAD_BYTES,
@@ -37,7 +39,7 @@ from pabal.tokens.verify import AuthenticatedService
 from pabal.trace.entry import TraceEntry
 from pabal.trace.events import trace_single_event
 from pabal.web.errors import error_status, invalid_from_msgspec
-from pabal.web.field_types import FilterText
+from pabal.web.field_types import FilterText, RawPayload
 from pabal.web.pagination import PageQuery, decode_cursor, encode_cursor
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
 from pabal.web.route import RequestBody, ResponseBody, Route
@@ -62,7 +64,6 @@ EventPriority = Annotated[int, msgspec.Meta(ge=1, le=10)] | Literal["critical", 
 EventText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 MAX_EVENT_BODY_BYTES = MAX_EVENT_PAYLOAD_BYTES + 16_384
 """The payload and the other fields."""
-RawPayload = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
 AwareDatetime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -119,7 +120,7 @@ class EventView(ResponseBody, frozen=True):
     event_type: str
     source_service: str
     target_service: str | None
-    payload: dict[str, Any]
+    payload: RawPayload
     status: EventStatus
     priority: int
     retry_count: int
@@ -199,15 +200,15 @@ async def post_event_batch(hub: Hub, caller: AuthenticatedService, body: EventBa
 async def get_events(hub: Hub, caller: AuthenticatedService, query: EventQuery) -> EventPage:
     """List the events that the service sent or received, the newest first. With `hub:admin`: of all services.
 
-    A request reads at most 20,000 events. If few of them match, a page may hold fewer than `limit`, or none: continue
-    as long as there is a cursor.
+    A request reads at most 20,000 events. If few of them match, a page may hold fewer than `limit`, or none. A page
+    also ends when its payloads reach 8 MB. Continue as long as there is a cursor.
     """
     criteria = EventFilter(query.status, query.type, query.source, query.target)
     async with hub.autocommit() as tx:
-        page = await scan_events(
+        page = await scan_event_page(
             tx, event_access(caller), criteria, before=decode_cursor(query.cursor), limit=query.limit
         )
-    return EventPage([event_view(event) for event in page.rows], encode_cursor(page.end))
+    return EventPage([EventView(**event_view_fields(event)) for event in page.rows], encode_cursor(page.end))
 
 
 async def get_event(hub: Hub, caller: AuthenticatedService, id: UUID) -> EventDetailView:
@@ -302,12 +303,16 @@ def event_batch_item(result: PublishResult | PabalError) -> EventBatchItemView:
             assert_never(result)
 
 
-def event_view_fields(event: Event) -> dict[str, Any]:
-    return {name: getattr(event, name) for name in EventView.__struct_fields__}
+def event_view_fields(event: Event | EventPageRow) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: getattr(event, name) for name in EVENT_FIELDS}
+    match event:
+        case EventPageRow():
+            return fields | {"payload": raw_json(event.payload_json)}
+        case Event():
+            return fields | {"payload": msgspec.Raw(msgspec.json.encode(event.payload))}
 
 
-def event_view(event: Event) -> EventView:
-    return EventView(**event_view_fields(event))
+EVENT_FIELDS = tuple(name for name in EventView.__struct_fields__ if name != "payload")
 
 
 ROUTES = (

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from pabal import limits
-from pabal.api.events import RawPayload, TraceEntryView, trace_entry_views
+from pabal.api.events import TraceEntryView, trace_entry_views
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound, PabalError, RateLimited
 from pabal.hub import Hub
@@ -38,7 +38,7 @@ from pabal.tokens.verify import AuthenticatedService
 from pabal.trace.notifications import trace_notification
 from pabal.web.endpoint import decode_json_body, read_body
 from pabal.web.errors import error_status
-from pabal.web.field_types import FilterText
+from pabal.web.field_types import FilterText, RawPayload
 from pabal.web.pagination import PageQuery, decode_cursor, encode_cursor
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
 from pabal.web.route import RequestBody, ResponseBody, Route

@@ -1,15 +1,21 @@
 """The doctor's checks of the audit log."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 from pabal.audit.chain_head import START_OF_CHAIN, ChainHeadFile
-from pabal.audit.follow import follow_chain, last_chain_head
+from pabal.audit.follow import follow_chain, last_chain_head, unsealed_for
+from pabal.core.duration import format_duration
 from pabal.core.errors import SetupError
 from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import Message
 from pabal.db.tx import Tx
 from pabal.keys.keyring import KeyRing
+
+MINUTE = timedelta(minutes=1)
+MAX_UNSEALED_AGE = 2 * MINUTE
+"""Entries are sealed every second, once all transactions before them have ended."""
 
 
 def check_head_file(data_dir: Path) -> Finding:
@@ -61,6 +67,16 @@ async def check_audit_chain(tx: Tx, key_ring: KeyRing | None, data_dir: Path) ->
             "audit chain",
             chain.finding,
             Message("run `pabal audit verify`; if you restored a backup, run `pabal audit accept-restore`"),
+        )
+    age = await unsealed_for(tx)
+    if age > MAX_UNSEALED_AGE:
+        return Finding(
+            FindingLevel.BAD,
+            "audit chain",
+            Message("the last entries have not been sealed for {}", format_duration(age // MINUTE * MINUTE)),
+            Message(
+                "end the oldest transaction in pg_stat_activity: entries are sealed when all earlier ones have ended"
+            ),
         )
     if head == START_OF_CHAIN:
         return Finding(FindingLevel.GOOD, "audit chain", Message("none yet"))

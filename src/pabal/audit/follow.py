@@ -4,6 +4,7 @@ Every seal after the known one is checked, so that a copy of an old seal cannot 
 """
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pabal.audit.chain_head import START_OF_CHAIN, ChainHead
 from pabal.audit.seal import seal_digest
@@ -81,3 +82,8 @@ def find_seal_problem(key_ring: KeyRing, head: ChainHead, seal: Seal) -> Message
 
 async def last_chain_head(tx: Tx) -> ChainHead:
     return await tx.maybe(ChainHead, Q.last_seal) or START_OF_CHAIN
+
+
+async def unsealed_for(tx: Tx) -> timedelta:
+    """How long the first row after the last seal has waited for its seal."""
+    return await tx.value(Q.unsealed_for)

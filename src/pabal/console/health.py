@@ -22,6 +22,7 @@ CHECK_NAMES = message_table(
     "audit chain",
     "audit head",
     "callback origins",
+    "chores",
     "database",
     "database role",
     "database user",

@@ -162,7 +162,11 @@ async def _locked_transaction(conn: "MigrationConnection", timeout: timedelta) -
                 yield
                 return
         if loop.time() >= deadline:
-            raise MigrationError(f"another migration has held the lock for {timeout.total_seconds():.0f} s")
+            holder = await conn.fetchval(_FIND_LOCK_HOLDER, MIGRATION_LOCK_ID)
+            raise MigrationError(
+                f"another session has held the lock of migrations for {timeout.total_seconds():.0f} s"
+                + (f": {holder}" if holder else "")
+            )
         await asyncio.sleep(LOCK_POLL_INTERVAL.total_seconds())
 
 
@@ -209,6 +213,15 @@ async def _record_migration(conn: "MigrationConnection", migration: Migration) -
         migration.checksum,
     )
 
+
+_FIND_LOCK_HOLDER = """
+select format('role %s, process %s', a.usename, a.pid)
+from pg_locks l
+join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+  and l.database = (select oid from pg_database where datname = current_database())
+  and l.classid::bigint << 32 | l.objid::bigint = $1
+"""
 
 _CREATE_MIGRATIONS_TABLE = """
 create schema if not exists pabal;

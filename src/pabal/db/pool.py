@@ -1,7 +1,6 @@
 """The connections of one process to its database."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import asyncpg
-import msgspec
 from asyncpg import Record
 from asyncpg.pool import Pool
 
 from pabal.core.errors import Unavailable
-from pabal.core.garbage_collection import paused_collection
 from pabal.db.channels import Wakeup
 from pabal.db.errors import translate_errors
+from pabal.db.stored_json import decode_jsonb, encode_jsonb
 from pabal.db.tx import CountedOutcome, Tx
 
 if TYPE_CHECKING:
@@ -339,31 +337,6 @@ def to_milliseconds(duration: timedelta) -> str:
 async def register_json_codecs(connection: Any) -> None:
     for name in ("json", "jsonb"):
         await connection.set_type_codec(name, schema="pg_catalog", encoder=encode_jsonb, decoder=decode_jsonb)
-
-
-LONG_JSON_CHARS = 16_384
-
-
-def decode_jsonb(text: str) -> Any:
-    """Decode JSON. PostgreSQL stores numbers and nesting depths that msgspec refuses."""
-    if len(text) > LONG_JSON_CHARS:
-        with paused_collection():
-            return decode_any_json(text)
-    return decode_any_json(text)
-
-
-def decode_any_json(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        try:
-            return json.loads(text)
-        except (RecursionError, ValueError):  # nested too deep, or a number with too many digits for Python
-            return text  # a row that cannot be decoded could never be settled
-
-
-def encode_jsonb(value: object) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 async def skip_reset(connection: object) -> None:

@@ -6,11 +6,14 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
+import msgspec
+
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, NotFound
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanCursor, ScannedRow, ScanPage, bounded_scan, make_scan_page
 from pabal.db.queries import Query, load_queries
+from pabal.db.stored_json import MAX_RESPONSE_BYTES
 from pabal.db.tx import Tx
 from pabal.events.types import EventStatus
 
@@ -64,6 +67,36 @@ class Event:
     parent_id: UUID | None
     origin_id: UUID
     is_broadcast: bool
+
+
+class EventPageRow(msgspec.Struct, frozen=True):
+    """An event for a response: its payload is not decoded."""
+
+    id: UUID
+    event_type: str
+    source_service: str
+    target_service: str | None
+    payload_json: str
+    status: EventStatus
+    priority: int
+    retry_count: int
+    max_retries: int
+    next_retry_at: datetime | None
+    processing_started_at: datetime | None
+    processor_id: str | None
+    processed_at: datetime | None
+    last_error: str | None
+    error_code: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    ordering_key: str | None
+    idempotency_key: str | None
+    correlation_id: str | None
+    traceparent: str | None
+    parent_id: UUID | None
+    origin_id: UUID
+    is_broadcast: bool
+    bytes_before: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +179,28 @@ async def scan_events(
         else []
     )
     return make_scan_page(events, scanned, limit)
+
+
+async def scan_event_page(
+    tx: Tx, access: EventAccess, criteria: EventFilter, *, before: ScanCursor | None = None, limit: int = 50
+) -> ScanPage[EventPageRow]:
+    """Return a page like `scan_events`, for a response. It ends early when its payloads reach MAX_RESPONSE_BYTES."""
+    scanned = await _scan_matching_events(tx, access, criteria, before=before, limit=limit, scan_limit=MAX_SCANNED_ROWS)
+    ids = [row.id for row in scanned if row.is_match]
+    if not ids:
+        return make_scan_page([], scanned, limit)
+    rows = await tx.all(
+        EventPageRow,
+        Q.list_event_page,
+        ids=ids,
+        service=access.service,
+        all=access.all_services,
+        max_bytes=MAX_RESPONSE_BYTES,
+    )
+    if rows and rows[-1].bytes_before + len(rows[-1].payload_json.encode()) >= MAX_RESPONSE_BYTES:
+        end = ScannedRow(rows[-1].id, rows[-1].created_at, is_match=True, is_scan_end=False)
+        return ScanPage(rows, end, truncated=False)
+    return make_scan_page(rows, scanned, limit)
 
 
 async def scan_event_summaries(

@@ -22,6 +22,25 @@ from public.event_queue e
 where e.id = any(:ids::uuid[]) and (:all::boolean or e.source_service = :service or e.target_service = :service)
 order by e.created_at desc, e.id desc;
 
+-- name: list_event_page
+-- The row with which the payloads reach :max_bytes is the last one. "offset 0": the text is made once.
+select *
+from (
+    select p.*, sum(octet_length(p.payload_json)) over (order by p.created_at desc, p.id desc) - octet_length(p.payload_json)
+                as bytes_before
+    from (
+        select e.id, e.event_type, e.source_service, e.target_service, e.payload::text as payload_json, e.status, e.priority,
+               e.retry_count, e.max_retries, e.next_retry_at, e.processing_started_at, e.processor_id, e.processed_at,
+               e.last_error, e.error_code, e.created_at, e.expires_at, e.ordering_key, e.idempotency_key, e.correlation_id,
+               e.traceparent, e.parent_id, coalesce(e.origin_id, e.id) as origin_id, e.is_broadcast
+        from public.event_queue e
+        where e.id = any(:ids::uuid[]) and (:all::boolean or e.source_service = :service or e.target_service = :service)
+        offset 0
+    ) p
+) p
+where bytes_before < :max_bytes
+order by created_at desc, id desc;
+
 -- name: scan_newest_events
 -- Reads at most :scan_limit rows, the newest first, however rare a match is. Also returns the last row read, where the next
 -- scan begins. Only ids: the caller reads the matching rows by id, so that the scan does not carry their payloads.

@@ -12,6 +12,7 @@ import msgspec
 from pabal.db.channels import Channel
 from pabal.db.errors import RetryableError, UniqueViolation
 from pabal.db.queries import load_queries
+from pabal.db.stored_json import MAX_RESPONSE_BYTES, decode_jsonb
 from pabal.db.tx import Tx
 from pabal.events.events import like_patterns
 from pabal.queue.lane import Capability, Lane
@@ -29,7 +30,7 @@ class ClaimedEvent(msgspec.Struct, frozen=True):
     event_type: str
     source_service: str
     target_service: str
-    payload: dict[str, Any]
+    payload_json: str
     priority: int
     retry_count: int
     max_retries: int
@@ -39,6 +40,11 @@ class ClaimedEvent(msgspec.Struct, frozen=True):
     correlation_id: str | None
     traceparent: str | None
     origin_id: UUID
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """Decoded at each access: pull and push pass the text on."""
+        return decode_jsonb(self.payload_json)
 
     @property
     def attempt(self) -> int:
@@ -98,7 +104,7 @@ class EventLane(Lane[ClaimedEvent, EventClaimFilter]):
                 return []
             patterns = like_patterns(event_types)
         quota = oldest_first_quota(limit, random.random())  # noqa: S311 fairness, not a secret
-        parameters = {"service": service, "patterns": patterns, "oldest_quota": quota}
+        parameters = {"service": service, "patterns": patterns, "oldest_quota": quota, "max_bytes": MAX_RESPONSE_BYTES}
         try:
             events = await self.claim_rows(tx, limit, hold, holder, **parameters)
             if not events and await self.revive(tx, limit):

@@ -2,10 +2,10 @@
 -- The highest priority first, within a priority the longest due. :oldest_quota of the rows are the longest due of any
 -- priority, so that nothing starves. pabal.event_first_due finds the first due row of each priority, or of each requested type and
 -- priority; pabal.event_scan reads on from there, a little further than :limit, because other claims may hold the first rows.
--- Rows locked here, in event_queue or by their ordering key belong to another transaction and are skipped: a claim never
--- waits, so it cannot deadlock. The first event of an ordering key and whether one is claimed are separate subqueries, each
--- on an index; in one, the planner reads all events of the key. Two claims that check a key at the same moment may both take
--- from it: the second violates event_order_one_at_a_time, claims nothing and tries again.
+-- Rows locked here or in event_queue belong to another transaction and are skipped. The first event of an ordering key and
+-- whether one is claimed are separate subqueries, each on an index; in one, the planner reads all events of the key. Two claims
+-- that check a key at the same moment may both take from it, if an event before the first became visible in between: the
+-- second waits for the first, violates event_order_one_at_a_time, claims nothing and tries again.
 -- Rows are found by arrays of ids and ctids, never by a join: the limit is a parameter, so the planner expects a tenth of the
 -- table and would read all of it.
 -- An event that has expired or has no attempt left ends here.
@@ -45,17 +45,28 @@ picked as materialized (
                        where l.service = d.service and l.ordering_key = d.ordering_key and l.lease is not null
                        limit 1
                    ) is not null then false
-                   else pg_try_advisory_xact_lock(hashtextextended(d.service || ' ' || d.ordering_key, 0)) end
+                   else true end
         for update skip locked
     ) d
     limit :limit
 ),
-free as materialized (
-    select e.ctid as row_ctid
+free as materialized (  -- Up to 2 KB that are not compressed, a payload's size in the table is close to that of its text.
+    select e.ctid as row_ctid, e.id,
+           case when pg_column_compression(e.payload) is null and pg_column_size(e.payload) < 2000
+                then pg_column_size(e.payload) else octet_length(e.payload::text) end as bytes
     from public.event_queue e
     where e.id = any(array(select id from picked))
       and e.status || '' = 'pending' and e.target_service || '' = :service  -- || '' keeps the planner on the index by id
     for no key update skip locked
+),
+fitting as materialized (  -- Runs only if the payloads exceed :max_bytes. In the order of the claim; the others stay due.
+    select row_ctid
+    from (
+        select f.row_ctid, sum(f.bytes) over (order by p.position) - f.bytes as bytes_before
+        from unnest(array(select id from picked)) with ordinality as p (id, position)
+        join free f on f.id = p.id
+    ) f
+    where bytes_before < :max_bytes
 ),
 moved as (  -- By ctid, in one pass. A row that changed after this statement began has a ctid the statement cannot see: it
             -- stays due, and the next claim takes it.
@@ -77,7 +88,8 @@ moved as (  -- By ctid, in one pass. A row that changed after this statement beg
         processor_id = :holder,
         processing_started_at = pabal.now(),
         updated_at = pabal.now()
-    where e.ctid = any(array(select row_ctid from free))
+    where e.ctid = any(case when (select sum(bytes) from free) > :max_bytes then array(select row_ctid from fitting)
+                            else array(select row_ctid from free) end)
     returning e.id, e.status, e.event_type, e.source_service, e.payload, e.priority, e.retry_count, e.max_retries,
               e.created_at, e.seq, e.ordering_key, e.correlation_id, e.traceparent, e.origin_id
 ),
@@ -91,7 +103,7 @@ held as (
     where status = 'processing'
     having count(*) > 0
 )
-select id, :lease::uuid as lease, event_type, source_service, :service as target_service, payload, priority, retry_count, max_retries,
+select id, :lease::uuid as lease, event_type, source_service, :service as target_service, payload::text as payload_json, priority, retry_count, max_retries,
        created_at, seq, ordering_key, correlation_id, traceparent, coalesce(origin_id, id) as origin_id
 from moved
 where status = 'processing';

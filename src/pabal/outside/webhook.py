@@ -60,7 +60,7 @@ async def post_webhook(
     try:
         signature = sign_webhook(secrets, message_id, sent_at, body)
     except (ValueError, EmptyWebhookSecretError):  # the text of the error may contain the secret
-        return Unsent("the signing secret is not valid", "secret_invalid", UnsentScope.HUB)
+        return Unsent("the signing secret is not valid", "secret_invalid", UnsentScope.TARGET)
     headers = {"content-type": "application/json"} | signature
     if traceparent is not None and TRACEPARENT.fullmatch(traceparent):
         headers["traceparent"] = traceparent

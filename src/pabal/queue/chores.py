@@ -11,7 +11,7 @@ from pabal.core.error_text import clean_error_text
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.pool import Database
-from pabal.db.queries import load_queries
+from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
 
 Q = load_queries(__file__)
@@ -19,8 +19,9 @@ log = get_logger()
 
 CHORE_BATCH_SIZE = 5000
 CHECK_INTERVAL = 1.0
+OVERDUE_INTERVALS = 3
 OVERDUE_AFTER = timedelta(minutes=1)
-"""A chore that has not started this long after it was due is overdue."""
+"""A chore without a success for this many intervals and this long is overdue."""
 PAUSE_FACTOR = 4
 """The pause after a full batch, as a multiple of the batch's duration: a long purge must not saturate the disk."""
 
@@ -50,13 +51,18 @@ class ChoreRun:
     name: str
     interval: timedelta
     started_ago: timedelta | None
+    succeeded_ago: timedelta | None
     rows: int | None
     error: str | None
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the next run is late. A chore that never ran is not overdue."""
-        return self.started_ago is not None and self.started_ago > self.interval + OVERDUE_AFTER
+        """Whether it has not succeeded for long. A chore that never started is not overdue."""
+        return self.succeeded_ago is not None and self.succeeded_ago > overdue_after(self.interval)
+
+
+def overdue_after(interval: timedelta) -> timedelta:
+    return OVERDUE_INTERVALS * interval + OVERDUE_AFTER
 
 
 class ChoreRunner:
@@ -70,9 +76,14 @@ class ChoreRunner:
 
     async def run(self) -> None:
         """Run due chores until cancelled. Continues when the database is unavailable."""
+        has_deleted = False
         try:
             while True:
                 try:
+                    if not has_deleted:
+                        async with self._db.autocommit() as tx:
+                            await tx.run(Q.delete_unknown, names=[*self._chores])
+                        has_deleted = True
                     await self._run_due_once()
                 except Unavailable as error:
                     log.warning("chores delayed", error=str(error))
@@ -112,47 +123,71 @@ class ChoreRunner:
             if not await tx.value(Q.begin_run, name=chore.name, interval=chore.interval):
                 return False
         started = monotonic()
-        rows, error = await self._run_batch(chore)
-        if rows < self._batch:
-            await self._finish(chore, rows, error)
+        batch = await self._run_batch(chore)
+        if batch is None:
+            return False
+        if batch.rows < self._batch:
+            await self._finish(chore, batch)
             return True
-        task = asyncio.create_task(self._continue_chore(chore, rows, monotonic() - started), name=f"chore {chore.name}")
+        task = asyncio.create_task(
+            self._continue_chore(chore, batch.rows, monotonic() - started), name=f"chore {chore.name}"
+        )
         self._continuing[chore.name] = task
         task.add_done_callback(lambda _: self._continuing.pop(chore.name))
         return True
 
     async def _continue_chore(self, chore: Chore, rows: int, seconds: float) -> None:
-        batch_rows, error = self._batch, None
-        while batch_rows >= self._batch:
+        while True:
+            await self._record(chore, Q.record_success)
             await asyncio.sleep(PAUSE_FACTOR * seconds)
             started = monotonic()
-            batch_rows, error = await self._run_batch(chore)
-            rows, seconds = rows + batch_rows, monotonic() - started
-        await self._finish(chore, rows, error)
+            batch = await self._run_batch(chore)
+            if batch is None:
+                return
+            rows, seconds = rows + batch.rows, monotonic() - started
+            if batch.rows < self._batch:
+                await self._finish(chore, ChoreBatch(rows, batch.error))
+                return
 
-    async def _run_batch(self, chore: Chore) -> tuple[int, str | None]:
-        """Run one batch; returns the number of rows and the error. A failure does not stop other chores."""
+    async def _run_batch(self, chore: Chore) -> "ChoreBatch | None":
+        """Run one batch; None if another process is running the chore. A failure does not stop other chores."""
         try:
             async with self._db.transaction() as tx:
                 if not await tx.value(Q.lock_run, name=chore.name):
-                    return 0, None
+                    return None
                 rows = await chore.run(tx, self._batch)
             if chore.after_commit:
                 await chore.after_commit()
         except PabalError as failure:
             log.error("chore failed", chore=chore.name, error=str(failure))
-            return 0, clean_error_text(str(failure))
+            return ChoreBatch(0, clean_error_text(str(failure)))
         except Exception as failure:
             log.exception("chore failed", chore=chore.name)
-            return 0, clean_error_text(f"{type(failure).__name__}: {failure}")
+            return ChoreBatch(0, clean_error_text(f"{type(failure).__name__}: {failure}"))
         else:
-            return rows, None
+            return ChoreBatch(rows)
 
-    async def _finish(self, chore: Chore, rows: int, error: str | None) -> None:
-        if rows:
-            log.info("chore done", chore=chore.name, rows=rows)
+    async def _finish(self, chore: Chore, batch: "ChoreBatch") -> None:
+        if batch.rows:
+            log.info("chore done", chore=chore.name, rows=batch.rows)
+        await self._record(chore, Q.finish_run, rows=batch.rows, error=batch.error)
+
+    async def _record(self, chore: Chore, query: Query, **values: object) -> None:
         try:
             async with self._db.autocommit() as tx:
-                await tx.run(Q.finish_run, name=chore.name, rows=rows, error=error)
+                await tx.run(query, name=chore.name, **values)
         except PabalError as failure:  # the chore itself has run
             log.warning("chore run not recorded", chore=chore.name, error=str(failure))
+
+
+@dataclass(frozen=True, slots=True)
+class ChoreBatch:
+    """The rows of one or more batches, and the error of the last one."""
+
+    rows: int
+    error: str | None = None
+
+
+async def list_recorded_runs(tx: Tx) -> list[ChoreRun]:
+    """The last run of every chore that any process has started."""
+    return await tx.all(ChoreRun, Q.list_recorded_runs)

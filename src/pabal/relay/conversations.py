@@ -144,7 +144,10 @@ async def expire_pending_pairings(tx: Tx, batch: int) -> int:
 
 
 async def purge_unpaired_conversations(tx: Tx, batch: int) -> int:
-    """Delete unpaired conversations without messages after an hour. Blocked, pending and locked-out ones stay."""
+    """Delete conversations without messages an hour after they began or were unpaired.
+
+    Blocked, pending and locked-out ones stay.
+    """
     return await tx.run(Q.purge_unpaired_conversations, keep=UNPAIRED_RETENTION, batch=batch)
 
 

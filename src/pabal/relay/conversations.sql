@@ -46,12 +46,14 @@ from (
 where c.conversation_key = late.conversation_key;
 
 -- name: purge_unpaired_conversations
--- By first_seen_at, not by the newest message: an unpaired conversation holds nothing, and the next message creates it again.
+-- By first_seen_at, or when it was unpaired; not by the newest message: an unpaired conversation holds nothing, and the next
+-- message creates it again.
 delete from public.conversation_mappings
 where conversation_key in (
     select c.conversation_key
     from public.conversation_mappings c
     where c.state = 'UNPAIRED' and c.first_seen_at < pabal.now() - :keep::interval
+      and (c.unpaired_at is null or c.unpaired_at < pabal.now() - :keep::interval)
       and not exists (select from public.inbound_messages m where m.conversation_key = c.conversation_key)
       and not exists (select from public.pairing_failures f where f.conversation_key = c.conversation_key and f.locked_until > pabal.now())
     order by c.first_seen_at

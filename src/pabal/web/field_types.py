@@ -6,7 +6,7 @@ and object of the route table has one.
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 FilterText = Annotated[str, Meta(max_length=255)]
 """A value to search for: a name, a type, a signature, an id."""
@@ -22,3 +22,6 @@ IdText = Annotated[str, Meta(max_length=64)]
 """An id; a UUID has at most 45 characters."""
 ConversationKey = Annotated[str, Meta(max_length=1100)]
 """A channel and a user key of up to 512 characters each."""
+
+RawPayload = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+"""An object that is passed on as it is."""

@@ -15,6 +15,7 @@ from pabal.core.log import get_logger
 from pabal.db.channels import Channel
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
+from pabal.db.stored_json import raw_json
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.push.circuit_breaker import CLOSED_BREAKER, CircuitBreaker
@@ -50,7 +51,7 @@ class PushBody(msgspec.Struct, frozen=True):
     event_type: str
     source_service: str
     target_service: str
-    payload: dict[str, Any]
+    payload: dict[str, Any] | msgspec.Raw
     priority: int
     retry_count: int
     max_retries: int
@@ -289,4 +290,5 @@ class BreakerRow:
 
 
 def push_body(event: ClaimedEvent) -> PushBody:
-    return PushBody(**{name: getattr(event, name) for name in PushBody.__struct_fields__})
+    fields = {name: getattr(event, name) for name in PushBody.__struct_fields__ if name != "payload"}
+    return PushBody(**fields, payload=raw_json(event.payload_json))

@@ -1,7 +1,5 @@
 -- name: lock_recipients
--- Locks are taken in sorted order, so that two transactions cannot deadlock.
-select pg_advisory_xact_lock(hashtextextended('storm ' || recipient, 0))
-from (select recipient from unnest(:recipients::text[]) as p (recipient) order by recipient) p;
+select pabal.lock_names('storm', :recipients::text[]);
 
 -- name: read_storm_state
 -- Counts only emergencies that passed; a retry has passed before. Incidents of different services are different.

@@ -173,9 +173,10 @@ async def _lock_preferences(tx: Tx, owner: PreferencesOwner) -> Preferences:
 
     The user is locked before the Discord account, always in this order, to avoid deadlocks.
     """
-    await tx.run(Q.lock_owner, owner=str(owner))
+    kind = "preferences of user" if isinstance(owner, UUID) else "preferences of person"
+    await tx.run(Q.lock_owner, kind=kind, owner=str(owner))
     preferences = await load_preferences(tx, owner)
     if isinstance(owner, UUID) and preferences.discord_id is not None:
-        await tx.run(Q.lock_owner, owner=preferences.discord_id)
+        await tx.run(Q.lock_owner, kind="preferences of person", owner=preferences.discord_id)
         return await load_preferences(tx, owner)
     return preferences

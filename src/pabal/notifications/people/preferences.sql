@@ -85,5 +85,5 @@ set user_id = :user
 where discord_id = :discord;
 
 -- name: lock_owner
--- An advisory lock, because there may be no row yet.
-select pg_advisory_xact_lock(hashtextextended('preferences ' || :owner::text, 0));
+-- By name, because there may be no row yet.
+select pabal.lock_names(:kind, array[:owner::text]);

@@ -87,11 +87,8 @@ async def add_toast(
 
 
 async def add_toasts(tx: Tx, new_toasts: Sequence[NewToast]) -> set[UUID]:
-    """Insert toasts and return the ids of those that did not exist.
-
-    The inboxes are locked in sorted order, so that two transactions cannot deadlock.
-    """
-    await tx.column(Q.lock_inboxes, recipients=sorted({toast.notification.recipient_id for toast in new_toasts}))
+    """Insert toasts and return the ids of those that did not exist."""
+    await tx.column(Q.lock_inboxes, recipients=[toast.notification.recipient_id for toast in new_toasts])
     added = await tx.all(
         AddedToast,
         Q.insert_toasts,

@@ -1,6 +1,6 @@
 -- name: lock_inboxes
--- The table's trigger takes the same locks. Taken here first and in sorted order, they cannot deadlock.
-select pg_advisory_xact_lock(hashtextextended('toasts ' || recipient, 0)) from unnest(:recipients::text[]) as recipient;
+-- The table's trigger takes the same locks, one by one. Taken here first, all at once, they cannot deadlock.
+select pabal.lock_names('toasts', :recipients::text[]);
 
 -- name: insert_toasts
 -- The toast has the notification's id, so it is inserted at most once.

@@ -23,13 +23,13 @@ select t.*,
        ) as seen_ids,
        case
            when t.account_id is not null
-           then pg_advisory_xact_lock(hashtextextended('relay stream account ' || t.account_id, 0))
+           then pabal.lock_names('relay stream of account', array[t.account_id::text])
        end as account_lock,
-       pg_advisory_xact_lock(hashtextextended('relay stream token ' || t.token_id, 0)) as token_lock
+       pabal.lock_names('relay stream of token', array[t.token_id::text]) as token_lock
 from token t;
 
 -- name: lock_stream_tokens
-select pg_advisory_xact_lock(hashtextextended('relay stream token ' || t.id, 0)) from unnest(:tokens::uuid[]) as t (id);
+select pabal.lock_names('relay stream of token', :tokens::uuid[]::text[]);
 
 -- name: open_stream
 -- The new stream is the token's active one; the others are parked. Of more than :max_parked of them, the oldest are deleted,
