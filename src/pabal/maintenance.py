@@ -14,6 +14,7 @@ from pabal.events.dead_letters import list_dead_letter_backlogs, purge_dead_lett
 from pabal.events.handlers import disable_unseen_programs
 from pabal.events.lane import LANE as EVENTS
 from pabal.events.publish import expire_idempotency_keys
+from pabal.events.registry_check import check_service_names
 from pabal.events.repair import advance_ordered_events, repair_event_tables
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.notifications.operator_alerts import (
@@ -53,6 +54,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("revive events", SECOND, EVENTS.revive),
         Chore("advance ordered events", SECOND, advance_ordered_events),
         Chore("repair events", MINUTE, repair_event_tables),
+        Chore("check service names", HOUR, check_service_names),
         Chore("expire events", MINUTE, EVENTS.expire),
         Chore("expire idempotency keys", MINUTE, expire_idempotency_keys),
         Chore("expire notifications", MINUTE, NOTIFICATIONS.expire),

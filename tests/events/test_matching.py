@@ -45,6 +45,11 @@ def row(number: int) -> str:
     return f"where id = (select id from pabal.subscriptions order by created_at, id offset {number} limit 1)"
 
 
+async def find_subscribers(owner: Connection, event_type: str, *, only_rules: bool) -> dict[str, bool]:
+    rows = await owner.fetch("select * from pabal.matching_subscribers($1, $2)", event_type, only_rules)
+    return {row["service_name"]: row["is_rule"] for row in rows}
+
+
 @given(
     drafts=st.lists(subscriptions, max_size=6),
     changed=st.lists(changes, max_size=3),
@@ -73,8 +78,8 @@ async def test_the_index_finds_the_subscribers_that_comparing_every_pattern_find
             for service, mode, event_patterns in rows:
                 if any(matches_event_pattern(event_type, pattern) for pattern in event_patterns):
                     expected[service] = expected.get(service, False) or mode == "rule"
-            matching = dict(await owner.fetch("select * from pabal.matching_subscribers($1, false)", event_type))
-            rules = dict(await owner.fetch("select * from pabal.matching_subscribers($1, true)", event_type))
+            matching = await find_subscribers(owner, event_type, only_rules=False)
+            rules = await find_subscribers(owner, event_type, only_rules=True)
 
             assert (event_type, matching) == (event_type, expected)
             assert rules == {service: True for service, is_rule in expected.items() if is_rule}
@@ -82,14 +87,17 @@ async def test_the_index_finds_the_subscribers_that_comparing_every_pattern_find
 
 @pytest.mark.parametrize("target", [None, "minu_build"], ids=["broadcast", "targeted"])
 @pytest.mark.parametrize(
-    "pattern", ["other.n{}", "other.n{}.*", "*.n{}", "*n{}_x*", "o*n{}"], ids=["exact", "head", "tail", "middle", "both"]
+    "pattern",
+    ["other.n{}", "other.n{}.*", "*.n{}", "*n{}_x*", "o*n{}"],
+    ids=["exact", "head", "tail", "middle", "both"],
 )
 async def test_a_publish_reads_no_subscription_of_another_type(
     hub: Hub, owner: Connection, pattern: str, target: str | None
 ) -> None:
     await owner.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) "
-        "select 'minu_keep', 'pull', array_agg(replace($1, '{}', n::text)) from generate_series(1, 10000) n group by n / 50",
+        "select 'minu_keep', 'pull', array_agg(replace($1, '{}', n::text)) from generate_series(1, 10000) n "
+        "group by n / 50",
         pattern,
     )
     await owner.execute("analyze pabal.subscriptions, pabal.subscription_patterns")
@@ -97,7 +105,8 @@ async def test_a_publish_reads_no_subscription_of_another_type(
     async with owner.transaction():
         before = await owner.fetchval(ROWS_READ)
         await owner.execute(
-            "insert into public.event_queue (event_type, source_service, target_service) values ('order.paid', 'hub', $1)",
+            "insert into public.event_queue (event_type, source_service, target_service) "
+            "values ('order.paid', 'hub', $1)",
             target,
         )
         read = await owner.fetchval(ROWS_READ) - before
