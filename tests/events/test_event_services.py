@@ -1,6 +1,7 @@
 """Events name services that exist, and publishing locks none of them."""
 
 from collections.abc import AsyncGenerator
+from typing import Literal
 
 import asyncpg
 import pytest
@@ -78,7 +79,11 @@ async def test_a_service_is_neither_deleted_nor_renamed(owner: Connection, remov
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_no_service_vanishes_from_under_an_open_publish(
-    owner: Connection, publisher: Connection, isolation: str, moment: str, removal: str
+    owner: Connection,
+    publisher: Connection,
+    isolation: Literal["read_committed", "repeatable_read"],
+    moment: str,
+    removal: str,
 ) -> None:
     async with publisher.transaction(isolation=isolation):
         await publisher.fetchval("select count(*) from public.services")  # the snapshot of a repeatable read

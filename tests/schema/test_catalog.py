@@ -35,6 +35,8 @@ MOVED_INDEXES = {
 }
 # Before version 16 a BRIN index prevents HOT updates, so these two are left out.
 BRIN = {"public.idx_event_queue_status", "public.idx_event_queue_processed_at"}
+# A btree was written for every event and read by no statement.
+NARROWED = "public.idx_event_queue_event_type"
 UPDATED_AT = "WHEN ((NOT (new.updated_at IS DISTINCT FROM old.updated_at))) "
 FUNCTIONS = {"cleanup_old_events(integer)": "cleanup_old_events(integer,integer)"}
 
@@ -70,6 +72,9 @@ async def test_the_seeds_indexes(seeded: Connection, db: Connection) -> None:
         seed_objects[name] = seed_objects[name].replace("CREATE INDEX", "CREATE UNIQUE INDEX")
     for name in ORDERED:
         seed_objects[name] = seed_objects[name].replace("_service)", "_service, created_at, id)")
+    seed_objects[NARROWED] = (
+        seed_objects[NARROWED].replace("USING btree", "USING brin") + " WITH (pages_per_range='16', autosummarize='on')"
+    )
     moved = MOVED_INDEXES if db.get_server_version().major >= 16 else MOVED_INDEXES - BRIN
     assert {name.rpartition(".")[2] for name in moved} <= {name.rpartition(".")[2] for name in hub_objects}
     unmoved = seed_objects.keys() - MOVED_INDEXES
