@@ -11,6 +11,7 @@ from pabal.audit.log import AuditFilter, list_audit_log
 from pabal.audit.sealer import AuditSealer
 from pabal.db.tx import Tx
 from pabal.events.dead_letters import list_dead_letter_backlogs, purge_dead_letters
+from pabal.events.fan_out import expand_broadcasts
 from pabal.events.handlers import disable_unseen_programs
 from pabal.events.lane import LANE as EVENTS
 from pabal.events.publish import expire_idempotency_keys
@@ -53,6 +54,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
     return (
         Chore("revive events", SECOND, EVENTS.revive),
         Chore("advance ordered events", SECOND, advance_ordered_events),
+        Chore("expand broadcasts", SECOND, expand_broadcasts),
         Chore("repair events", MINUTE, repair_event_tables),
         Chore("check service names", HOUR, check_service_names),
         Chore("expire events", MINUTE, EVENTS.expire),

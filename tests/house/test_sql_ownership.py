@@ -16,6 +16,7 @@ OWNERS = {
         "public.event_queue",
         "public.dead_letter_queue",
         "pabal.event_due",
+        "pabal.event_fan_outs",
         "pabal.event_leases",
         "pabal.event_order",
         "pabal.subscription_patterns",
