@@ -1,6 +1,7 @@
 """Create the deliveries of large broadcasts, in slices.
 
-The publisher's transaction creates up to 200 deliveries itself. For more receivers it records their names.
+The publisher's transaction creates up to 200 deliveries itself. For more receivers it records their
+names, the fan-out of the event.
 """
 
 from uuid import UUID
