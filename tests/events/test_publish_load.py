@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 HOUR = timedelta(hours=1)
 PUBLISH = "select pabal.publish('hub', 'order.paid', target => 'minu_build')"
 POLLING = "select setval('pabal.polling_until', (extract(epoch from clock_timestamp()) * 1000)::bigint + {})"
-POLLING_ON, POLLING_OFF = POLLING.format(600_000), POLLING.format(-1)
+POLLING_ON, POLLING_OFF, AN_HOUR_AHEAD = POLLING.format(55_000), POLLING.format(-1), POLLING.format(3_600_000)
 
 
 @pytest.fixture
@@ -89,6 +89,18 @@ async def test_a_publisher_does_not_notify_while_the_hub_polls(
     await publisher.execute(POLLING_OFF)
     await publisher.execute(PUBLISH)
     assert await notifications.until_now() == ["sql events"]
+
+
+async def test_a_clock_that_was_set_back_does_not_silence_publishers(
+    hub: Hub, publisher: Connection, notifications: Notifications
+) -> None:
+    await wait_until(lambda: hub.doorbell.listening)
+    await publisher.execute(AN_HOUR_AHEAD)
+    await publisher.execute(PUBLISH)
+
+    assert "sql events" in await notifications.until_now()
+    await announce_load(publisher)
+    await wait_until(lambda: is_within_a_minute(publisher))
 
 
 async def test_a_transaction_that_outlives_the_polling_notifies(
@@ -160,6 +172,12 @@ async def test_load_makes_every_process_poll_and_publishers_silent(
 async def is_polling_announced(conn: Connection) -> bool:
     return await conn.fetchval(
         "select last_value > extract(epoch from clock_timestamp()) * 1000 from pabal.polling_until"
+    )
+
+
+async def is_within_a_minute(conn: Connection) -> bool:
+    return await conn.fetchval(
+        "select last_value < extract(epoch from clock_timestamp()) * 1000 + 60000 from pabal.polling_until"
     )
 
 

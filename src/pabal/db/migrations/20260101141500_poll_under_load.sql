@@ -30,8 +30,11 @@ language plpgsql
 security definer
 set search_path = ''
 as $$
+declare
+  remaining bigint := (select s.last_value from pabal.polling_until s) - (extract(epoch from clock_timestamp()) * 1000)::bigint;
 begin
-  if (select s.last_value from pabal.polling_until s) < extract(epoch from clock_timestamp()) * 1000 then
+  -- The hub polls for two seconds at a time. A minute ahead is no time of the hub: the server's clock was set back.
+  if remaining not between 1 and 60000 then
     perform pg_notify('pabal', 'sql events');
   end if;
   return null;
