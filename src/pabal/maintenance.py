@@ -16,9 +16,11 @@ from pabal.core.messages import Message
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
 from pabal.events.dead_letters import list_dead_letter_backlogs, purge_dead_letters
+from pabal.events.fan_out import expand_broadcasts
 from pabal.events.handlers import disable_unseen_programs
 from pabal.events.lane import LANE as EVENTS
 from pabal.events.publish import expire_idempotency_keys
+from pabal.events.registry_check import check_service_names
 from pabal.events.repair import advance_ordered_events, repair_event_tables
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.notifications.operator_alerts import (
@@ -60,7 +62,9 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
     return (
         Chore("revive events", SECOND, EVENTS.revive),
         Chore("advance ordered events", SECOND, advance_ordered_events),
+        Chore("expand broadcasts", SECOND, expand_broadcasts),
         Chore("repair events", MINUTE, repair_event_tables),
+        Chore("check service names", HOUR, check_service_names),
         Chore("expire events", MINUTE, EVENTS.expire),
         Chore("expire idempotency keys", MINUTE, expire_idempotency_keys),
         Chore("expire notifications", MINUTE, NOTIFICATIONS.expire),

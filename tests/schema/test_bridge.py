@@ -137,6 +137,7 @@ async def test_rows_are_kept(server: Cluster) -> None:
         after = await all_rows(conn)
         reasons = await conn.fetch("select disabled_reason from pabal.subscriptions where mode = 'rule'")
     assert before.keys() <= after.keys()
+    assert [row["anchor"] for row in after.pop("pabal.subscription_patterns")] == ["^order."]
     assert {name for name in after.keys() - before.keys() if after[name]} == {"pabal.row_locks"}  # the others are empty
     assert len(before.pop("pabal.subscriptions")) == len(after.pop("pabal.subscriptions")) == 2
     assert [row["disabled_reason"] for row in reasons] == ["the rule is disabled"]

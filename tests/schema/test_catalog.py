@@ -20,12 +20,12 @@ COLUMNS = {
 }
 CONSTRAINTS = {
     "public.service_tokens.valid_service_name": "FOREIGN KEY (service_name) REFERENCES services(name)",
-    "public.event_queue.valid_source_service": "FOREIGN KEY (source_service) REFERENCES services(name)",
-    "public.event_queue.valid_target_service": "FOREIGN KEY (target_service) REFERENCES services(name)",
     "public.refresh_tokens.refresh_tokens_replaced_by_fkey": (
         "FOREIGN KEY (replaced_by) REFERENCES refresh_tokens(id) ON DELETE SET NULL"
     ),
 }
+# The trigger event_queue_enqueue_inserted checks them, and its errors carry these names.
+CHECKED_BY_TRIGGER = {"public.event_queue.valid_source_service", "public.event_queue.valid_target_service"}
 UNIQUE = {"public.idx_service_tokens_token_hash", "public.idx_refresh_tokens_token_hash"}
 # Extended by the order in which a service lists its events.
 ORDERED = {"public.idx_event_queue_source_service", "public.idx_event_queue_target_service"}
@@ -35,6 +35,8 @@ MOVED_INDEXES = {
 }
 # Before version 16 a BRIN index prevents HOT updates, so these two are left out.
 BRIN = {"public.idx_event_queue_status", "public.idx_event_queue_processed_at"}
+# A btree was written for every event and read by no statement.
+NARROWED = "public.idx_event_queue_event_type"
 UPDATED_AT = "WHEN ((NOT (new.updated_at IS DISTINCT FROM old.updated_at))) "
 FUNCTIONS = {"cleanup_old_events(integer)": "cleanup_old_events(integer,integer)"}
 
@@ -56,7 +58,9 @@ async def test_the_seeds_columns(seeded: Connection, db: Connection) -> None:
 async def test_the_seeds_constraints(seeded: Connection, db: Connection) -> None:
     seed_objects, hub_objects = of_the_seed(await read(seeded, "constraint")), await read(db, "constraint")
     assert len(seed_objects) == 6 + 5 + 7 + 3
-    assert {name: hub_objects.get(name) for name in seed_objects} == seed_objects | CONSTRAINTS
+    kept = {name: definition for name, definition in seed_objects.items() if name not in CHECKED_BY_TRIGGER}
+    assert {name: hub_objects.get(name) for name in kept} == kept | CONSTRAINTS
+    assert not CHECKED_BY_TRIGGER & hub_objects.keys()
 
 
 @seed
@@ -68,6 +72,9 @@ async def test_the_seeds_indexes(seeded: Connection, db: Connection) -> None:
         seed_objects[name] = seed_objects[name].replace("CREATE INDEX", "CREATE UNIQUE INDEX")
     for name in ORDERED:
         seed_objects[name] = seed_objects[name].replace("_service)", "_service, created_at, id)")
+    seed_objects[NARROWED] = (
+        seed_objects[NARROWED].replace("USING btree", "USING brin") + " WITH (pages_per_range='16', autosummarize='on')"
+    )
     moved = MOVED_INDEXES if db.get_server_version().major >= 16 else MOVED_INDEXES - BRIN
     assert {name.rpartition(".")[2] for name in moved} <= {name.rpartition(".")[2] for name in hub_objects}
     unmoved = seed_objects.keys() - MOVED_INDEXES

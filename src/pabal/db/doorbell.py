@@ -20,6 +20,7 @@ from pabal.core.ids import new_id
 from pabal.core.log import get_logger
 from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error, translate_errors
+from pabal.db.load_polling import POLLING_ANNOUNCEMENT, SQL_SENDER, LoadPolling
 from pabal.db.pool import ConnectOptions, Database, ServerInfo, connect_arguments
 from pabal.db.queries import Query
 
@@ -55,6 +56,7 @@ class Doorbell:
         self._has_pending = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._self_test_received = asyncio.Event()
+        self.load_polling = LoadPolling(db, self._sender_id, lambda: self._wake(Wakeup(Channel.EVENTS)))
         self.listening = False
 
     async def open(self) -> None:
@@ -68,6 +70,7 @@ class Doorbell:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        await self.load_polling.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(SELF_TEST_TIMEOUT.total_seconds()):
                 await self._send_pending()
@@ -143,6 +146,7 @@ class Doorbell:
         try:
             await connection.add_listener(NOTIFY_CHANNEL, self._on_notify)
             await self._self_test(connection)
+            await self.load_polling.read(connection)
             self.listening = True
             for channel in Channel:  # wakeups may have been missed before
                 self._wake(Wakeup(channel))
@@ -163,6 +167,10 @@ class Doorbell:
         if sender == self._sender_id:
             self._self_test_received.set()
             return
+        if sender == SQL_SENDER:
+            self.load_polling.count_notification()
+        elif wakeups == POLLING_ANNOUNCEMENT:
+            self.load_polling.poll_for()
         for wakeup in map(Wakeup.parse, wakeups.split()):
             if wakeup is not None:
                 self._wake(wakeup)

@@ -15,6 +15,7 @@ from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanCursor, ScannedRow, Scan
 from pabal.db.queries import Query, load_queries
 from pabal.db.stored_json import MAX_RESPONSE_BYTES
 from pabal.db.tx import Tx
+from pabal.events.fan_out import stop_fan_out
 from pabal.events.types import EventStatus
 
 Q = load_queries(__file__)
@@ -285,10 +286,11 @@ def like_patterns(event_types: Iterable[str]) -> list[str]:
 
 async def cancel_event(tx: Tx, event: Event, actor: Actor) -> list[UUID]:
     """Cancel the event, or the unfinished deliveries of a broadcast; return the cancelled ids."""
+    is_stopped = event.is_broadcast and await stop_fan_out(tx, event.id)
     cancelled = await tx.column(
         Q.cancel_event, id=event.id, is_broadcast=event.is_broadcast, source=event.source_service, actor=actor.name
     )
-    if not cancelled:
+    if not cancelled and not is_stopped:
         status = await tx.value(Q.find_event_status, id=event.id, source=event.source_service)
         raise Conflict(f"The event has already finished: it is {status or 'deleted'}")
     await record_action(tx, actor, "event.cancelled", str(event.id), count=len(cancelled))

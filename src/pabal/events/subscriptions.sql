@@ -1,6 +1,6 @@
 -- name: lock_service
--- Serialises additions for one service, so that the count stays exact. `no key` does not block inserts of events, which refer to
--- the service.
+-- Serialises additions for one service, so that the count stays exact. `no key` does not block inserts of rows that refer to the
+-- service.
 select name from public.services where name = :service for no key update;
 
 -- name: find_subscriber_rights

@@ -1,0 +1,194 @@
+"""Under load, publishers in their own transactions do not notify, and no event waits for it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import pytest
+
+from pabal.db.channels import NOTIFY_CHANNEL, Channel
+from pabal.db.load_polling import LOAD_COUNT
+from pabal.events.lane import ClaimedEvent
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.queue.outcome import DONE, Outcome
+from pabal.settings import Settings
+from support.clusters import Connection, open_connection
+from support.wait import wait_until
+from support.worker import run_worker
+
+pytestmark = pytest.mark.anyio
+
+HOUR = timedelta(hours=1)
+PUBLISH = "select pabal.publish('hub', 'order.paid', target => 'minu_build')"
+POLLING = "select setval('pabal.polling_until', (extract(epoch from clock_timestamp()) * 1000)::bigint + {})"
+POLLING_ON, POLLING_OFF, AN_HOUR_AHEAD = POLLING.format(55_000), POLLING.format(-1), POLLING.format(3_600_000)
+
+
+@pytest.fixture
+async def publisher(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
+    """A connection that is not the hub's."""
+    assert database_urls.direct
+    async with open_connection(database_urls.direct) as conn:
+        yield conn
+
+
+class Notifications:
+    """What a listening connection hears."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def listen(self) -> None:
+        def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            self._heard.put_nowait(str(payload))
+
+        await self._conn.add_listener(NOTIFY_CHANNEL, hear)
+
+    async def until_now(self) -> list[str]:
+        """All notifications of transactions that have committed; a mark sent now arrives after them."""
+        await self._conn.execute(f"select pg_notify('{NOTIFY_CHANNEL}', 'mark')")
+        heard: list[str] = []
+        while (payload := await self._heard.get()) != "mark":
+            heard.append(payload)
+        return heard
+
+
+@pytest.fixture
+async def notifications(database_urls: DatabaseUrls) -> AsyncGenerator[Notifications]:
+    assert database_urls.direct
+    async with open_connection(database_urls.direct) as conn:
+        notifications = Notifications(conn)
+        await notifications.listen()
+        yield notifications
+
+
+async def announce_load(conn: Connection) -> None:
+    """As many notifications as publishers under load send, at once."""
+    await conn.execute(
+        f"select pg_notify('{NOTIFY_CHANNEL}', 'sql events/' || n) from generate_series(1, {LOAD_COUNT}) n"
+    )
+
+
+async def test_a_publisher_notifies_once_per_transaction(publisher: Connection, notifications: Notifications) -> None:
+    async with publisher.transaction():
+        await publisher.execute(PUBLISH)
+        await publisher.execute(PUBLISH)
+    await publisher.execute(PUBLISH)
+
+    assert await notifications.until_now() == ["sql events"] * 2
+
+
+async def test_a_publisher_does_not_notify_while_the_hub_polls(
+    publisher: Connection, notifications: Notifications
+) -> None:
+    await publisher.execute(POLLING_ON)
+    await publisher.execute(PUBLISH)
+    assert await notifications.until_now() == []
+
+    await publisher.execute(POLLING_OFF)
+    await publisher.execute(PUBLISH)
+    assert await notifications.until_now() == ["sql events"]
+
+
+async def test_a_clock_that_was_set_back_does_not_silence_publishers(
+    hub: Hub, publisher: Connection, notifications: Notifications
+) -> None:
+    await wait_until(lambda: hub.doorbell.listening)
+    await publisher.execute(AN_HOUR_AHEAD)
+    await publisher.execute(PUBLISH)
+
+    assert "sql events" in await notifications.until_now()
+    await announce_load(publisher)
+    await wait_until(lambda: is_within_a_minute(publisher))
+
+
+async def test_a_transaction_that_outlives_the_polling_notifies(
+    owner: Connection, publisher: Connection, notifications: Notifications
+) -> None:
+    """It published while the hub polled and commits when the hub has stopped: what counts is the commit."""
+    await owner.execute(POLLING_ON)
+    async with publisher.transaction():
+        await publisher.execute(PUBLISH)
+        await owner.execute(PUBLISH)
+        await owner.execute(POLLING_OFF)
+        assert await notifications.until_now() == []
+
+    assert await notifications.until_now() == ["sql events"]
+
+
+async def test_a_publisher_that_commits_after_another_one_notified_notifies_too(
+    owner: Connection, publisher: Connection, notifications: Notifications
+) -> None:
+    async with publisher.transaction():
+        await publisher.execute(PUBLISH)
+        await owner.execute(PUBLISH)
+        assert await notifications.until_now() == ["sql events"]
+
+    assert await notifications.until_now() == ["sql events"]
+
+
+async def test_a_rollback_to_a_savepoint_does_not_silence_the_rest(
+    publisher: Connection, notifications: Notifications
+) -> None:
+    async with publisher.transaction():
+        savepoint = publisher.transaction()
+        await savepoint.start()
+        await publisher.execute(PUBLISH)
+        await savepoint.rollback()
+        await publisher.execute(PUBLISH)
+    async with publisher.transaction():
+        savepoint = publisher.transaction()
+        await savepoint.start()
+        await publisher.execute(PUBLISH)
+        await savepoint.rollback()
+
+    assert await notifications.until_now() == ["sql events"]
+
+
+async def test_load_makes_every_process_poll_and_publishers_silent(
+    hub: Hub, database_urls: DatabaseUrls, settings: Settings, publisher: Connection, notifications: Notifications
+) -> None:
+    handled: list[str] = []
+
+    async def handle(event: ClaimedEvent) -> Outcome:
+        handled.append(event.event_type)
+        return DONE
+
+    async with open_hub(settings, database_urls) as other_hub, run_worker(other_hub, handle, poll_interval=HOUR):
+        await wait_until(lambda: hub.doorbell.listening and other_hub.doorbell.listening)
+        await announce_load(publisher)
+        await wait_until(lambda: hub.doorbell.load_polling.is_polling and other_hub.doorbell.load_polling.is_polling)
+        await wait_until(lambda: is_polling_announced(publisher))
+        await notifications.until_now()
+
+        await publisher.execute(PUBLISH)
+        is_silent = await is_polling_announced(publisher)  # false only on a machine that stood still for two seconds
+        await wait_until(lambda: handled == ["order.paid"])
+
+    assert ("sql events" not in await notifications.until_now()) or not is_silent
+
+
+async def is_polling_announced(conn: Connection) -> bool:
+    return await conn.fetchval(
+        "select last_value > extract(epoch from clock_timestamp()) * 1000 from pabal.polling_until"
+    )
+
+
+async def is_within_a_minute(conn: Connection) -> bool:
+    return await conn.fetchval(
+        "select last_value < extract(epoch from clock_timestamp()) * 1000 + 60000 from pabal.polling_until"
+    )
+
+
+async def test_a_process_that_starts_under_load_polls_from_the_start(
+    database_urls: DatabaseUrls, settings: Settings, publisher: Connection
+) -> None:
+    await publisher.execute(POLLING_ON)
+
+    async with open_hub(settings, database_urls) as hub:
+        await wait_until(lambda: hub.doorbell.listening)
+        with hub.doorbell.listen(Channel.EVENTS) as listener:
+            assert await listener.wait(HOUR)
+            assert await listener.wait(HOUR)
+        assert hub.doorbell.load_polling.is_polling
