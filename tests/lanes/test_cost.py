@@ -12,6 +12,7 @@ from pabal.db import embedded
 from pabal.db.queries import Query
 from pabal.events import events, repair
 from pabal.events.lane import LANE as EVENTS
+from pabal.events.push import due_services
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.relay.delivery.lane import LANE as RELAY
 from support.clusters import Connection, open_connection
@@ -44,7 +45,16 @@ def claim(query: Query, rows: int, max_pages: int, **claim_filter: object) -> Ca
 
 def event_claim(service: str, rows: int, max_pages: int, *patterns: str) -> Case:
     return claim(
-        EVENTS.q.claim, rows, max_pages, service=service, limit=DUE, oldest_quota=6, patterns=[*patterns] or None
+        EVENTS.q.claim,
+        rows,
+        max_pages,
+        services=[service],
+        patterns=[" ".join(patterns) or None],
+        except_patterns=[None],
+        programs=[None],
+        limits=[DUE],
+        oldest_quotas=[6],
+        limit=DUE,
     )
 
 
@@ -72,7 +82,10 @@ CASES = {
         "minu_keep", 0, PAGES_NONE, "%.lost", "cart.lost", "z%"
     ),
     "events, a claim of the flood by its type": event_claim("minu_keep", DUE, PAGES_FULL, "order.%"),
-    "events, services with due events": Case(EVENTS.q.services_with_due, {}, 4, PAGES_ONE),
+    "events, services with due events": Case(
+        EVENTS.q.services_with_due, {"services": ["minu_build", "minu_find", "minu_keep"]}, 2, PAGES_ONE
+    ),
+    "events, a scan of the services": Case(due_services.Q.scan_services, {"after": "", "limit": 256}, 4, PAGES_ONE),
     "events, sent by a service": scan_case(events.Q.scan_sent_events, FEW, source="hub"),
     "events, sent, by status": scan_case(events.Q.scan_sent_events, FEW, source="hub", status="pending"),
     "events, sent, by type": scan_case(events.Q.scan_sent_events, 0, source="hub", event_type="order.%"),

@@ -7,7 +7,7 @@ wait with a timeout and then read the table.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
@@ -89,13 +89,16 @@ class Doorbell:
         with self.listen(channel) as listener:
             return await listener.wait(timeout)
 
-    def listen(self, *channels: Channel) -> "Listener":
-        """Start listening now and wait later, without missing wakeups in between."""
-        return Listener([self._listeners[channel] for channel in channels])
+    def listen(self, *channels: Channel, on_wakeup: Callable[[str], bool] | None = None) -> "Listener":
+        """Start listening now and wait later, without missing wakeups in between.
+
+        `on_wakeup` is called with the topic of every wakeup and returns whether it concerns the listener.
+        """
+        return Listener([self._listeners[channel] for channel in channels], on_wakeup)
 
     def _wake(self, wakeup: Wakeup) -> None:
         for listener in self._listeners[wakeup.channel]:
-            listener.wake(wakeup.topic)
+            listener.receive(wakeup.topic)
 
     async def _send_loop(self) -> None:
         while True:
@@ -177,8 +180,9 @@ def encode_wakeups(wakeups: Iterable[Wakeup]) -> list[str]:
 class Listener:
     """Receives wakeups of one or more channels."""
 
-    def __init__(self, registries: "Sequence[set[Listener]]") -> None:
+    def __init__(self, registries: "Sequence[set[Listener]]", on_wakeup: Callable[[str], bool] | None = None) -> None:
         self._registries = registries
+        self._on_wakeup = on_wakeup
         self._woken = asyncio.Event()
         self._topics: set[str] = set()
 
@@ -190,6 +194,11 @@ class Listener:
     def __exit__(self, *exc: object) -> None:
         for registry in self._registries:
             registry.discard(self)
+
+    def receive(self, topic: str) -> None:
+        """Wake this listener if the wakeup concerns it."""
+        if self._on_wakeup is None or self._on_wakeup(topic):
+            self.wake(topic)
 
     def wake(self, topic: str = "") -> None:
         """Wake this listener only."""
