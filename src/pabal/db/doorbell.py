@@ -25,7 +25,13 @@ from pabal.db.queries import Query
 
 log = get_logger()
 
-NOTIFY_QUERY = Query("notify", "select pg_notify($1, $2)", ("channel", "payload"), "doorbell")
+NOTIFY_QUERY = Query(
+    "notify",
+    "select pg_notify($1, $2), set_config('synchronous_commit', 'off', true)",
+    ("channel", "payload"),
+    "doorbell",
+)
+"""A wakeup need not survive a crash, so its commit does not wait for the disk: listeners get it a write earlier."""
 POLL_INTERVAL = timedelta(seconds=1)
 """How long to wait for a wakeup before polling the table."""
 SELF_TEST_TIMEOUT = timedelta(seconds=2)
