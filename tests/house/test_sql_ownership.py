@@ -18,6 +18,7 @@ OWNERS = {
         "pabal.event_due",
         "pabal.event_leases",
         "pabal.event_order",
+        "pabal.event_repair_positions",
         "pabal.subscriptions",
     ),
     "limits": ("pabal.limits",),

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 import pytest
 
@@ -58,6 +59,10 @@ def event_claim(service: str, rows: int, max_pages: int, *patterns: str) -> Case
     )
 
 
+def repair_check(query: Query) -> Case:
+    return Case(query, {"after": UUID(int=0), "window": DUE}, 0, 10 * DUE)
+
+
 def scan_case(query: Query, rows: int, **filters: object) -> Case:
     arguments = {name: filters.get(name) for name in query.parameters}
     return Case(query, arguments | {"scan_limit": DUE, "limit": DUE}, rows, PAGES_NONE)
@@ -97,6 +102,13 @@ CASES = {
     "events, list of all services": scan_case(events.Q.scan_newest_events, DUE),
     "events, revive": Case(EVENTS.q.revive, {"batch": DUE}, 1, PAGES_NONE),
     "events, advance ordered events": Case(repair.Q.advance_ordered_events, {"batch": 5000}, 0, PAGES_NONE),
+    "events, check a slice of the events": repair_check(repair.Q.check_events),
+    "events, check a slice of the due events": repair_check(repair.Q.check_due),
+    "events, check a slice of the ordered events": repair_check(repair.Q.check_order),
+    "events, check a slice of the leases": repair_check(repair.Q.check_leases),
+    "events, find the end of a slice": Case(
+        repair.Q.find_event_position, {"after": UUID(int=0), "window": DUE}, 1, PAGES_NONE
+    ),
     "events, expire": Case(EVENTS.q.expire, {"batch": 5000}, 0, PAGES_NONE),
     "events, purge": Case(EVENTS.q.purge, {"days": 30, "batch": 5000}, 1, PAGES_BRIN),
     "notifications, a full claim": notification_claim("dashboard_toast", DUE, PAGES_FULL),
