@@ -214,6 +214,9 @@ def group_by_outcome(settlements: Sequence[Settlement], capabilities: frozenset[
     groups = OutcomeGroups()
     for settlement in sorted(settlements, key=settlement_row_id):
         item = settlement.item
+        if isinstance(settlement.outcome, Done):  # most rows, so they take the shortest way
+            groups.done.append(item)
+            continue
         outcome = decide_outcome(settlement.outcome, item, capabilities, random.random())  # noqa: S311 jitter, not a secret
         match outcome:
             case Done():

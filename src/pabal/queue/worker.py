@@ -187,9 +187,11 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
             claimed = await self.lane.claim_many(tx, requests, limit, self.config.hold, self.name)
             if is_poll and not claimed.items and await self.lane.revive(tx, limit):
                 claimed = await self.lane.claim_many(tx, requests, limit, self.config.hold, self.name)
+        create_task, now = asyncio.get_running_loop().create_task, monotonic()
         for item in claimed.items:
-            self._abandon(item.id)  # this worker lost an earlier lease on the row, but its handler still runs
-            self._in_flight[item.id] = InFlight(item, asyncio.create_task(self._run_handler(item)), monotonic())
+            if item.id in self._in_flight:
+                self._abandon(item.id)  # this worker lost an earlier lease on the row, but its handler still runs
+            self._in_flight[item.id] = InFlight(item, create_task(self._run_handler(item)), now)
         return claimed
 
     async def _pause(self, seconds: float) -> None:
