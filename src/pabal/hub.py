@@ -25,7 +25,8 @@ from pabal.events.lane import LANE as EVENT_LANE
 from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.pull import EventPollRequest, claim_events_for_polls
-from pabal.events.push.pusher import Pusher, PushLane
+from pabal.events.push.pusher import PushDelivery, Pusher, PushLane
+from pabal.events.push.targets import PushSlot
 from pabal.events.transactional import TransactionalHandler
 from pabal.keys.keyring import KeyRing
 from pabal.keys.load import load_keyring
@@ -48,6 +49,7 @@ from pabal.outside.webhook import post_webhook
 from pabal.queue.batcher import Batcher
 from pabal.queue.chores import ChoreRunner
 from pabal.queue.long_poll import LongPoll
+from pabal.queue.outcome import Outcome
 from pabal.queue.processes import process_name, registered_process
 from pabal.queue.throughput import ThroughputCounter
 from pabal.queue.worker import Worker, WorkerConfig
@@ -185,7 +187,14 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             token_issuer=token_issuer,
             token_verifier=TokenVerifier(db, token_issuer, token_listener),
             publisher=Batcher(db, publish_events),
-            event_long_poll=LongPoll(db, doorbell, Channel.EVENTS, claim_events_for_polls, EVENT_LANE.release),
+            event_long_poll=LongPoll(
+                db,
+                doorbell,
+                Channel.EVENTS,
+                claim_events_for_polls,
+                EVENT_LANE.release,
+                topic=lambda request: request.service,
+            ),
             http_client=http_client,
             pusher=Pusher(db, key_ring, partial(post_webhook, http_client)),
             relay=relay,
@@ -250,7 +259,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
     process = process_name()
     config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
     workers: list[Worker[Any, Any, Any] | StallWorker] = [
-        Worker(f"push:{process}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, config),
+        build_push_worker(hub, hub.pusher, f"push:{process}", config),
         build_rules_worker(hub, f"rules:{process}", config),
         Worker(
             f"dispatch:{process}",
@@ -271,11 +280,36 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
             shutdown_grace=hub.settings.stop_within,
             handler_timeout=handlers.handler_timeout,
         )
-        schedule = partial(handlers.schedule, hub.db)
         workers.append(
-            Worker(f"handlers:{process}", EVENT_LANE, hub.db, hub.doorbell, handlers.handle, schedule, handler_config)
+            Worker(
+                f"handlers:{process}",
+                EVENT_LANE,
+                hub.db,
+                hub.doorbell,
+                handlers.handle,
+                handlers.schedule,
+                handler_config,
+                on_wakeup=handlers.is_handled_service,
+            )
         )
     return workers
+
+
+def build_push_worker(
+    hub: Hub, pusher: Pusher, name: str, config: WorkerConfig
+) -> Worker[PushDelivery, PushSlot, Outcome]:
+    """The worker that pushes events to their subscribers."""
+    return Worker(
+        name,
+        PushLane(),
+        hub.db,
+        hub.doorbell,
+        pusher.handle,
+        pusher.schedule,
+        config,
+        on_wakeup=pusher.due_services.on_wakeup,
+        has_more=pusher.due_services.has_more,
+    )
 
 
 def build_rules_handler(hub: Hub) -> TransactionalHandler:
@@ -289,7 +323,9 @@ def build_rules_worker(
 ) -> Worker[ClaimedEvent, EventClaimFilter]:
     """The worker of the events queued for the hub itself."""
     claims = FairClaims(hub.db, HUB_ACTOR.name, config.concurrency, (handler or build_rules_handler(hub)).handle)
-    return Worker(name, EVENT_LANE, hub.db, hub.doorbell, claims.handle, claims.schedule, config)
+    return Worker(
+        name, EVENT_LANE, hub.db, hub.doorbell, claims.handle, claims.schedule, config, on_wakeup=claims.is_concerned
+    )
 
 
 def register_hub_process(

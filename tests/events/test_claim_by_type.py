@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pabal.db.migrate import apply_migrations, revert_migrations
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter, claim_columns
 from pabal.hub import DatabaseUrls, Hub
-from pabal.queue.lane import Settlement
+from pabal.queue.lane import ClaimRequest, Settlement
 from pabal.queue.outcome import Retry, Snooze
 from support.clusters import Connection
 from support.subscriptions import publish_test_event
@@ -66,12 +66,13 @@ async def test_claims_take_the_highest_priority_of_all_types_first(hub: Hub) -> 
     first = await publish_test_event(hub, "order.sent", priority=5)
     second = await publish_test_event(hub, "order.paid", priority=5)
     urgent = await publish_test_event(hub, "order.paid", priority=1)
+    requests = [ClaimRequest(EventClaimFilter("minu_build", ["order.%"]), 1)]
     async with hub.autocommit() as tx:
         taken = [
             event.id
             for _ in range(4)
             for event in await LANE.claim_rows(
-                tx, 1, MINUTE, "tester", service="minu_build", patterns=["order.%"], oldest_quota=0
+                tx, 1, MINUTE, "tester", **claim_columns(requests) | {"oldest_quotas": [0]}
             )
         ]
 

@@ -157,6 +157,17 @@ async def has_error(hub: Hub, row: UUID) -> bool:
 
 
 class TestConcurrency:
+    def test_the_default_depends_on_whether_the_handler_is_async(self) -> None:
+        program = client.App("minu_build")
+
+        @program.on("order.*")
+        async def waits(event: client.Event) -> None: ...
+
+        @program.on("cart.*")
+        def blocks(event: client.Event) -> None: ...
+
+        assert [handler.concurrency for handler in program.handlers] == [100, 10]
+
     @pytest.mark.parametrize("awaits", [True, False], ids=["async", "sync"])
     async def test_a_handler_runs_at_its_concurrency_and_not_above(self, hub: Hub, awaits: bool) -> None:
         program = client.App("minu_build")

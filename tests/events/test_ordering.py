@@ -130,7 +130,7 @@ async def consume_by_handler(hub: Hub, checker: OrderChecker) -> None:
     """A worker with a handler."""
     handlers = EventHandlers((EventHandler(("*",), "minu_build", partial(checker.work, hub), 3, MINUTE),))
     config = WorkerConfig(concurrency=3, poll_interval=timedelta(milliseconds=20))
-    await Worker("w", LANE, hub.db, hub.doorbell, handlers.handle, partial(handlers.schedule, hub.db), config).run()
+    await Worker("w", LANE, hub.db, hub.doorbell, handlers.handle, handlers.schedule, config).run()
 
 
 async def run_advance_chore(hub: Hub) -> None:

@@ -89,7 +89,13 @@ class TestWaiting:
         """A long poll that polls once an hour, so that only the doorbell can end a wait."""
         await wait_until(lambda: hub.doorbell.listening)
         long_poll = LongPoll(
-            hub.db, hub.doorbell, Channel.EVENTS, claim_events_for_polls, LANE.release, poll_interval=timedelta(hours=1)
+            hub.db,
+            hub.doorbell,
+            Channel.EVENTS,
+            claim_events_for_polls,
+            LANE.release,
+            topic=lambda request: request.service,
+            poll_interval=timedelta(hours=1),
         )
         yield long_poll
         await long_poll.close()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 import pytest
 
@@ -12,6 +13,7 @@ from pabal.db import embedded
 from pabal.db.queries import Query
 from pabal.events import events, repair
 from pabal.events.lane import LANE as EVENTS
+from pabal.events.push import due_services
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.relay.delivery.lane import LANE as RELAY
 from support.clusters import Connection, open_connection
@@ -44,8 +46,21 @@ def claim(query: Query, rows: int, max_pages: int, **claim_filter: object) -> Ca
 
 def event_claim(service: str, rows: int, max_pages: int, *patterns: str) -> Case:
     return claim(
-        EVENTS.q.claim, rows, max_pages, service=service, limit=DUE, oldest_quota=6, patterns=[*patterns] or None
+        EVENTS.q.claim,
+        rows,
+        max_pages,
+        services=[service],
+        patterns=[" ".join(patterns) or None],
+        except_patterns=[None],
+        programs=[None],
+        limits=[DUE],
+        oldest_quotas=[6],
+        limit=DUE,
     )
+
+
+def repair_check(query: Query) -> Case:
+    return Case(query, {"after": UUID(int=0), "window": DUE}, 0, 10 * DUE)
 
 
 def scan_case(query: Query, rows: int, **filters: object) -> Case:
@@ -72,7 +87,10 @@ CASES = {
         "minu_keep", 0, PAGES_NONE, "%.lost", "cart.lost", "z%"
     ),
     "events, a claim of the flood by its type": event_claim("minu_keep", DUE, PAGES_FULL, "order.%"),
-    "events, services with due events": Case(EVENTS.q.services_with_due, {}, 4, PAGES_ONE),
+    "events, services with due events": Case(
+        EVENTS.q.services_with_due, {"services": ["minu_build", "minu_find", "minu_keep"]}, 2, PAGES_ONE
+    ),
+    "events, a scan of the services": Case(due_services.Q.scan_services, {"after": "", "limit": 256}, 4, PAGES_ONE),
     "events, sent by a service": scan_case(events.Q.scan_sent_events, FEW, source="hub"),
     "events, sent, by status": scan_case(events.Q.scan_sent_events, FEW, source="hub", status="pending"),
     "events, sent, by type": scan_case(events.Q.scan_sent_events, 0, source="hub", event_type="order.%"),
@@ -84,6 +102,13 @@ CASES = {
     "events, list of all services": scan_case(events.Q.scan_newest_events, DUE),
     "events, revive": Case(EVENTS.q.revive, {"batch": DUE}, 1, PAGES_NONE),
     "events, advance ordered events": Case(repair.Q.advance_ordered_events, {"batch": 5000}, 0, PAGES_NONE),
+    "events, check a slice of the events": repair_check(repair.Q.check_events),
+    "events, check a slice of the due events": repair_check(repair.Q.check_due),
+    "events, check a slice of the ordered events": repair_check(repair.Q.check_order),
+    "events, check a slice of the leases": repair_check(repair.Q.check_leases),
+    "events, find the end of a slice": Case(
+        repair.Q.find_event_position, {"after": UUID(int=0), "window": DUE}, 1, PAGES_NONE
+    ),
     "events, expire": Case(EVENTS.q.expire, {"batch": 5000}, 0, PAGES_NONE),
     "events, purge": Case(EVENTS.q.purge, {"days": 30, "batch": 5000}, 1, PAGES_BRIN),
     "notifications, a full claim": notification_claim("dashboard_toast", DUE, PAGES_FULL),

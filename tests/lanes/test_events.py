@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -12,7 +12,7 @@ import pytest
 from pabal.db.errors import RetryableError
 from pabal.db.queries import parse_queries
 from pabal.events.lane import LANE, oldest_first_quota
-from pabal.events.repair import advance_ordered_events, repair_event_tables
+from pabal.events.repair import REPAIRED_TABLES, advance_ordered_events, repair_event_tables
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Retry
@@ -228,7 +228,7 @@ class TestStarvation:
         await events.put(100)
         await events.put(1, target="minu_keep", due=timedelta(hours=1))
         async with hub.autocommit() as tx:
-            assert await LANE.services_with_due_events(tx) == ["minu_build"]
+            assert await LANE.services_with_due_events(tx, ["minu_build", "minu_keep"]) == ["minu_build"]
 
 
 class TestPlainSql:
@@ -333,6 +333,36 @@ class TestRepair:
         await events.settle_all([(claimed[0], DONE), (claimed[1], Retry("later")), (claimed[2], Dead("no"))])
 
         assert await run_repair(hub) == 0
+
+    async def test_an_event_that_the_next_advance_makes_due_is_not_damaged(
+        self, events: Events, hub: Hub, database_urls: DatabaseUrls
+    ) -> None:
+        """Its predecessor ended while another transaction held it, so the chore of ordered events makes it due."""
+        _, second = await events.put(2, ordering_key="k")
+        [first] = await events.claim()
+        async with open_connection(database_urls.main) as other, other.transaction():
+            await other.execute("select from public.event_queue where id = $1 for no key update", second)
+            await events.settle(first, DONE)
+
+        assert await run_repair(hub) == 0
+        assert await events.claim() == []
+        await run_advance_chore(hub)
+        assert [event.id for event in await events.claim()] == [second]
+
+    async def test_a_run_compares_a_slice_and_the_next_continues(self, events: Events, hub: Hub) -> None:
+        ids = await events.put(30)
+        await events.owner.execute("delete from pabal.event_due")
+        sliced = [replace(table, window=7) for table in REPAIRED_TABLES]
+
+        async def repair_slice() -> int:
+            async with hub.transaction() as tx:
+                return await repair_event_tables(tx, 5000, sliced)
+
+        assert [await repair_slice() for _ in range(5)] == [7, 7, 7, 7, 2]
+        assert {event.id for event in await events.claim(limit=30)} == {*ids}
+
+        await events.owner.execute("delete from pabal.event_leases")
+        assert [await repair_slice() for _ in range(6)] == [7, 7, 7, 7, 2, 0]
 
     async def test_a_partly_expired_lease_counts_the_events_still_held(
         self, events: Events, hub: Hub, database_urls: DatabaseUrls

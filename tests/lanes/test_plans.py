@@ -20,11 +20,13 @@ MAX_PAGES = 100
 LARGE_TABLES = ("event_queue", "event_due", "requests", "inbound_messages")
 ARGUMENTS: dict[str, Any] = {
     "limit": 50,
-    "oldest_quota": 6,
-    "patterns": None,
+    "oldest_quotas": [6],
+    "patterns": [None],
+    "except_patterns": [None],
+    "programs": [None],
     "hold": timedelta(minutes=1),
     "holder": "tester",
-    "service": "minu_build",
+    "services": ["minu_build"],
     "lease": uuid4(),
     "ids": [uuid4() for _ in range(50)],
     "leases": [uuid4() for _ in range(50)],
@@ -84,7 +86,7 @@ async def test_a_claim_of_some_types_planned_on_an_empty_table_does_not_read_oth
     options = ConnectOptions(database_urls.main)
     connection = await asyncpg.connect(**connect_arguments(options, await probe_server(options)))
     try:
-        values = ", ".join(literal((ARGUMENTS | {"patterns": patterns})[name]) for name in query.parameters)
+        values = ", ".join(literal((ARGUMENTS | {"patterns": [" ".join(patterns)]})[name]) for name in query.parameters)
         await connection.execute(f"prepare statement as {query.sql}")
         await connection.execute(f"execute statement ({values})")
         await lane.put(1)

@@ -98,4 +98,6 @@ async def count_pages(
 def literal(value: object) -> str:
     if value is None:
         return "null"
-    return "'{" + ",".join(f'"{each}"' for each in value) + "}'" if isinstance(value, list) else f"'{value}'"
+    if not isinstance(value, list):
+        return f"'{value}'"
+    return "'{" + ",".join("null" if element is None else f'"{element}"' for element in value) + "}'"

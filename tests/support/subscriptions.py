@@ -11,7 +11,7 @@ import msgspec
 from pabal.core.actor import Actor
 from pabal.events.events import Event, EventAccess, find_event
 from pabal.events.publish import EventDraft, PublishResult, publish_events
-from pabal.events.push.pusher import Pusher, PushLane
+from pabal.events.push.pusher import Pusher
 from pabal.events.subscriptions import (
     Subscription,
     SubscriptionDraft,
@@ -20,8 +20,8 @@ from pabal.events.subscriptions import (
     pause_subscription,
     resume_subscription,
 )
-from pabal.hub import Hub, build_workers
-from pabal.queue.worker import Worker, WorkerConfig
+from pabal.hub import Hub, build_push_worker, build_workers
+from pabal.queue.worker import WorkerConfig
 from support.wait import wait_until
 
 TESTER = Actor("tester")
@@ -84,15 +84,7 @@ async def wait_for_failures(hub: Hub, row: UUID, times: int = 1) -> Event:
 @asynccontextmanager
 async def run_workers(hub: Hub, pusher: Pusher | None = None, **config: Any) -> AsyncGenerator[None]:
     """Run the hub's workers, or one worker with the given pusher."""
-    workers = (
-        [
-            Worker(
-                "push:tester", PushLane(), hub.db, hub.doorbell, pusher.handle, pusher.schedule, WorkerConfig(**config)
-            )
-        ]
-        if pusher
-        else build_workers(hub)
-    )
+    workers = [build_push_worker(hub, pusher, "push:tester", WorkerConfig(**config))] if pusher else build_workers(hub)
     tasks = [asyncio.create_task(worker.run()) for worker in workers]
     try:
         yield

@@ -10,6 +10,7 @@ async with pool.acquire() as connection, connection.transaction():
     await app.publish(connection, "order.placed", {"id": 7}, target="billing")
 """
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,9 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
+
+ASYNC_CONCURRENCY, SYNC_CONCURRENCY = 100, 10
+"""Events that a handler handles at once by default."""
 
 HandlerFunction = TypeVar("HandlerFunction", bound=Callable[["Event"], Any])
 
@@ -71,9 +75,11 @@ class App:
         self.handlers: list[AppHandler] = []
 
     def on(
-        self, *event_types: str, service: str | None = None, concurrency: int = 10, timeout: float = 60.0
+        self, *event_types: str, service: str | None = None, concurrency: int | None = None, timeout: float = 60.0
     ) -> Callable[[HandlerFunction], HandlerFunction]:
         """Register a function, sync or async, for events of these types (`*` matches anything) to `service`.
+
+        It handles up to `concurrency` events at once: by default 100 if it is async, and 10 in threads if it is sync.
 
         The event is done when the function returns. Return or raise Retry, Dead or Snooze for another outcome; any
         other exception is a retry.
@@ -82,7 +88,8 @@ class App:
             raise TypeError("on() needs at least one event type, such as 'order.*'")
 
         def register(function: HandlerFunction) -> HandlerFunction:
-            self.handlers.append(AppHandler(event_types, self._service_name(service), function, concurrency, timeout))
+            slots = default_concurrency(function) if concurrency is None else concurrency
+            self.handlers.append(AppHandler(event_types, self._service_name(service), function, slots, timeout))
             return function
 
         return register
@@ -155,6 +162,11 @@ class App:
         if name is None:
             raise TypeError("no service: use App('shop'), or pass service= or source=")
         return name
+
+
+def default_concurrency(function: Callable[..., Any]) -> int:
+    """A waiting coroutine costs little; a sync handler has a thread for each event."""
+    return ASYNC_CONCURRENCY if inspect.iscoroutinefunction(function) else SYNC_CONCURRENCY
 
 
 def tuple_rows(_cursor: Any) -> type[tuple[Any, ...]]:

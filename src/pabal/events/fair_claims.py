@@ -6,11 +6,16 @@ this way; the other half is shared by type, and a type that has nothing in fligh
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 
+from pabal.db.doorbell import POLL_INTERVAL
 from pabal.db.pool import Database
+from pabal.db.queries import load_queries
 from pabal.events.events import like_patterns
 from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.queue.worker import ScheduledClaim, Settled
+
+Q = load_queries(__file__)
 
 MAX_TYPES_PER_ROUND = 16
 
@@ -26,6 +31,14 @@ class FairClaims:
         self._concurrency = concurrency
         self._handle = handle
         self._in_flight: Counter[str] = Counter()
+        self._has_rules = True
+        self._next_check = 0.0
+
+    def is_concerned(self, topic: str) -> bool:
+        """Whether a wakeup concerns the service. If it has rules, an event for any service may match one of them."""
+        if not topic:
+            self._next_check = 0.0
+        return not topic or topic == self._service or self._has_rules
 
     async def handle(self, event: ClaimedEvent) -> Settled:
         self._in_flight[event.event_type] += 1
@@ -37,6 +50,10 @@ class FairClaims:
                 del self._in_flight[event.event_type]
 
     async def schedule(self) -> Sequence[ScheduledClaim[EventClaimFilter]]:
+        if monotonic() >= self._next_check:
+            self._next_check = monotonic() + POLL_INTERVAL.total_seconds()
+            async with self._db.autocommit() as tx:
+                self._has_rules = await tx.value(Q.has_rules, service=self._service)
         free_for_any = self._concurrency // 2 - self._in_flight.total()
         if free_for_any > 0:
             return [ScheduledClaim(EventClaimFilter(self._service), free_for_any)]

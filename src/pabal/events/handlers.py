@@ -15,11 +15,10 @@ from pabal.core.deadline import Deadline
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.event_types import matches_event_pattern, patterns_overlap
 from pabal.db.errors import CheckViolation, ForeignKeyViolation
-from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.events import like_patterns
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.queue.outcome import Outcome, Retry
 from pabal.queue.worker import ScheduledClaim
 
@@ -61,9 +60,14 @@ class EventHandlers:
     deadlines: Sequence[Deadline] = field(init=False)
     """The timeout of each handler, by index."""
     handler_index_by_type: dict[tuple[str, str], int] = field(init=False, default_factory=dict)
+    claim_filters: Sequence[EventClaimFilter] = field(init=False)
+    """What each handler claims, by index."""
+    handled_services: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deadlines", [Deadline(handler.timeout.total_seconds()) for handler in self.handlers])
+        object.__setattr__(self, "claim_filters", [*map(self._claim_filter, range(len(self.handlers)))])
+        object.__setattr__(self, "handled_services", frozenset(self.services))
 
     @property
     def services(self) -> list[str]:
@@ -113,23 +117,24 @@ class EventHandlers:
             self.handler_index_by_type[key] = index
         return index
 
-    async def schedule(self, db: Database) -> Sequence[ScheduledClaim[EventClaimFilter]]:
-        """List the handlers that have due events and are neither paused nor of an inactive service.
+    def is_handled_service(self, topic: str) -> bool:
+        """Whether a wakeup concerns this program. The empty topic stands for all services."""
+        return not topic or topic in self.handled_services
 
-        The least busy first: a single free slot goes to the first handler, which must not always be the same one.
+    async def schedule(self) -> Sequence[ScheduledClaim[EventClaimFilter]]:
+        """List the claims of all handlers, the least busy first.
+
+        A single free slot goes to the first handler with a due event, which must not always be the same one. The claim
+        itself leaves out handlers that are paused.
         """
-        async with db.autocommit() as tx:
-            due = {*await LANE.services_with_due_events(tx)} & {*self.services}
-            unavailable = (
-                {*await tx.column(Q.list_unavailable_services, services=[*due], program=self.program)}
-                if due
-                else set[str]()
-            )
-        indexes = [index for index, handler in enumerate(self.handlers) if handler.service in due - unavailable]
-        return [self._scheduled_claim(index) for index in sorted(indexes, key=lambda index: self.in_flight[index])]
+        indexes = sorted(range(len(self.handlers)), key=lambda index: self.in_flight[index])
+        return [
+            ScheduledClaim(self.claim_filters[index], self.handlers[index].concurrency - self.in_flight[index])
+            for index in indexes
+        ]
 
-    def _scheduled_claim(self, index: int) -> ScheduledClaim[EventClaimFilter]:
-        """The handler's next claim: the types it matches, except those that earlier handlers take."""
+    def _claim_filter(self, index: int) -> EventClaimFilter:
+        """What the handler claims: the types it matches, except those that earlier handlers take."""
         handler = self.handlers[index]
         earlier_types = [
             event_type
@@ -139,12 +144,12 @@ class EventHandlers:
             if any(patterns_overlap(event_type, pattern) for pattern in handler.event_types)
         ]
         is_filtered = bool(earlier_types) or "*" not in handler.event_types
-        claim_filter = EventClaimFilter(
+        return EventClaimFilter(
             handler.service,
             like_patterns(handler.event_types) if is_filtered else None,
             like_patterns(earlier_types),
+            self.program,
         )
-        return ScheduledClaim(claim_filter, handler.concurrency - self.in_flight[index])
 
     async def subscribe_services(self, tx: Tx) -> None:
         """Subscribe the services to the types that are handled, so that they receive broadcasts. Keeps a pause."""

@@ -24,10 +24,3 @@ where id = any(array(
     limit :batch
     for update skip locked
 ));
-
--- name: list_unavailable_services
--- Services whose handlers must not claim: paused in this program, or inactive.
-select s.name
-from public.services s
-left join pabal.subscriptions u on u.service_name = s.name and u.mode = 'handler' and u.program = :program
-where s.name = any(:services::text[]) and (u.paused_at is not null or not s.is_active);

@@ -1,6 +1,7 @@
 """The event lane: claim, settle, revive and purge rows of public.event_queue."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,10 +15,10 @@ from pabal.db.errors import RetryableError, UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.stored_json import MAX_RESPONSE_BYTES, decode_jsonb
 from pabal.db.tx import Tx
-from pabal.events.events import like_patterns
-from pabal.queue.lane import Capability, Lane
+from pabal.queue.lane import Capability, ClaimedRow, ClaimedRows, ClaimRequest, Lane
 
 ORDERING_CONSTRAINT = "event_order_one_at_a_time"
+MAX_BYTES_PER_CHAR = 4
 OLDEST_SHARE = 8
 """One in this many claimed events is the longest due, of any priority."""
 
@@ -65,11 +66,15 @@ class ExpiredLeaseCounts:
 
 @dataclass(frozen=True, slots=True)
 class EventClaimFilter:
-    """Due events of one service. The patterns are LIKE patterns of event types; None matches every type."""
+    """Due events of one service. The patterns are LIKE patterns of event types; None matches every type.
+
+    With a program, nothing matches while its handlers are paused or the service is inactive.
+    """
 
     service: str
     patterns: Sequence[str] | None = None
     except_patterns: Sequence[str] = ()
+    program: str | None = None
 
 
 class EventLane(Lane[ClaimedEvent, EventClaimFilter]):
@@ -92,28 +97,28 @@ class EventLane(Lane[ClaimedEvent, EventClaimFilter]):
         self, tx: Tx, limit: int, hold: timedelta, holder: str, claim_filter: EventClaimFilter, /
     ) -> list[ClaimedEvent]:
         """Claim due events of one service. If there are none, revive expired leases and try again."""
-        service, patterns = claim_filter.service, claim_filter.patterns
-        if claim_filter.except_patterns:  # LIKE has no exceptions, so claim the due types by name
-            event_types = await tx.column(
-                self.q.list_due_event_types,
-                service=service,
-                patterns=patterns,
-                except_patterns=claim_filter.except_patterns,
-            )
-            if not event_types:
-                return []
-            patterns = like_patterns(event_types)
-        quota = oldest_first_quota(limit, random.random())  # noqa: S311 fairness, not a secret
-        parameters = {"service": service, "patterns": patterns, "oldest_quota": quota, "max_bytes": MAX_RESPONSE_BYTES}
+        requests = [ClaimRequest(claim_filter, limit)]
+        claimed = await self.claim_many(tx, requests, limit, hold, holder)
+        if not claimed.items and await self.revive(tx, limit):
+            claimed = await self.claim_many(tx, requests, limit, hold, holder)
+        return claimed.items
+
+    async def claim_many(
+        self, tx: Tx, requests: Sequence[ClaimRequest[EventClaimFilter]], limit: int, hold: timedelta, holder: str, /
+    ) -> ClaimedRows[ClaimedEvent]:
+        """Claim for all requests in one statement, under one lease."""
         try:
-            events = await self.claim_rows(tx, limit, hold, holder, **parameters)
-            if not events and await self.revive(tx, limit):
-                return await self.claim_rows(tx, limit, hold, holder, **parameters)
+            events = await self.claim_rows(
+                tx, limit, hold, holder, max_bytes=MAX_RESPONSE_BYTES, **claim_columns(requests)
+            )
         except UniqueViolation as error:
             if error.constraint == ORDERING_CONSTRAINT:
                 raise RetryableError("another worker claimed an event with the same ordering key") from error
             raise
-        return events
+        return ClaimedRows(events, requests_with_more(requests, events, limit))
+
+    def topic(self, item: ClaimedRow) -> str:
+        return getattr(item, "target_service", "")
 
     async def settle_done(self, tx: Tx, items: Sequence[ClaimedEvent]) -> list[UUID]:
         leases = {item.lease for item in items}
@@ -125,13 +130,13 @@ class EventLane(Lane[ClaimedEvent, EventClaimFilter]):
         """Lock the events whose lease still holds, until the transaction ends; return their ids."""
         return {*await tx.column(self.q.lock_leased, **self.fences(items))}
 
-    async def services_with_due_events(self, tx: Tx) -> list[str]:
-        """List the services that have due events."""
-        return await tx.column(self.q.services_with_due)
+    async def services_with_due_events(self, tx: Tx, services: Sequence[str]) -> list[str]:
+        """List those of the services that have due events."""
+        return await tx.column(self.q.services_with_due, services=services)
 
     async def due_event_types(self, tx: Tx, service: str) -> list[str]:
         """List the types of a service's due events."""
-        return await tx.column(self.q.list_due_event_types, service=service, patterns=["%"], except_patterns=[])
+        return await tx.column(self.q.list_due_event_types, service=service)
 
     async def revive(self, tx: Tx, batch: int) -> int:
         counts = await tx.one(ExpiredLeaseCounts, self.q.revive, batch=batch)
@@ -141,6 +146,42 @@ class EventLane(Lane[ClaimedEvent, EventClaimFilter]):
 
     async def purge(self, tx: Tx, days: int, batch: int) -> int:
         return await tx.value(self.q.purge, days=days, batch=batch)
+
+
+def claim_columns(requests: Sequence[ClaimRequest[EventClaimFilter]]) -> dict[str, list[Any]]:
+    """The requests as arguments of the claim statement."""
+    filters = [request.claim_filter for request in requests]
+    return {
+        "services": [claim_filter.service for claim_filter in filters],
+        "patterns": [join_patterns(claim_filter.patterns) for claim_filter in filters],
+        "except_patterns": [join_patterns(claim_filter.except_patterns or None) for claim_filter in filters],
+        "programs": [claim_filter.program for claim_filter in filters],
+        "limits": [request.limit for request in requests],
+        "oldest_quotas": [
+            oldest_first_quota(request.limit, random.random())  # noqa: S311 fairness, not a secret
+            for request in requests
+        ],
+    }
+
+
+def join_patterns(patterns: Sequence[str] | None) -> str | None:
+    """Patterns of one request as one text: a column of the claim cannot hold arrays of different lengths."""
+    return None if patterns is None else " ".join(patterns)
+
+
+def requests_with_more(
+    requests: Sequence[ClaimRequest[EventClaimFilter]], events: Sequence[ClaimedEvent], limit: int
+) -> list[bool]:
+    """Whether more events may be due for each request: it got as many as it asked for, or the claim reached a limit.
+
+    Events are counted by service: if a service has several requests, each of them may have got all of its events.
+    """
+    if MAX_BYTES_PER_CHAR * sum(len(event.payload_json) for event in events) >= MAX_RESPONSE_BYTES:
+        return [True] * len(requests)
+    if len(requests) == 1 or len(events) >= limit:
+        return [len(events) >= min(limit, request.limit) for request in requests]
+    counts = Counter(event.target_service for event in events)
+    return [counts[request.claim_filter.service] >= request.limit for request in requests]
 
 
 def oldest_first_quota(limit: int, randomness: float) -> int:

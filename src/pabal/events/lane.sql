@@ -1,7 +1,10 @@
 -- name: claim
--- The highest priority first, within a priority the longest due. :oldest_quota of the rows are the longest due of any
+-- One claim for one or several requests: the n-th elements of the arrays ask for up to :limits[n] events of a service. In total
+-- :limit events are claimed, under one lease. Patterns are separated by spaces. With a program, nothing is claimed while its
+-- handlers are paused or the service is inactive.
+-- The highest priority first, within a priority the longest due. :oldest_quotas[n] of the rows are the longest due of any
 -- priority, so that nothing starves. pabal.event_first_due finds the first due row of each priority, or of each requested type and
--- priority; pabal.event_scan reads on from there, a little further than :limit, because other claims may hold the first rows.
+-- priority; pabal.event_scan reads on from there, a little further than the limit, because other claims may hold the first rows.
 -- Rows locked here or in event_queue belong to another transaction and are skipped. The first event of an ordering key and
 -- whether one is claimed are separate subqueries, each on an index; in one, the planner reads all events of the key. Two claims
 -- that check a key at the same moment may both take from it, if an event before the first became visible in between: the
@@ -9,45 +12,66 @@
 -- Rows are found by arrays of ids and ctids, never by a join: the limit is a parameter, so the planner expects a tenth of the
 -- table and would read all of it.
 -- An event that has expired or has no attempt left ends here.
-with heads as materialized (
-    select h.event_type, h.priority, h.due_at from pabal.event_first_due(:service, :patterns::text[]) h
-),
-oldest as materialized (
-    select r.row_ctid
-    from heads h
-    cross join lateral pabal.event_scan(:service, h.event_type, h.priority, h.due_at, :oldest_quota) r
-    order by r.due_at
-    limit :oldest_quota
+with requests as materialized (
+    select r.service, string_to_array(r.patterns, ' ') as patterns, string_to_array(r.except_patterns, ' ') as except_patterns,
+           r.max_rows, r.oldest_quota
+    from unnest(  -- (select …) hides the number of requests from the planner, which would otherwise plan every claim anew
+        (select :services::text[]), (select :patterns::text[]), (select :except_patterns::text[]), (select :programs::text[]),
+        (select :limits::integer[]), (select :oldest_quotas::integer[])
+    ) as r (service, patterns, except_patterns, program, max_rows, oldest_quota)
+    where r.program is null or not exists (
+        select from public.services s
+        left join pabal.subscriptions u on u.service_name = s.name and u.mode = 'handler' and u.program = r.program
+        where s.name = r.service and (u.paused_at is not null or not s.is_active)
+    )
 ),
 picked as materialized (
-    select d.id
-    from (
-        select row_ctid from oldest
-        union all
-        select r.row_ctid
-        from heads h
-        cross join lateral pabal.event_scan(:service, h.event_type, h.priority, h.due_at, :limit + 1000) r
-        where r.row_ctid not in (select row_ctid from oldest)
-    ) r
+    select c.id
+    from requests q
     cross join lateral (
+        with heads as materialized (
+            select h.event_type, h.priority, h.due_at
+            from pabal.event_first_due(q.service, q.patterns) h
+            where q.except_patterns is null or not h.event_type like any (q.except_patterns)
+        ),
+        oldest as materialized (  -- of one priority and type, the first rows are the longest due
+            select r.row_ctid
+            from heads h
+            cross join lateral pabal.event_scan(q.service, h.event_type, h.priority, h.due_at, q.oldest_quota) r
+            where (select count(*) from heads) > 1
+            order by r.due_at
+            limit q.oldest_quota
+        )
         select d.id
-        from pabal.event_due d
-        where d.ctid = r.row_ctid and d.service = :service and d.due_at <= pabal.now()
-          and case when d.ordering_key is null then true
-                   when (
-                       select l.seq from pabal.event_order l
-                       where l.service = d.service and l.ordering_key = d.ordering_key
-                       order by l.seq
-                       limit 1
-                   ) < d.seq then false
-                   when (
-                       select l.id from pabal.event_order l
-                       where l.service = d.service and l.ordering_key = d.ordering_key and l.lease is not null
-                       limit 1
-                   ) is not null then false
-                   else true end
-        for update skip locked
-    ) d
+        from (
+            select row_ctid from oldest
+            union all
+            select r.row_ctid
+            from heads h
+            cross join lateral pabal.event_scan(q.service, h.event_type, h.priority, h.due_at, q.max_rows + 1000) r
+            where r.row_ctid not in (select row_ctid from oldest)
+        ) r
+        cross join lateral (
+            select d.id
+            from pabal.event_due d
+            where d.ctid = r.row_ctid and d.service = q.service and d.due_at <= pabal.now()
+              and case when d.ordering_key is null then true
+                       when (
+                           select l.seq from pabal.event_order l
+                           where l.service = d.service and l.ordering_key = d.ordering_key
+                           order by l.seq
+                           limit 1
+                       ) < d.seq then false
+                       when (
+                           select l.id from pabal.event_order l
+                           where l.service = d.service and l.ordering_key = d.ordering_key and l.lease is not null
+                           limit 1
+                       ) is not null then false
+                       else true end
+            for update skip locked
+        ) d
+        limit q.max_rows
+    ) c
     limit :limit
 ),
 free as materialized (  -- Up to 2 KB that are not compressed, a payload's size in the table is close to that of its text.
@@ -56,7 +80,8 @@ free as materialized (  -- Up to 2 KB that are not compressed, a payload's size 
                 then pg_column_size(e.payload) else octet_length(e.payload::text) end as bytes
     from public.event_queue e
     where e.id = any(array(select id from picked))
-      and e.status || '' = 'pending' and e.target_service || '' = :service  -- || '' keeps the planner on the index by id
+      and e.status || '' = 'pending'  -- || '' keeps the planner on the index by id
+      and e.target_service || '' = any(:services::text[])
     for no key update skip locked
 ),
 fitting as materialized (  -- Runs only if the payloads exceed :max_bytes. In the order of the claim; the others stay due.
@@ -90,21 +115,21 @@ moved as (  -- By ctid, in one pass. A row that changed after this statement beg
         updated_at = pabal.now()
     where e.ctid = any(case when (select sum(bytes) from free) > :max_bytes then array(select row_ctid from fitting)
                             else array(select row_ctid from free) end)
-    returning e.id, e.status, e.event_type, e.source_service, e.payload, e.priority, e.retry_count, e.max_retries,
-              e.created_at, e.seq, e.ordering_key, e.correlation_id, e.traceparent, e.origin_id
+    returning e.id, e.status, e.event_type, e.source_service, e.target_service, e.payload, e.priority, e.retry_count,
+              e.max_retries, e.created_at, e.seq, e.ordering_key, e.correlation_id, e.traceparent, e.origin_id
 ),
 gone as (  -- For events that end here the trigger of the table deletes the due row, as for any change without a lease.
     delete from pabal.event_due d where d.id = any(array(select id from moved where status = 'processing'))
 ),
 held as (
     insert into pabal.event_leases (id, service, processor_id, until, ids, held)
-    select :lease, :service, :holder, pabal.now() + :hold::interval, array_agg(id), count(*)
+    select :lease, min(target_service), :holder, pabal.now() + :hold::interval, array_agg(id), count(*)
     from moved
     where status = 'processing'
     having count(*) > 0
 )
-select id, :lease::uuid as lease, event_type, source_service, :service as target_service, payload::text as payload_json, priority, retry_count, max_retries,
-       created_at, seq, ordering_key, correlation_id, traceparent, coalesce(origin_id, id) as origin_id
+select id, :lease::uuid as lease, event_type, source_service, target_service, payload::text as payload_json, priority, retry_count,
+       max_retries, created_at, seq, ordering_key, correlation_id, traceparent, coalesce(origin_id, id) as origin_id
 from moved
 where status = 'processing';
 
@@ -401,25 +426,15 @@ where e.id = f.id;
 select public.cleanup_old_events(:days, :batch);
 
 -- name: services_with_due
--- One index probe per service, however many rows are due.
-with recursive due_services as (
-    (select d.service from pabal.event_due d order by d.service limit 1)
-    union all
-    select (select d.service from pabal.event_due d where d.service > s.service order by d.service limit 1)
-    from due_services s
-    where s.service is not null
-)
+-- Which of these services have due events. Ten index probes per service, however many rows are due.
 select s.service
-from due_services s
-where s.service is not null
-  and exists (
-      select from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
-      where (
-          select d.due_at from pabal.event_due d where d.service = s.service and d.priority = p order by d.due_at limit 1
-      ) <= pabal.now()
-  );
+from unnest(:services::text[]) as s (service)
+where exists (
+    select from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
+    where (
+        select d.due_at from pabal.event_due d where d.service = s.service and d.priority = p order by d.due_at limit 1
+    ) <= pabal.now()
+);
 
 -- name: list_due_event_types
-select distinct h.event_type
-from pabal.event_first_due(:service, :patterns::text[]) h
-where not h.event_type like any (:except_patterns::text[]);
+select distinct h.event_type from pabal.event_first_due(:service, '{%}') h;

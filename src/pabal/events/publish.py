@@ -127,8 +127,9 @@ async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishRe
             results.append(PublishResult(event.id, event.status, event.created_at))
         else:
             results.append(skipped_draft_result(draft, skipped[draft_id]))
-    if inserted:
-        tx.notify(Channel.EVENTS)
+    targets = {draft.target for draft, draft_id in zip(drafts, ids, strict=True) if draft_id in inserted}
+    for topic in {""} if None in targets else targets:  # the services of a broadcast are known to the database only
+        tx.notify(Channel.EVENTS, topic or "")
     return results
 
 

@@ -55,6 +55,7 @@ class EventClaim:
 
     id: UUID
     lease: UUID
+    target_service: str
     retry_count: int
     max_retries: int
 
@@ -70,11 +71,13 @@ class EventClaim:
 async def claim_events_for_polls(
     tx: Tx, requests: Mapping[EventPollRequest, int]
 ) -> dict[EventPollRequest, Sequence[ClaimedEvent]]:
-    """Claim events for all waiting polls: find the services with due events once, then claim for each poll.
+    """Claim events for all waiting polls: find their services with due events once, then claim for each poll.
 
     Each poll gets a lease of its own, so that the heartbeat of one consumer does not extend the events of another.
     """
-    due = {*await LANE.services_with_due_events(tx)} if len(requests) > 1 else {poll.service for poll in requests}
+    due = {poll.service for poll in requests}
+    if len(due) > 1:
+        due = {*await LANE.services_with_due_events(tx, [*due])}
     claimed: dict[EventPollRequest, Sequence[ClaimedEvent]] = {}
     for poll, count in requests.items():
         if poll.service not in due:

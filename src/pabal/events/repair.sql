@@ -42,58 +42,145 @@ update pabal.event_order l set is_checked = true
 from seen s
 where l.id = s.id and (s.has_predecessor or s.id in (select id from heads));
 
--- name: add_missing_due
--- Pending events without a due row, which no claim would find. Both tables change in the same transaction, so in one snapshot
--- they agree; a difference is damage.
-with lost as materialized (
-    select e.id
+-- name: list_positions
+select name, after from pabal.event_repair_positions;
+
+-- name: save_position
+insert into pabal.event_repair_positions as p (name, after) values (:name, :after)
+on conflict (name) do update set after = excluded.after;
+
+-- name: reset_position
+delete from pabal.event_repair_positions where name = :name;
+
+-- The four statements that follow read a slice of one table in the order of its ids and change nothing. Both sides of a
+-- comparison change in the same transaction, so in one snapshot they agree; a difference is damage. Other tables are read by
+-- subqueries and lateral joins, one index probe for each row of the slice: with a join, the planner may read all of them.
+
+-- name: check_events
+-- Pending events without a due row, which no claim would find, and claimed events whose lease does not exist. An event that is
+-- the first of its ordering key but not checked yet is left to advance_ordered_events, which makes it due. (An event in
+-- `processing` without a lease was claimed by plain SQL and is left alone.)
+with slice as materialized (
+    select e.id, e.status, e.lease, e.target_service, e.ordering_key, e.seq
     from public.event_queue e
-    where e.status = 'pending' and e.target_service is not null
+    where e.id > :after
+    order by e.id
+    limit :window
+)
+select s.id
+from slice s
+where case
+    when s.status = 'pending' and s.target_service is not null then
+        (select d.id from pabal.event_due d where d.id = s.id) is null
+        and (s.ordering_key is null or coalesce((
+            select o.seq from pabal.event_order o
+            where o.service = s.target_service and o.ordering_key = s.ordering_key
+            order by o.seq
+            limit 1
+        ) >= s.seq, true))
+        and (select o.id from pabal.event_order o where o.id = s.id and not o.is_checked) is null
+    when s.status = 'processing' and s.lease is not null then
+        (select l.id from pabal.event_leases l where l.id = s.lease and s.id = any(l.ids)) is null
+end;
+
+-- name: check_due
+-- Due rows of events that are deleted, not pending, or have other values.
+with slice as materialized (
+    select d.* from pabal.event_due d where d.id > :after order by d.id limit :window
+)
+select s.id
+from slice s
+left join lateral (
+    select e.status, e.target_service, e.priority, e.event_type, e.ordering_key, e.expires_at
+    from public.event_queue e
+    where e.id = s.id
+    offset 0
+) e on true
+where e.status is distinct from 'pending'
+   or (s.service, s.priority, s.event_type) <> (e.target_service, e.priority, e.event_type)
+   or (s.ordering_key, s.expires_at) is distinct from (e.ordering_key, e.expires_at);
+
+-- name: check_order
+-- Rows of events that have finished or are deleted, or whose lease differs from the event's.
+with slice as materialized (
+    select o.id, o.lease from pabal.event_order o where o.id > :after order by o.id limit :window
+)
+select s.id
+from slice s
+left join lateral (select e.status, e.lease from public.event_queue e where e.id = s.id offset 0) e on true
+where e.status is null or e.status in ('completed', 'failed', 'cancelled') or s.lease is distinct from e.lease;
+
+-- name: check_leases
+-- Leases with a wrong number of events.
+with slice as materialized (
+    select l.id, l.ids, l.held from pabal.event_leases l where l.id > :after order by l.id limit :window
+)
+select s.id
+from slice s
+where s.held <> (
+    select count((select e.id from public.event_queue e where e.id = i and e.lease = s.id)) from unnest(s.ids) i
+);
+
+-- name: find_event_position
+-- The last id of the slice; null if it is the end of the table. One scan of the index.
+select e.id from public.event_queue e where e.id > :after order by e.id offset :window - 1 limit 1;
+
+-- name: find_due_position
+select d.id from pabal.event_due d where d.id > :after order by d.id offset :window - 1 limit 1;
+
+-- name: find_order_position
+select o.id from pabal.event_order o where o.id > :after order by o.id offset :window - 1 limit 1;
+
+-- name: find_lease_position
+select l.id from pabal.event_leases l where l.id > :after order by l.id offset :window - 1 limit 1;
+
+-- name: add_missing_due
+with lost as materialized (
+    select e.*
+    from public.event_queue e
+    where e.id = any(:ids::uuid[]) and e.status = 'pending' and e.target_service is not null
       and not exists (select from pabal.event_due d where d.id = e.id)
       and (e.ordering_key is null or not exists (
           select from pabal.event_order l
           where l.service = e.target_service and l.ordering_key = e.ordering_key and l.seq < e.seq
       ))
-    limit :batch
     for no key update skip locked
 ),
 ordered as (
     insert into pabal.event_order (service, ordering_key, seq, id, is_checked)
-    select e.target_service, e.ordering_key, e.seq, e.id, true
-    from lost join public.event_queue e using (id)
-    where e.ordering_key is not null
+    select target_service, ordering_key, seq, id, true
+    from lost
+    where ordering_key is not null
     on conflict (id) do nothing
 )
 insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry, event_type)
-select e.id, e.target_service, e.priority, coalesce(e.next_retry_at, pabal.now()), e.seq, e.ordering_key, e.expires_at,
-       e.retry_count > 0, e.event_type
-from lost join public.event_queue e using (id)
+select id, target_service, priority, coalesce(next_retry_at, pabal.now()), seq, ordering_key, expires_at, retry_count > 0, event_type
+from lost
 on conflict (id) do nothing;
 
 -- name: delete_stale_due
--- Due rows of events that are deleted, not pending, or have other values; add_missing_due then adds the right row.
+-- add_missing_due then adds the right rows.
 delete from pabal.event_due d
 using (
     select d.id
     from pabal.event_due d
     left join public.event_queue e on e.id = d.id
-    where e.status is distinct from 'pending'
-       or (d.service, d.priority, d.event_type) <> (e.target_service, e.priority, e.event_type)
-       or (d.ordering_key, d.expires_at) is distinct from (e.ordering_key, e.expires_at)
-    limit :batch
+    where d.id = any(:ids::uuid[]) and (
+        e.status is distinct from 'pending'
+        or (d.service, d.priority, d.event_type) <> (e.target_service, e.priority, e.event_type)
+        or (d.ordering_key, d.expires_at) is distinct from (e.ordering_key, e.expires_at)
+    )
     for update of d skip locked
 ) stale
 where d.id = stale.id;
 
 -- name: requeue_events_without_lease
--- Events whose lease no longer exists: as if it had expired. (An event in `processing` without a lease was claimed by plain SQL
--- and is left alone.)
+-- As if the lease had expired.
 with lost as materialized (
     select e.id
     from public.event_queue e
-    where e.status = 'processing' and e.lease is not null
+    where e.id = any(:ids::uuid[]) and e.status = 'processing' and e.lease is not null
       and not exists (select from pabal.event_leases l where l.id = e.lease and e.id = any(l.ids))
-    limit :batch
     for no key update skip locked
 ),
 moved as (
@@ -108,7 +195,7 @@ select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at,
 on conflict (id) do nothing;
 
 -- name: recount_leases
--- Leases with a wrong number of events. A locked lease is being updated and is checked at the next run.
+-- A locked lease is being updated and is checked again when its turn comes.
 update pabal.event_leases l
 set held = c.held
 from (
@@ -117,8 +204,7 @@ from (
     cross join lateral (
         select count(*) as held from unnest(l.ids) i join public.event_queue e on e.id = i and e.lease = l.id
     ) h
-    where l.held <> h.held
-    limit :batch
+    where l.id = any(:ids::uuid[]) and l.held <> h.held
     for no key update of l skip locked
 ) c
 where l.id = c.id;
@@ -130,8 +216,7 @@ from (
     select l.id
     from pabal.event_order l
     left join public.event_queue e on e.id = l.id
-    where e.status is null or e.status in ('completed', 'failed', 'cancelled')
-    limit :batch
+    where l.id = any(:ids::uuid[]) and (e.status is null or e.status in ('completed', 'failed', 'cancelled'))
 ) gone;
 
 -- name: repair_order_leases
@@ -142,7 +227,6 @@ from public.event_queue e
 where e.id = l.id and l.lease is distinct from e.lease
   and l.id in (
       select l.id from pabal.event_order l join public.event_queue e on e.id = l.id
-      where l.lease is distinct from e.lease
-      limit :batch
+      where l.id = any(:ids::uuid[]) and l.lease is distinct from e.lease
       for update of l skip locked
   );

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 
 from pabal.core.backoff import backoff
 from pabal.core.error_text import MAX_CODE_LENGTH, MAX_ERROR_LENGTH, MAX_STACK_LENGTH, clean_error_text
+from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.queries import Queries
@@ -67,6 +68,22 @@ class Settlement(Generic[OutcomeType_co]):
     outcome: OutcomeType_co
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimRequest(Generic[FilterType]):
+    """A part of a claim: up to `limit` rows that match the filter."""
+
+    claim_filter: FilterType
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRows(Generic[ItemType]):
+    """The rows of a claim, and for each of its requests whether more rows may be due."""
+
+    items: list[ItemType]
+    has_more: Sequence[bool]
+
+
 class Lane(ABC, Generic[ItemType, FilterType, OutcomeType]):
     """A queue as workers and endpoints use it. A subclass supplies the statements and the claim's filter."""
 
@@ -82,6 +99,30 @@ class Lane(ABC, Generic[ItemType, FilterType, OutcomeType]):
         self, tx: Tx, limit: int, hold: timedelta, holder: str, claim_filter: FilterType, /
     ) -> list[ItemType]:
         """Claim up to `limit` due rows that match the filter, under a new lease that ends after `hold`."""
+
+    async def claim_many(
+        self, tx: Tx, requests: Sequence[ClaimRequest[FilterType]], limit: int, hold: timedelta, holder: str, /
+    ) -> ClaimedRows[ItemType]:
+        """Claim for several requests, up to `limit` rows in all.
+
+        Here one claim after the other: after an error, the rows that are claimed already are returned.
+        """
+        items: list[ItemType] = []
+        has_more: list[bool] = []
+        for request in requests:
+            request_limit = min(request.limit, limit - len(items))
+            try:
+                claimed = (
+                    await self.claim(tx, request_limit, hold, holder, request.claim_filter) if request_limit else []
+                )
+            except PabalError:
+                if not items:
+                    raise
+                has_more.append(True)
+                continue
+            items += claimed
+            has_more.append(len(claimed) == request_limit)
+        return ClaimedRows(items, has_more)
 
     async def claim_rows(self, tx: Tx, limit: int, hold: timedelta, holder: str, **parameters: Any) -> list[ItemType]:
         """Run the claim statement once, with the parameters that only this lane's statement has."""
@@ -113,9 +154,14 @@ class Lane(ABC, Generic[ItemType, FilterType, OutcomeType]):
             settled.update(ids)
         if rows := groups.snoozed:
             settled.update(await tx.column(self.q.settle_snooze, **self._fences_of(rows), **snooze_columns(rows)))
-        if settled and (groups.retries or groups.snoozed):
-            tx.notify(self.channel)
+        due_now = [item for item, outcome in (*groups.retries, *groups.snoozed) if is_due_now(outcome)]
+        for topic in {self.topic(item) for item in due_now if item.id in settled}:
+            tx.notify(self.channel, topic)
         return settled
+
+    def topic(self, item: ClaimedRow) -> str:  # noqa: ARG002 for lanes whose listeners wait for a topic
+        """The topic of the wakeup when this row is due again. The empty topic addresses all listeners."""
+        return ""
 
     def settles_atomically(self, settlements: Sequence[Settlement[object]]) -> bool:
         """Whether `settle` needs no transaction around it: it runs one statement, or opens its own transaction."""
@@ -168,6 +214,9 @@ def group_by_outcome(settlements: Sequence[Settlement], capabilities: frozenset[
     groups = OutcomeGroups()
     for settlement in sorted(settlements, key=settlement_row_id):
         item = settlement.item
+        if isinstance(settlement.outcome, Done):  # most rows, so they take the shortest way
+            groups.done.append(item)
+            continue
         outcome = decide_outcome(settlement.outcome, item, capabilities, random.random())  # noqa: S311 jitter, not a secret
         match outcome:
             case Done():
@@ -203,6 +252,11 @@ def decide_outcome(outcome: Outcome, item: ClaimedRow, capabilities: frozenset[C
             return outcome
         case _:
             assert_never(outcome)
+
+
+def is_due_now(outcome: Retry | Snooze) -> bool:
+    """Whether the row is due again at once. A later row is found when listeners poll."""
+    return not outcome.delay
 
 
 def retry_columns(rows: Sequence[tuple[ClaimedRow, Retry]]) -> dict[str, list[Any]]:

@@ -21,7 +21,7 @@ from pabal.db.doorbell import POLL_INTERVAL, Doorbell, Listener
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.queue.bisect import bisect_failures
-from pabal.queue.lane import ClaimedRow, FilterType, ItemType, Lane, OutcomeType, Settlement
+from pabal.queue.lane import ClaimedRow, ClaimedRows, ClaimRequest, FilterType, ItemType, Lane, OutcomeType, Settlement
 from pabal.queue.outcome import Retry
 
 log = get_logger()
@@ -37,15 +37,25 @@ SETTLED = Settled()
 
 @dataclass(frozen=True, slots=True)
 class ScheduledClaim(Generic[FilterType]):
-    """One claim of a round. `max_rows` limits it further than the worker's free slots."""
+    """A part of the claim of one round. `max_rows` limits it further than the worker's free slots."""
 
     claim_filter: FilterType
     max_rows: int | None = None
+    on_claimed: Callable[[bool], None] | None = field(default=None, compare=False)
+    """Called after the claim with whether more rows may be due."""
+
+
+def wake_always(_topic: str) -> bool:
+    return True
+
+
+def has_no_more() -> bool:
+    return False
 
 
 ItemHandler = Callable[[ItemType], Awaitable[OutcomeType | Settled]]
 ClaimSchedule = Callable[[], Awaitable[Sequence[ScheduledClaim[FilterType]]]]
-"""Returns the claims to make in one round."""
+"""Returns what to claim in one round."""
 
 FIRST_CLAIM_PAUSE = 0.1
 FIRST_SETTLE_PAUSE = 0.05
@@ -86,6 +96,10 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
     handle: ItemHandler[ItemType, OutcomeType]
     schedule: ClaimSchedule[FilterType]
     config: WorkerConfig = field(default_factory=WorkerConfig)
+    on_wakeup: Callable[[str], bool] = wake_always
+    """Called with the topic of each wakeup; returns whether to claim now. The empty topic stands for all."""
+    has_more: Callable[[], bool] = has_no_more
+    """Whether the schedule has more to claim, so that the next round follows at once."""
     _in_flight: dict[UUID, InFlight[ItemType]] = field(init=False, default_factory=dict)
     _unsettled: list[Settlement[OutcomeType | Retry]] = field(init=False, default_factory=list)
     _has_unsettled: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -121,11 +135,11 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
     # Claiming
 
     async def _claim_loop(self) -> None:
-        pause = FIRST_CLAIM_PAUSE
-        with self.doorbell.listen(self.lane.channel) as self._listener:
+        pause, is_poll = FIRST_CLAIM_PAUSE, True
+        with self.doorbell.listen(self.lane.channel, on_wakeup=self.on_wakeup) as self._listener:
             while not self._stopping.is_set():
                 try:
-                    more = await self._claim_round()
+                    more = await self._claim_round(is_poll=is_poll)
                 except RetryableError:
                     continue
                 except Exception as error:  # noqa: BLE001 a row that cannot be decoded must not stop the worker
@@ -135,37 +149,50 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
                     await self._pause(pause)
                     pause = min(pause * 2, MAX_RETRY_PAUSE)
                     continue
-                pause = FIRST_CLAIM_PAUSE
-                if not more and not self._stopping.is_set():
-                    await self._listener.wait(spread(self.config.poll_interval))
+                pause, is_poll = FIRST_CLAIM_PAUSE, False
+                if not more and not self.has_more() and not self._stopping.is_set():
+                    is_poll = not await self._listener.wait(spread(self.config.poll_interval))
 
-    async def _claim_round(self) -> bool:
+    async def _claim_round(self, *, is_poll: bool) -> bool:
         """Divide the free slots among the scheduled claims. Returns whether more rows may be due."""
         if self.config.concurrency <= len(self._in_flight):
             self._slot_freed.clear()
             await self._slot_freed.wait()
-        more = capped = False
         settle_rounds = self._settle_rounds
         scheduled = await self.schedule()
-        for index, claim in enumerate(scheduled):
-            free = self.config.concurrency - len(self._in_flight)
-            share = -(-free // (len(scheduled) - index))
-            if share <= 0 or self._stopping.is_set():
-                return True
-            limit = share if claim.max_rows is None else min(share, claim.max_rows)
-            claimed = await self._claim(limit, claim.claim_filter) if limit else 0
-            more = more or claimed == share
-            capped = capped or claimed == limit < share
+        free = self.config.concurrency - len(self._in_flight)
+        if free <= 0 or self._stopping.is_set():
+            return True
+        shares = share_slots([claim.max_rows for claim in scheduled], free)
+        parts = [part for part in zip(scheduled, shares, strict=True) if part[1].limit]
+        requests = [ClaimRequest(claim.claim_filter, share.limit) for claim, share in parts]
+        claimed = await self._claim(requests, free, is_poll=is_poll)
+        more = len(claimed.items) == free
+        capped = any(not share.limit for share in shares)
+        for (claim, share), has_more in zip(parts, claimed.has_more, strict=True):
+            more = more or (has_more and not share.is_capped)
+            capped = capped or (has_more and share.is_capped)
+            if claim.on_claimed is not None:
+                claim.on_claimed(has_more)
         self._is_capped = capped  # a claim reached its own cap: try it again when rows are settled
         return more or (capped and self._settle_rounds != settle_rounds)
 
-    async def _claim(self, limit: int, claim_filter: FilterType) -> int:
+    async def _claim(
+        self, requests: Sequence[ClaimRequest[FilterType]], limit: int, *, is_poll: bool
+    ) -> ClaimedRows[ItemType]:
+        """Claim in one statement, if the lane can. A poll that finds nothing also looks for expired leases."""
+        if not requests:
+            return ClaimedRows([], ())
         async with self.db.autocommit() as tx:
-            items = await self.lane.claim(tx, limit, self.config.hold, self.name, claim_filter)
-        for item in items:
-            self._abandon(item.id)  # this worker lost an earlier lease on the row, but its handler still runs
-            self._in_flight[item.id] = InFlight(item, asyncio.create_task(self._run_handler(item)), monotonic())
-        return len(items)
+            claimed = await self.lane.claim_many(tx, requests, limit, self.config.hold, self.name)
+            if is_poll and not claimed.items and await self.lane.revive(tx, limit):
+                claimed = await self.lane.claim_many(tx, requests, limit, self.config.hold, self.name)
+        create_task, now = asyncio.get_running_loop().create_task, monotonic()
+        for item in claimed.items:
+            if item.id in self._in_flight:
+                self._abandon(item.id)  # this worker lost an earlier lease on the row, but its handler still runs
+            self._in_flight[item.id] = InFlight(item, create_task(self._run_handler(item)), now)
+        return claimed
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -305,6 +332,29 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
                     await self._slot_freed.wait()
         except (PabalError, TimeoutError) as error:
             log.warning("rows not released", worker=self.name, rows=len(self._in_flight), error=str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class SlotShare:
+    """How many rows a part of a claim may take, and whether its own maximum is the reason."""
+
+    limit: int
+    is_capped: bool
+
+
+def share_slots(maxima: Sequence[int | None], free: int) -> list[SlotShare]:
+    """Divide the free slots evenly. What one part may not use is left to those after it.
+
+    Every part may take one row, also if there are more parts than slots: most of them have none, and the claim stops
+    when all slots are used.
+    """
+    shares: list[SlotShare] = []
+    for index, maximum in enumerate(maxima):
+        share = max(1, -(-free // (len(maxima) - index)))
+        limit = share if maximum is None else max(min(share, maximum), 0)
+        free = max(free - limit, 0)
+        shares.append(SlotShare(limit, limit < share))
+    return shares
 
 
 def retry_from_exception(error: BaseException) -> Retry:

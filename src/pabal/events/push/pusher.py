@@ -1,8 +1,9 @@
 """Push: send the events of a service to its URL, with a circuit breaker for each subscription."""
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Protocol, assert_never
 from uuid import UUID
 
@@ -19,8 +20,17 @@ from pabal.db.stored_json import raw_json
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.push.circuit_breaker import CLOSED_BREAKER, CircuitBreaker
+from pabal.events.push.due_services import DueServices
 from pabal.events.push.shares import PushesInFlight, share_push_slots
-from pabal.events.push.targets import PushSlot, PushTarget, find_test_target, list_push_slots, list_push_targets
+from pabal.events.push.targets import (
+    PushSlot,
+    PushTarget,
+    acquire_probe,
+    assign_push_slots,
+    find_push_targets,
+    find_test_target,
+    list_active_push_subscriptions,
+)
 from pabal.events.subscriptions import (
     Subscription,
     disable_subscription,
@@ -29,7 +39,7 @@ from pabal.events.subscriptions import (
 )
 from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.keyring import KeyRing
-from pabal.queue.lane import Lane
+from pabal.queue.lane import ClaimedRow, ClaimedRows, ClaimRequest, Lane
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze, Unsent, UnsentScope
 from pabal.queue.worker import ScheduledClaim, WorkerConfig
 
@@ -117,21 +127,49 @@ class PushLane(Lane[PushDelivery, PushSlot]):
     q = LANE.q
 
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, slot: PushSlot, /) -> list[PushDelivery]:
-        claim_filter = EventClaimFilter(slot.service, slot.patterns)
+        return (await self.claim_many(tx, [ClaimRequest(slot, limit)], limit, hold, holder)).items
+
+    async def claim_many(
+        self, tx: Tx, requests: Sequence[ClaimRequest[PushSlot]], limit: int, hold: timedelta, holder: str, /
+    ) -> ClaimedRows[PushDelivery]:
+        """Claim for all slots in one statement, except for probes."""
+        parts = [index for index, request in enumerate(requests) if not request.claim_filter.is_probe]
+        has_more = [False] * len(requests)
+        deliveries: list[PushDelivery] = []
         async with tx.atomic():
-            events = await LANE.claim(tx, 1 if slot.is_probe else limit, hold, holder, claim_filter)
-            if slot.is_probe and events and events[0].retry_count:
-                events = await self._choose_probe(tx, events[0], hold, holder, claim_filter)
-            if not events:
-                return []
-            targets = {
-                target.event_type: target
-                for target in await list_push_targets(tx, slot, [event.event_type for event in events])
-            }
-            if without_target := [event for event in events if event.event_type not in targets]:
-                # The subscription was paused meanwhile, or another process has the probe.
-                await LANE.release(tx, without_target)
-        return [PushDelivery(event, targets[event.event_type]) for event in events if event.event_type in targets]
+            if parts:
+                claims = [
+                    ClaimRequest(requests[index].claim_filter.event_filter, requests[index].limit) for index in parts
+                ]
+                claimed = await LANE.claim_many(tx, claims, limit, hold, holder)
+                for index, is_full in zip(parts, claimed.has_more, strict=True):
+                    has_more[index] = is_full
+                deliveries = await self._match_targets(tx, claimed.items)
+            for request in requests:
+                if request.claim_filter.is_probe and len(deliveries) < limit:
+                    deliveries += await self._claim_probe(tx, hold, holder, request.claim_filter)
+        return ClaimedRows(deliveries, has_more)
+
+    async def _match_targets(self, tx: Tx, events: Sequence[ClaimedEvent]) -> list[PushDelivery]:
+        if not events:
+            return []
+        targets = await find_push_targets(tx, events)
+        matched = [(event, targets.get((event.target_service, event.event_type))) for event in events]
+        if without_target := [event for event, target in matched if target is None]:
+            await LANE.release(tx, without_target)  # the subscription was paused meanwhile
+        return [PushDelivery(event, target) for event, target in matched if target is not None]
+
+    async def _claim_probe(self, tx: Tx, hold: timedelta, holder: str, slot: PushSlot) -> list[PushDelivery]:
+        events = await LANE.claim(tx, 1, hold, holder, slot.event_filter)
+        if events and events[0].retry_count:
+            events = await self._choose_probe(tx, events[0], hold, holder, slot.event_filter)
+        if not events:
+            return []
+        target = await acquire_probe(tx, slot, events[0])
+        if target is None:
+            await LANE.release(tx, events)
+            return []
+        return [PushDelivery(events[0], target)]
 
     async def _choose_probe(
         self, tx: Tx, first: ClaimedEvent, hold: timedelta, holder: str, claim_filter: EventClaimFilter
@@ -141,6 +179,9 @@ class PushLane(Lane[PushDelivery, PushSlot]):
         probe = min((first, *others), key=lambda event: event.retry_count)
         await LANE.release(tx, [event for event in (first, *others) if event is not probe])
         return [probe]
+
+    def topic(self, item: ClaimedRow) -> str:
+        return item.event.target_service if isinstance(item, PushDelivery) else ""
 
     async def settle_done(self, tx: Tx, items: Sequence[PushDelivery]) -> list[UUID]:
         return await LANE.settle_done(tx, [item.event for item in items])
@@ -155,13 +196,26 @@ class Pusher:
         self._send = send
         self._concurrency = concurrency
         self._in_flight = PushesInFlight()
+        self.due_services = DueServices()
         self._failing_ids: set[UUID] = set()
 
     async def schedule(self) -> list[ScheduledClaim[PushSlot]]:
-        """List the subscriptions with due events, and how many events each may claim."""
+        """List the subscriptions of some services with due events, and how many events each may claim."""
         async with self._db.autocommit() as tx:
-            slots = await list_push_slots(tx)
-        return share_push_slots(slots, self._in_flight, self._concurrency)
+            services = await self.due_services.take(tx, self._concurrency - self._in_flight.total)
+            subscriptions = await list_active_push_subscriptions(tx, services) if services else []
+        with_push = {subscription.service_name for subscription in subscriptions}
+        self.due_services.drop_without_push(service for service in services if service not in with_push)
+        slots = assign_push_slots(subscriptions)
+        self.due_services.drop(with_push - {slot.service for slot in slots})
+        claims = share_push_slots(slots, self._in_flight, self._concurrency)
+        for claim in claims:
+            if not claim.max_rows:
+                self.due_services.postpone(claim.claim_filter.service)
+        return [replace(claim, on_claimed=partial(self._finish_turn, claim.claim_filter.service)) for claim in claims]
+
+    def _finish_turn(self, service: str, has_more: bool) -> None:
+        self.due_services.finish_turn(service, has_more=has_more)
 
     async def handle(self, delivery: PushDelivery) -> Outcome:
         target = delivery.target
@@ -170,6 +224,7 @@ class Pusher:
             return await self._push(delivery)
         finally:
             self._in_flight.add(target.service_name, target.id, -1)
+            self.due_services.resume()
 
     async def send_test(self, subscription: Subscription) -> PushResult:
         """Send a test event now, outside the queue. The result changes nothing."""

@@ -12,7 +12,7 @@ from pabal.core.errors import Conflict
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.events import like_patterns
-from pabal.events.lane import LANE
+from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.push.circuit_breaker import BreakerState, CircuitBreaker
 from pabal.events.subscriptions import Subscription
 
@@ -64,27 +64,35 @@ class PushSlot:
     is_probe: bool = False
 
     @property
-    def patterns(self) -> list[str]:
-        return like_patterns(self.event_types)
+    def event_filter(self) -> EventClaimFilter:
+        return EventClaimFilter(self.service, like_patterns(self.event_types))
 
 
-async def list_push_slots(tx: Tx) -> list[PushSlot]:
-    """List the subscriptions with due events that may be pushed now."""
-    services = await LANE.services_with_due_events(tx)
-    if not services:
-        return []
-    return assign_push_slots(await tx.all(ActivePushSubscription, Q.list_active_push_subscriptions, services=services))
+async def list_active_push_subscriptions(tx: Tx, services: Sequence[str]) -> list[ActivePushSubscription]:
+    """List the subscriptions of these services that are neither paused nor disabled."""
+    return await tx.all(ActivePushSubscription, Q.list_active_push_subscriptions, services=services)
 
 
-async def list_push_targets(tx: Tx, slot: PushSlot, event_types: Sequence[str]) -> list[PushTarget]:
-    if not slot.is_probe:
-        return await tx.all(PushTarget, Q.list_push_targets, service=slot.service, event_types=[*{*event_types}])
-    return await tx.all(
+async def find_push_targets(tx: Tx, events: Sequence[ClaimedEvent]) -> dict[tuple[str, str], PushTarget]:
+    """Find the targets of these events, by service and event type."""
+    keys = [*{(event.target_service, event.event_type) for event in events}]
+    targets = await tx.all(
+        PushTarget,
+        Q.list_push_targets,
+        services=[service for service, _ in keys],
+        event_types=[event_type for _, event_type in keys],
+    )
+    return {(target.service_name, target.event_type): target for target in targets}
+
+
+async def acquire_probe(tx: Tx, slot: PushSlot, event: ClaimedEvent) -> PushTarget | None:
+    """Acquire the probe of a subscription; None if another process has it or the subscription was paused."""
+    return await tx.maybe(
         PushTarget,
         Q.acquire_probe,
         id=slot.subscription_id,
         service=slot.service,
-        event_type=event_types[0],
+        event_type=event.event_type,
         slack=PROBE_SLACK,
     )
 

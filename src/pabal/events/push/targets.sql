@@ -1,6 +1,6 @@
 -- name: list_active_push_subscriptions
 -- The subscriptions of these services that may be pushed, and the due event types that each matches.
-select s.id, s.service_name, d.event_types, s.failures, s.open_until, pabal.now() as now
+select s.id, s.service_name, coalesce(d.event_types, '{}') as event_types, s.failures, s.open_until, pabal.now() as now
 from pabal.subscriptions s
 join public.services v on v.name = s.service_name
 cross join lateral (
@@ -8,23 +8,21 @@ cross join lateral (
 ) d
 where s.service_name = any(:services::text[])
   and s.mode = 'push' and v.is_active and s.paused_at is null and s.disabled_at is null
-  and d.event_types is not null
 order by s.service_name, s.created_at, s.id;
 
 -- name: list_push_targets
 -- Read after the claim, so that a subscription paused, changed or removed before it gets nothing more. The oldest subscription
 -- that matches a type gets it. LIKE decides, as in the claim.
-select distinct on (t.event_type)
+select distinct on (t.service, t.event_type)
        t.event_type, s.id, s.service_name, s.url, s.secret,
        case when s.previous_secret_until > pabal.now() then s.previous_secret end as previous_secret,
        s.timeout_seconds, s.failures, false as is_probe, pabal.now() as now
-from unnest(:event_types::text[]) as t (event_type)
-join pabal.subscriptions s on t.event_type like any (s.patterns)
+from unnest(:services::text[], :event_types::text[]) as t (service, event_type)
+join pabal.subscriptions s on s.service_name = t.service and t.event_type like any (s.patterns)
 join public.services v on v.name = s.service_name
-where s.service_name = :service
-  and s.mode = 'push' and v.is_active and s.paused_at is null and s.disabled_at is null
+where s.mode = 'push' and v.is_active and s.paused_at is null and s.disabled_at is null
   and s.open_until is null
-order by t.event_type, s.created_at, s.id;
+order by t.service, t.event_type, s.created_at, s.id;
 
 -- name: acquire_probe
 -- The process that moves open_until first has the probe; for all others the breaker is open again. If that process dies, the

@@ -1,0 +1,1 @@
+drop table if exists pabal.event_repair_positions;
