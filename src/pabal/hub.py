@@ -56,7 +56,7 @@ from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.stream_registry import StreamRegistry
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.callback import CallbackSender
-from pabal.relay.reply.reply import ReplySender
+from pabal.relay.reply.send import ReplySender
 from pabal.relay.reply.stall import StallWorker
 from pabal.relay.webhook.handle import WebhookHandler
 from pabal.relay.webhook.recall import CallbackRecaller

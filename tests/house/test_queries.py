@@ -84,6 +84,7 @@ UNFILTERED = {
     ("relay/accounts.sql", "purge_unused_accounts"): MAINTENANCE,
     ("relay/auth.sql", "find_relay_token"): BY_TOKEN,
     ("relay/reply/callback.sql", "rescue_lost_callbacks"): MAINTENANCE,
+    ("relay/reply/callback.sql", "confirm_claims"): "the fence is the key; only the process that made it knows it",
     ("relay/pairing/codes.sql", "insert_pairing_code"): "inserts a row with the account's id",
     ("relay/pairing/codes.sql", "purge_pairing_codes"): MAINTENANCE,
     (

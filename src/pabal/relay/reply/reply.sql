@@ -6,9 +6,9 @@
 with replies as materialized (
     select *
     from unnest(
-        :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :sizes::integer[], :ids::uuid[],
-        :fences::uuid[]
-    ) with ordinality as b (token, message_id, conversation_key, response, size, id, fence, position)
+        :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :hashes::bytea[], :sizes::integer[],
+        :ids::uuid[], :fences::uuid[]
+    ) with ordinality as b (token, message_id, conversation_key, response, hash, size, id, fence, position)
 ),
 principals as materialized (
     select b.position, t.account_id, t.is_paired, a.disabled_at is not null as is_disabled,
@@ -46,7 +46,7 @@ admitted as materialized (
     join granted g on g.account_id = b.account_id and b.nth <= g.allowed
 ),
 answerable as materialized (
-    select b.position, b.id, b.fence, b.response, b.size, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
+    select b.position, b.id, b.fence, b.response, b.hash, b.size, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
            coalesce(m.callback_expires_at > pabal.now(), false) as is_live
     from admitted a
     join replies b on b.position = a.position
@@ -57,21 +57,30 @@ answerable as materialized (
     order by m.id
     for no key update of m
 ),
+ranked as materialized (
+    select a.*,
+           row_number() over (partition by a.message_id order by a.position) as nth,
+           row_number() over (partition by a.message_id, a.hash order by a.position) as nth_of_hash,
+           sum(a.size) over (partition by a.message_id order by a.position) as total_size
+    from answerable a
+),
 firsts as materialized (
-    select distinct on (message_id) * from answerable order by message_id, position
+    select * from ranked where nth = 1
 ),
 answered as (
     insert into public.relay_replies as r (
-        id, message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at, response, answered_at, kept_until
+        id, message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at, response, response_hash, answered_at,
+        kept_until
     )
     select f.id, f.message_id, f.account_id, f.conversation_key,
            case when f.is_live then 'agent' end, case when f.is_live then 'sending' end, case when f.is_live then f.fence end,
-           case when f.is_live then pabal.now() end, f.response::jsonb, pabal.now(),
+           case when f.is_live then pabal.now() end, f.response::jsonb, f.hash, pabal.now(),
            case when not f.is_live then pabal.now() + :keep::interval end
     from firsts f
     order by f.message_id
     on conflict (message_id) do update  -- the hub spent the callback on a stall: this reply is late
-    set response = excluded.response, answered_at = excluded.answered_at, kept_until = pabal.now() + :keep::interval
+    set response = excluded.response, response_hash = excluded.response_hash, answered_at = excluded.answered_at,
+        kept_until = pabal.now() + :keep::interval
     where r.response is null
     returning id, message_id, account_id, fence
 ),
@@ -83,8 +92,27 @@ ended as (
     where m.id = a.message_id and m.account_id = a.account_id and m.status <> 'EXPIRED'
     returning m.id, m.ended_at = pabal.now() as is_new
 ),
+-- Further blocks of an answer that arrived together with its first one go along with its POST, as far as they fit.
+joinable as materialized (
+    select b.*
+    from ranked b
+    join answered r on r.message_id = b.message_id
+    join firsts f on f.message_id = r.message_id and f.fence = r.fence
+    where b.nth > 1 and b.nth_of_hash = 1 and b.total_size <= :max_outputs
+),
+joined as (
+    insert into public.relay_replies (
+        id, continues, account_id, conversation_key, response, response_hash, answered_at, kept_until, shown_at, shown_with
+    )
+    select j.id, j.message_id, j.account_id, j.conversation_key, j.response::jsonb, j.hash, pabal.now(),
+           pabal.now() + :keep::interval, pabal.now(), j.message_id
+    from joinable j
+    order by j.message_id, j.position
+),
 spent as materialized (
-    select distinct on (f.conversation_key) f.message_id, f.account_id, f.conversation_key, :max_outputs::integer - f.size as free_outputs
+    select distinct on (f.conversation_key) f.message_id, f.account_id, f.conversation_key,
+           :max_outputs::integer - f.size
+           - (select coalesce(sum(j.size), 0) from joinable j where j.message_id = f.message_id) as free_outputs
     from answered r
     join firsts f on f.message_id = r.message_id and f.fence = r.fence
     order by f.conversation_key, f.position
@@ -121,6 +149,7 @@ select case
            when not o.is_paired then 'unpaired'
            when a.position is null then 'limited'
            when f.position is null then 'missing'
+           when j.position is not null then 'joined'
            when r.message_id is null then 'answered'
            when r.fence = b.fence then 'spent'
            else 'late'
@@ -137,6 +166,7 @@ left join principals o on o.position = b.position
 left join admitted a on a.position = b.position
 left join answerable f on f.position = b.position
 left join firsts t on t.position = b.position
+left join joinable j on j.position = b.position
 left join answered r on r.message_id = t.message_id
 left join ended e on e.id = r.message_id
 order by b.position;
