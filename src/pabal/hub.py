@@ -56,8 +56,10 @@ from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.stream_registry import StreamRegistry
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.callback import CallbackSender
+from pabal.relay.reply.poller import CallbackPoller
 from pabal.relay.reply.send import ReplySender
 from pabal.relay.reply.stall import StallWorker
+from pabal.relay.reply.waiting import WaitingReplyWorker
 from pabal.relay.webhook.handle import WebhookHandler
 from pabal.relay.webhook.recall import CallbackRecaller
 from pabal.relay.webhook.receive import InboundDraft, ReceiveResult, WebhookReceiver
@@ -245,11 +247,11 @@ async def close_relay(relay: RelayServices, time_limit: timedelta) -> None:
     await relay.long_poll.close()
 
 
-def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any, Any] | StallWorker]:
+def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any, Any] | CallbackPoller]:
     """Build the workers of a process. The caller runs each one until it is stopped."""
     process = process_name()
     config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
-    workers: list[Worker[Any, Any, Any] | StallWorker] = [
+    workers: list[Worker[Any, Any, Any] | CallbackPoller] = [
         Worker(f"push:{process}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, config),
         build_rules_worker(hub, f"rules:{process}", config),
         Worker(
@@ -261,6 +263,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
             hub.dispatcher.schedule,
             replace(config, concurrency=DISPATCH_CONCURRENCY),
         ),
+        WaitingReplyWorker(f"waiting:{process}", hub.db, hub.relay.callbacks),
     ]
     if delay := hub.settings.still_working_after:
         texts = chat_texts(hub.settings.chat_language)
@@ -293,7 +296,7 @@ def build_rules_worker(
 
 
 def register_hub_process(
-    hub: Hub, hub_workers: Sequence[Worker[Any, Any, Any] | StallWorker], handlers: EventHandlers | None = None
+    hub: Hub, hub_workers: Sequence[Worker[Any, Any, Any] | CallbackPoller], handlers: EventHandlers | None = None
 ) -> AbstractAsyncContextManager[None]:
     """Register this process and its lanes in the table of processes for the duration of the block."""
     workers = [worker for worker in hub_workers if isinstance(worker, Worker)]

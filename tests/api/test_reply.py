@@ -12,6 +12,8 @@ import httpx2
 import pytest
 
 from pabal.hub import DatabaseUrls
+from pabal.relay.reply import reply as relay_reply
+from pabal.relay.reply import send
 from pabal.settings import Settings
 from support.clusters import open_connection
 from support.fake_kakao import FakeKakao, kakao_response, run_fake_kakao
@@ -348,7 +350,26 @@ async def test_an_unconfirmed_reply_is_unknown_and_not_sent_again(bot: Bot, name
     assert (bot.kakao.posts, await bot.chat.failures()) == (1, ["unknown"])
 
 
-async def test_a_reply_over_the_rate_limit_spends_nothing(bot: Bot) -> None:
+async def test_a_reply_over_the_rate_limit_is_stored_and_waits(bot: Bot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send, "REPLY_HOLD", 0)
+    owner = await bot.chat.owner(rate_limit_per_minute=3)
+    key = await bot.chat.conversation(owner)
+    messages = [await bot.chat.message(owner, key, bot.kakao.url(str(number))) for number in range(4)]
+
+    responses = [await bot.web.post("/v1/reply", json=reply(message), headers=owner.header) for message in messages]
+
+    assert [response.status_code for response in responses[:3]] == [200] * 3
+    row = await bot.chat.reply(messages[3])
+    assert row
+    assert (responses[3].status_code, responses[3].json()) == (
+        200,
+        {"success": True, "outboundMessageId": str(row["id"]), "callbackSent": False},
+    )
+    assert bot.kakao.posts == 3
+
+
+async def test_too_many_waiting_replies_are_refused(bot: Bot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_reply, "MAX_WAITING_REPLIES", 0)
     owner = await bot.chat.owner(rate_limit_per_minute=3)
     other = await bot.chat.owner(rate_limit_per_minute=3)
     key = await bot.chat.conversation(owner)

@@ -124,6 +124,7 @@ UNFILTERED = {
     ("relay/pairing/sessions.sql", "find_relay_session_status"): BY_TOKEN,
     ("relay/pairing/sessions.sql", "purge_relay_sessions"): MAINTENANCE,
     ("relay/reply/stall.sql", "claim_expiring_callbacks"): "callbacks of all accounts; each row names its account",
+    ("relay/reply/waiting.sql", "list_waiting_replies"): "replies of all accounts, by id",
     (
         "relay/delivery/stream_control.sql",
         "find_ended_waits",

@@ -96,14 +96,15 @@ async def test_each_reply_of_a_batch_gets_its_own_result(bot: Bot, chat: Chat, f
         (build_reply(bot, valid, token_hash=unpaired_session), SessionNotPaired),
         (build_reply(disabled_bot, disabled_message), AccountDisabled),
         (build_reply(limited_bot, within_limit), ClaimedCallback),
-        (build_reply(limited_bot, over_limit), RateLimited),
+        (build_reply(limited_bot, over_limit), ReplyToAnswered),
+        (build_reply(limited_bot, None), RateLimited),
         (build_reply(other, other_message, conversation_key="channel:another"), ClaimedCallback),
     ]
 
     results = await claim(bot, *(reply for reply, _ in cases))
 
     assert [*map(type, results)] == [kind for _, kind in cases]
-    assert await replies(bot) == {valid, late, within_limit, other_message}
+    assert await replies(bot) == {valid, late, within_limit, over_limit, other_message}
     assert [result.url for result in results if isinstance(result, ClaimedCallback)] == [
         *map(fake_kakao.url, ("good", "one", "theirs"))
     ]

@@ -91,6 +91,7 @@ class ConfirmedClaim:
     callback_url: str = field(repr=False)
     is_usable: bool
     end_reason: EndReason | None
+    response_text: str | None = field(repr=False)
     late_outputs: list[dict[str, Any]] | None = field(repr=False)
     further_outputs: list[dict[str, Any]] | None = field(repr=False)
 

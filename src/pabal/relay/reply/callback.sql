@@ -75,7 +75,7 @@ order by 1;
 -- Only the process that made the fences knows them, and it has not posted yet.
 select r.id, r.message_id, r.account_id, r.fence, m.callback_url,
        m.callback_expires_at > pabal.now() and r.spent_at > pabal.now() - :window::interval as is_usable,
-       case when m.status in ('EXPIRED', 'CANCELLED') then m.reason end as end_reason,
+       case when m.status in ('EXPIRED', 'CANCELLED') then m.reason end as end_reason, r.response::text as response_text,
        (
            select jsonb_agg(e.value order by l.answered_at, l.id, e.nth)
            from public.relay_replies l, jsonb_array_elements(l.response -> 'template' -> 'outputs') with ordinality as e (value, nth)

@@ -30,8 +30,9 @@ class ReplyToAnswered:
 class RecordedReply:
     """The recorded reply to a message, compared with a new one.
 
-    `is_repeat`: the new reply has the same response. `further_id` is the further block with the same response, if one
-    is kept; `is_joined` if it goes along with the first block's POST.
+    `is_waiting`: it waits for its account's rate limit; `has_waited` also after its callback expired. `is_repeat`: the
+    new reply has the same response. `further_id` is the further block with the same response, if one is kept;
+    `is_joined` if it goes along with the first block's POST.
     """
 
     position: int
@@ -39,6 +40,7 @@ class RecordedReply:
     fence: UUID | None
     state: ReplyState
     error: str | None
+    has_waited: bool
     is_waiting: bool
     settled_at_ms: int | None
     is_repeat: bool

@@ -1,7 +1,8 @@
 -- name: find_recorded_replies
 -- What became of the reply to a message, and of a further block with the same response. Rows older than the column have no
 -- hash: their response itself is compared.
-select a.position, f.id, f.fence, f.state, f.error, f.waits_until is not null as is_waiting,
+select a.position, f.id, f.fence, f.state, f.error, f.waits_until is not null as has_waited,
+       coalesce(f.waits_until > pabal.now(), false) as is_waiting,
        floor(extract(epoch from f.settled_at) * 1000)::bigint as settled_at_ms,
        coalesce(f.response_hash = a.hash, f.response = a.response::jsonb, false) as is_repeat,
        s.id as further_id, coalesce(s.shown_with = s.continues, false) as is_joined

@@ -31,9 +31,15 @@ Q = load_queries(__file__)
 
 SkillObject = dict[str, Any]
 
+MAX_WAITING_REPLIES = 300
+"""Replies of one account that may wait for its rate limit; the next ones are refused."""
+
 RefusalVerdict = Literal["disabled", "unpaired", "missing", "late"]
-ClaimVerdict = Literal["spent", "joined", "answered", "unknown", "limited"] | RefusalVerdict
-"""The statement's decision on a reply. Only `spent` claims the callback; `joined` goes along with it."""
+ClaimVerdict = Literal["spent", "joined", "waiting", "answered", "unknown", "limited"] | RefusalVerdict
+"""The statement's decision on a reply. Only `spent` claims the callback; `joined` goes along with it.
+
+`waiting` is stored until the account's rate limit allows its POST.
+"""
 
 REFUSALS_BY_VERDICT: dict[RefusalVerdict, type[RequestError]] = {
     "disabled": AccountDisabled,
@@ -100,6 +106,7 @@ async def claim_callbacks(
             fences=[reply.claim.fence for reply in replies],
             keep=LATE_REPLY_RETENTION,
             max_outputs=MAX_OUTPUTS,
+            max_waiting=MAX_WAITING_REPLIES,
         )
     except CheckViolation:
         if len(replies) > 1:
@@ -130,7 +137,7 @@ def to_claim_result(
                 row.late_outputs or [],
                 further_outputs.get(row.message_id, ()),
             )
-        case "answered" | "joined":
+        case "answered" | "joined" | "waiting":
             assert row.message_id is not None
             assert row.account_id is not None
             return ReplyToAnswered(row.id, row.account_id, row.message_id, reply.response_hash, reply.response_json)

@@ -4,6 +4,7 @@
 2. If the answer to the claim's commit is lost, the same process asks whether the row is its own and still unsettled,
    and then posts. No other process knows the fence, so no other one posts.
 3. A reply to an answered message is a repeat, which gets the outcome of the first, or a further block, which is kept.
+4. A reply above its account's rate limit is stored. `waiting.py` posts it when the limit allows; its request waits.
 """
 
 import asyncio
@@ -123,6 +124,7 @@ class ReplySender:
 
     async def _resolve(self, reply: BotReply, answered: ReplyToAnswered) -> ConfirmedClaim | ReplyResult:
         """The result of a reply to a message that has one: wait for the outcome, or keep a further block."""
+        self._on_ended(answered.account_id, {answered.message_id})
         give_up_at = monotonic() + REPLY_HOLD
         while True:
             recorded = await self._records.put(answered)
@@ -138,6 +140,8 @@ class ReplySender:
             elif (recorded := await self._records.put(answered)) is None or recorded.further_id is None:
                 raise AlreadyReplied
             if monotonic() >= give_up_at:
+                if recorded.is_waiting:
+                    return KeptReply(recorded.id)
                 raise CallbackUnconfirmed(UNCONFIRMED_ERROR)
             await asyncio.sleep(OUTCOME_POLL_INTERVAL)
 
@@ -196,6 +200,10 @@ def read_outcome(recorded: RecordedReply) -> ReplyResult | None:
             raise CallbackFailed(recorded.error or "Kakao refused the reply")
         case "unknown":
             raise CallbackUnconfirmed(recorded.error or "Kakao did not confirm the reply")
+        case "late" if recorded.is_waiting:
+            return None
+        case "late" if recorded.has_waited:
+            return KeptReply(recorded.id)
         case "late" if recorded.error:
             raise CallbackFailed(f"Kakao could not be reached: {recorded.error}; {LATE_REPLY_HINT}")
         case "late":

@@ -44,7 +44,8 @@ waiting as materialized (
         select l.id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
         from public.relay_replies l
         where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
-          and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
+          and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
+          and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
         order by l.answered_at
         limit :max_outputs
         for no key update skip locked
