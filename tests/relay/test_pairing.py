@@ -86,6 +86,18 @@ async def test_a_sessions_code_creates_its_account(hub: Hub, owner: Connection) 
     assert {"kakaoUserId", "conversationKey", "pairedAt", "accountId"} == json.loads(data).keys()
 
 
+async def test_a_sessions_account_has_the_rate_limit_of_the_settings(hub: Hub, owner: Connection) -> None:
+    read_limit = "select rate_limit_per_minute from public.accounts where openclaw_user_id = $1"
+    first, second = await new_session(hub), await new_session(hub)
+
+    await send_command(hub, "min", f"/pair {first.code}")
+    settings = hub.settings.model_copy(update={"account_rate_limit": 77})
+    await send_command(hub, "jun", f"/pair {second.code}", settings=settings)
+
+    assert await owner.fetchval(read_limit, f"session:{first.id}") == 600
+    assert await owner.fetchval(read_limit, f"session:{second.id}") == 77
+
+
 async def test_later_codes_join_the_sessions_account(hub: Hub, owner: Connection) -> None:
     session = await new_session(hub)
     await send_command(hub, "min", f"/pair {session.code}")

@@ -4,6 +4,13 @@ values (:id, :name, :token_hash, :rate_limit)
 on conflict (openclaw_user_id) do nothing
 returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, true as has_token, created_at, disabled_at;
 
+-- name: set_account_rate_limit
+update public.accounts
+set rate_limit_per_minute = :rate_limit
+where id = :account
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
+          relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
+
 -- name: find_account
 select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at

@@ -147,7 +147,12 @@ class ChatCommandHandler:
         if not code:
             return self._respond(self._texts.code_missing)
         redemption = await redeem_pairing_code(
-            self._tx, self._conversation, code, self._metrics, requires_approval=self._settings.pairing_approval
+            self._tx,
+            self._conversation,
+            code,
+            self._metrics,
+            requires_approval=self._settings.pairing_approval,
+            rate_limit=self._settings.account_rate_limit,
         )
         match redemption:
             case CodeAccepted(conversation, replaced):

@@ -38,6 +38,7 @@ class ChatTexts:
     no_callback: str
     unavailable: str
     too_late: str
+    rate_limited: str
     still_working: str
     expired: str
     paired: str
@@ -63,6 +64,7 @@ KOREAN_TEXTS = ChatTexts(
     no_callback="메시지를 봇에게 전달했어요. 지금은 답변을 바로 받을 수 없으니, 잠시 후 메시지를 한 번 더 보내 주세요.",
     unavailable="일시적인 오류로 메시지를 전달하지 못했어요. 잠시 후 다시 보내 주세요.",
     too_late="지금 응답이 늦어지고 있어요. 메시지가 전달되지 않았을 수 있으니, 답변이 없으면 잠시 후 다시 보내 주세요.",
+    rate_limited="짧은 시간에 메시지가 너무 많이 와서 이 메시지는 전달하지 못했어요. 잠시 후 다시 보내 주세요.",
     still_working="아직 답변을 준비하고 있어요. 잠시 후 메시지를 한 번 더 보내면 답변을 보여 드릴게요.",
     expired="봇이 오랫동안 응답하지 않아 지난 메시지를 전달하지 못했어요. 다시 보내 주세요.",
     paired="봇과 연결됐어요! 이제 보내는 메시지가 봇에게 전달돼요. 연결을 끊으려면 {prefix}unpair를 보내 주세요.",
@@ -91,6 +93,7 @@ ENGLISH_TEXTS = ChatTexts(
     no_callback="Your message was sent to the bot. The reply cannot be shown here: send another message to see it.",
     unavailable="Your message could not be delivered. Please send it again in a moment.",
     too_late="This is taking longer than usual and your message may be lost. If you get no reply, send it again.",
+    rate_limited="Too many messages in a short time: this one was not delivered. Please send it again in a moment.",
     still_working="The bot is still working on a reply. Send another message in a moment to see it.",
     expired="The bot was offline for too long and did not get your earlier message. Please send it again.",
     paired="Connected! Your messages now go to the bot. To disconnect, send {prefix}unpair.",
