@@ -355,10 +355,13 @@ async def test_status_shows_the_connection(hub: Hub, owner: Connection) -> None:
     paired_at = (await load_conversation(owner, "min"))["paired_at"]
     paired_at_text = f"{paired_at + timedelta(hours=9):%Y-%m-%d %H:%M}"
 
-    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.status_paired.format(since=paired_at_text)
+    values = {"bot": "owner", "since": paired_at_text}
+    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.status_offline.format(
+        **values, messages=0, replies=0, waiting=0
+    )
     await insert_message(owner, bot.account, "min")
-    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.status_waiting.format(
-        since=paired_at_text, waiting=1
+    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.status_offline.format(
+        **values, messages=1, replies=0, waiting=1
     )
     async with hub.transaction() as tx:
         await disable_account(tx, bot.account, TESTER)

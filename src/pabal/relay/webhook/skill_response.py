@@ -49,8 +49,9 @@ class ChatTexts:
     locked: str
     unpaired: str
     not_paired: str
-    status_paired: str
-    status_waiting: str
+    unnamed_bot: str
+    status_online: str
+    status_offline: str
     page_link: str
     command_unavailable: str
     help: str
@@ -75,8 +76,15 @@ KOREAN_TEXTS = ChatTexts(
     locked="코드를 여러 번 잘못 입력해서 잠시 입력을 막았어요. 약 {minutes}분 뒤에 다시 시도해 주세요.",
     unpaired="봇과 연결을 끊었어요. 아직 전달되지 않은 메시지는 취소됐어요.",
     not_paired="연결된 봇이 없어요.",
-    status_paired="봇과 연결되어 있어요. (연결: {since})",
-    status_waiting="봇과 연결되어 있어요. (연결: {since}, 답변 대기 중인 메시지 {waiting}개)",
+    unnamed_bot="이름 없는 봇",
+    status_online=(
+        "{bot}: 지금 온라인이에요.\n연결한 때: {since}\n"
+        "오늘 보낸 메시지 {messages}개, 받은 답변 {replies}개, 답변을 기다리는 메시지 {waiting}개"
+    ),
+    status_offline=(
+        "{bot}: 지금은 오프라인이에요. 메시지를 보내 두면 봇이 돌아왔을 때 전달돼요.\n연결한 때: {since}\n"
+        "오늘 보낸 메시지 {messages}개, 받은 답변 {replies}개, 답변을 기다리는 메시지 {waiting}개"
+    ),
     page_link="이 대화를 확인·삭제할 수 있는 페이지예요. 30분 동안 열려요. 링크를 공유하지 마세요.\n{link}",
     command_unavailable="이 명령은 지금 사용할 수 없어요. 허브에 웹훅 시크릿이 있어야 해요.",
     help=(
@@ -104,8 +112,15 @@ ENGLISH_TEXTS = ChatTexts(
     locked="Too many wrong codes. Please try again in about {minutes} minutes.",
     unpaired="Disconnected. Messages that were not delivered yet are cancelled.",
     not_paired="You are not connected to a bot.",
-    status_paired="You are connected to a bot. (since {since})",
-    status_waiting="You are connected to a bot. (since {since}, {waiting} messages waiting for a reply)",
+    unnamed_bot="Unnamed bot",
+    status_online=(
+        "{bot} is online.\nConnected since {since}\n"
+        "Today: {messages} messages sent, {replies} replies received, {waiting} waiting for a reply"
+    ),
+    status_offline=(
+        "{bot} is offline. It gets your messages when it comes back.\nConnected since {since}\n"
+        "Today: {messages} messages sent, {replies} replies received, {waiting} waiting for a reply"
+    ),
     page_link="View or delete this conversation here. The link works for 30 minutes; do not share it.\n{link}",
     command_unavailable="This command is not available: the hub has no webhook secret.",
     help=(
