@@ -60,7 +60,7 @@ from pabal.relay.reply.poller import CallbackPoller
 from pabal.relay.reply.send import ReplySender
 from pabal.relay.reply.stall import StallWorker
 from pabal.relay.reply.waiting import WaitingReplyWorker
-from pabal.relay.webhook.handle import WebhookHandler
+from pabal.relay.webhook.handle import CONTENTION_TIMEOUT, WebhookHandler
 from pabal.relay.webhook.recall import CallbackRecaller
 from pabal.relay.webhook.receive import InboundDraft, ReceiveResult, WebhookReceiver
 from pabal.relay.webhook.skill_response import chat_texts
@@ -225,7 +225,8 @@ def build_relay(
     relay_metrics = RelayMetrics(metrics.meter)
     callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics)
     webhook_db = ReservedDatabase(db)  # Kakao waits five seconds, whatever other callers do
-    webhook_batcher, recalls = Batcher(webhook_db, receiver.receive), CallbackRecaller(webhook_db)
+    webhook_batcher = Batcher(webhook_db, receiver.receive, contention_timeout=CONTENTION_TIMEOUT)
+    recalls = CallbackRecaller(webhook_db)
     return RelayServices(
         webhooks=WebhookHandler(webhook_db, webhook_batcher, recalls, relay_metrics, settings),
         webhook_batcher=webhook_batcher,

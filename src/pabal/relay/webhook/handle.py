@@ -35,6 +35,8 @@ log = get_logger()
 
 WEBHOOK_TIMEOUT = 4.0
 """Seconds from the first byte of the request to the answer. Kakao waits five; keep one for the network."""
+CONTENTION_TIMEOUT = 3.5
+"""Seconds for which a webhook waits for another transaction on its conversation. The rest is for storing it."""
 
 
 @dataclass(frozen=True, slots=True)
