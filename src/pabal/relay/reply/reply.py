@@ -92,6 +92,8 @@ async def claim_callbacks(
     tx: Tx, replies: Sequence[BotReply]
 ) -> Sequence[ClaimedCallback | ReplyToAnswered | Exception]:
     """Claim the callback of each reply's message, or return the reason why not. A refusal spends nothing."""
+    hashes = [reply.response_hash for reply in replies]
+    sizes, joining = plan_joins(replies, hashes)
     try:
         rows = await tx.all(
             ReplyClaimRow,
@@ -100,10 +102,11 @@ async def claim_callbacks(
             messages=[reply.message_id for reply in replies],
             conversations=[reply.conversation_key for reply in replies],
             responses=[reply.response_json.decode() for reply in replies],
-            hashes=[reply.response_hash for reply in replies],
-            sizes=[reply.output_count for reply in replies],
+            hashes=hashes,
+            sizes=sizes,
             ids=[reply.claim.id for reply in replies],
             fences=[reply.claim.fence for reply in replies],
+            joining=joining,
             keep=LATE_REPLY_RETENTION,
             max_outputs=MAX_OUTPUTS,
             max_waiting=MAX_WAITING_REPLIES,
@@ -118,6 +121,24 @@ async def claim_callbacks(
         if row.verdict == "joined":
             further_outputs.setdefault(row.message_id, []).extend(list_skill_outputs(reply.response))
     return [to_claim_result(row, reply, further_outputs) for row, reply in zip(rows, replies, strict=True)]
+
+
+def plan_joins(replies: Sequence[BotReply], hashes: Sequence[bytes]) -> tuple[list[int], list[bool]]:
+    """For a batch: how many outputs go along with each reply's POST, its own included, and which replies join another.
+
+    A reply joins the first one to the same message as a further block, unless it repeats it or does not fit.
+    """
+    sizes, joining = [reply.output_count for reply in replies], [False] * len(replies)
+    firsts: dict[UUID | None, int] = {}
+    seen: set[tuple[UUID | None, bytes]] = set()
+    for position, reply in enumerate(replies):
+        first = firsts.setdefault(reply.message_id, position)
+        key = reply.message_id, hashes[position]
+        if first != position and key not in seen and sizes[first] + sizes[position] <= MAX_OUTPUTS:
+            sizes[first] += sizes[position]
+            joining[position] = True
+        seen.add(key)
+    return sizes, joining
 
 
 def to_claim_result(

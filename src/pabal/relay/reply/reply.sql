@@ -7,8 +7,8 @@ with replies as materialized (
     select *
     from unnest(
         :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :hashes::bytea[], :sizes::integer[],
-        :ids::uuid[], :fences::uuid[]
-    ) with ordinality as b (token, message_id, conversation_key, response, hash, size, id, fence, position)
+        :ids::uuid[], :fences::uuid[], :joining::boolean[]
+    ) with ordinality as b (token, message_id, conversation_key, response, hash, size, id, fence, is_joining, position)
 ),
 principals as materialized (
     select b.position, t.account_id, t.is_paired, a.disabled_at is not null as is_disabled,
@@ -51,7 +51,7 @@ admitted as materialized (
     ) else 0 end
 ),
 answerable as materialized (
-    select b.position, b.id, b.fence, b.response, b.hash, b.size, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
+    select b.position, b.id, b.fence, b.response, b.hash, b.size, b.is_joining, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
            m.callback_expires_at, coalesce(m.callback_expires_at > pabal.now(), false) as is_live,
            a.is_granted and coalesce(m.callback_expires_at > pabal.now(), false) as is_spendable
     from admitted a
@@ -63,15 +63,8 @@ answerable as materialized (
     order by m.id
     for no key update of m
 ),
-ranked as materialized (
-    select a.*,
-           row_number() over (partition by a.message_id order by a.position) as nth,
-           row_number() over (partition by a.message_id, a.hash order by a.position) as nth_of_hash,
-           sum(a.size) over (partition by a.message_id order by a.position) as total_size
-    from answerable a
-),
 firsts as materialized (
-    select * from ranked where nth = 1
+    select distinct on (message_id) * from answerable order by message_id, position
 ),
 answered as (
     insert into public.relay_replies as r (
@@ -100,27 +93,21 @@ ended as (
     where m.id = a.message_id and m.account_id = a.account_id and m.status <> 'EXPIRED'
     returning m.id, m.ended_at = pabal.now() as is_new
 ),
--- Further blocks of an answer that arrived together with its first one go along with its POST, as far as they fit.
-joinable as materialized (
-    select b.*
-    from ranked b
-    join answered r on r.message_id = b.message_id
-    join firsts f on f.message_id = r.message_id and f.fence = r.fence
-    where b.nth > 1 and b.nth_of_hash = 1 and b.total_size <= :max_outputs
-),
+-- Further blocks of an answer that arrived together with its first one go along with its POST.
 joined as (
     insert into public.relay_replies (
         id, continues, account_id, conversation_key, response, response_hash, answered_at, kept_until, shown_at, shown_with
     )
-    select j.id, j.message_id, j.account_id, j.conversation_key, j.response::jsonb, j.hash, pabal.now(),
-           pabal.now() + :keep::interval, pabal.now(), j.message_id
-    from joinable j
-    order by j.message_id, j.position
+    select b.id, b.message_id, b.account_id, b.conversation_key, b.response::jsonb, b.hash, pabal.now(),
+           pabal.now() + :keep::interval, pabal.now(), b.message_id
+    from answerable b
+    join answered r on r.message_id = b.message_id and r.fence = any(:fences::uuid[]) and r.fence <> b.fence
+    where b.is_joining
+    order by b.message_id, b.position
+    returning id
 ),
 spent as materialized (
-    select distinct on (f.conversation_key) f.message_id, f.account_id, f.conversation_key,
-           :max_outputs::integer - f.size
-           - (select coalesce(sum(j.size), 0) from joinable j where j.message_id = f.message_id) as free_outputs
+    select distinct on (f.conversation_key) f.message_id, f.account_id, f.conversation_key, :max_outputs::integer - f.size as free_outputs
     from answered r
     join firsts f on f.message_id = r.message_id and f.fence = r.fence
     order by f.conversation_key, f.position
@@ -159,7 +146,7 @@ select case
            when a.position is null then 'limited'
            when f.position is null and not a.is_granted then 'limited'
            when f.position is null then 'missing'
-           when j.position is not null then 'joined'
+           when j.id is not null then 'joined'
            when r.message_id is null then 'answered'
            when r.fence = b.fence then 'spent'
            when r.waits_until is not null then 'waiting'
@@ -177,7 +164,7 @@ left join principals o on o.position = b.position
 left join admitted a on a.position = b.position
 left join answerable f on f.position = b.position
 left join firsts t on t.position = b.position
-left join joinable j on j.position = b.position
+left join joined j on j.id = b.id
 left join answered r on r.message_id = t.message_id
 left join ended e on e.id = r.message_id
 order by b.position;
