@@ -18,6 +18,7 @@ from relay.test_stall import STALL_AFTER, Travel
 from relay.test_stall import poll_once as poll_stall
 from support.answer_loss import losing_answers
 from support.fake_kakao import kakao_response
+from support.receiver import respond_after
 from support.relay_rows import Bot
 from support.wait import wait_until
 
@@ -153,6 +154,40 @@ async def test_further_blocks_of_a_waiting_reply_are_joined(bot: Bot, travel: Tr
 
     assert [*map(type, results)] == [KeptReply] * 4
     assert bot.kakao.texts("first") == [["one", "two", "three"]]
+
+
+@no_hold
+async def test_further_blocks_of_a_waiting_reply_are_not_shown_before_it(bot: Bot, travel: Travel) -> None:
+    first, second = await bot.insert_message("first"), await bot.insert_message("second")
+    for text in ("one", "two"):
+        await bot.send_block(first, text)
+    await travel(STEP)
+    await bot.send_reply(second, "now")
+    await travel(STEP - timedelta(seconds=10))
+    await poll_once(bot)
+
+    assert (bot.kakao.texts("second"), bot.kakao.texts("first")) == ([["now"]], [["one", "two"]])
+
+
+async def test_a_reply_that_is_posted_while_its_request_ends_is_not_reported_as_unknown(
+    bot: Bot, travel: Travel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 0.0
+    monkeypatch.setattr(send, "monotonic", lambda: seconds)
+    respond = asyncio.Event()
+    bot.kakao.responder = respond_after(respond, kakao_response("SUCCESS"))
+    message = await bot.insert_message("first")
+    sending = asyncio.create_task(bot.send_block(message, "hello"))
+    await wait_until(lambda: is_waiting(bot, message))
+    await travel(STEP)
+    polling = asyncio.create_task(poll_once(bot))
+    await bot.kakao.receiver.wait_for_requests(1)
+    seconds = send.REPLY_HOLD
+
+    assert isinstance(await sending, KeptReply)
+    respond.set()
+    await polling
+    assert await bot.chat.state(message) == "sent"
 
 
 @no_hold

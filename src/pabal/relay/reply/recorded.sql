@@ -14,7 +14,7 @@ left join public.relay_replies s
 
 -- name: keep_further_replies
 -- One statement for a batch. The lock on the message orders it against a cancellation and keeps the number of blocks. A
--- block that is kept already is a conflict.
+-- block that is kept already is a conflict. Beside a waiting reply, a block waits as well, so that it is not shown before it.
 with blocks as materialized (
     select a.*, row_number() over (partition by a.message_id order by a.position) as nth
     from unnest(:ids::uuid[], :accounts::uuid[], :messages::uuid[], :hashes::bytea[], :responses::text[])
@@ -29,11 +29,13 @@ messages as materialized (
 ),
 kept as (
     insert into public.relay_replies (
-        id, continues, account_id, conversation_key, response, response_hash, answered_at, kept_until
+        id, continues, account_id, conversation_key, response, response_hash, answered_at, kept_until, waits_until
     )
-    select b.id, m.id, m.account_id, m.conversation_key, b.response::jsonb, b.hash, pabal.now(), pabal.now() + :keep::interval
+    select b.id, m.id, m.account_id, m.conversation_key, b.response::jsonb, b.hash, pabal.now(), pabal.now() + :keep::interval,
+           f.waits_until
     from blocks b
     join messages m on m.id = b.message_id and m.account_id = b.account_id
+    left join public.relay_replies f on f.message_id = m.id and f.account_id = m.account_id
     where b.nth + (
         select count(*) from public.relay_replies r where r.continues = m.id and r.account_id = m.account_id
     ) <= :max_blocks

@@ -126,6 +126,7 @@ class ReplySender:
         """The result of a reply to a message that has one: wait for the outcome, or keep a further block."""
         self._on_ended(answered.account_id, {answered.message_id})
         give_up_at = monotonic() + REPLY_HOLD
+        has_waited = False
         while True:
             recorded = await self._records.put(answered)
             if recorded is None:
@@ -139,8 +140,9 @@ class ReplySender:
                 return KeptReply(answered.id)
             elif (recorded := await self._records.put(answered)) is None or recorded.further_id is None:
                 raise AlreadyReplied
+            has_waited |= recorded.is_waiting
             if monotonic() >= give_up_at:
-                if recorded.is_waiting:
+                if has_waited:
                     return KeptReply(recorded.id)
                 raise CallbackUnconfirmed(UNCONFIRMED_ERROR)
             await asyncio.sleep(OUTCOME_POLL_INTERVAL)

@@ -2,7 +2,7 @@
 -- For all accounts: the oldest waiting reply of each conversation, so that a user reads the replies in order.
 select distinct on (r.conversation_key) r.id
 from public.relay_replies r
-where r.waits_until > pabal.now()
+where r.waits_until > pabal.now() and r.message_id is not null
 order by r.conversation_key, r.answered_at, r.id
 limit :limit;
 
@@ -63,7 +63,8 @@ late as materialized (
                :max_outputs - coalesce(jsonb_array_length(s.response -> 'template' -> 'outputs'), :max_outputs) as free_outputs
         from public.relay_replies l
         where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
-          and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
+          and l.shown_at is null
+          and (l.waits_until is null or l.waits_until <= pabal.now() or l.continues = s.message_id)
         order by l.answered_at, l.id
         limit :max_outputs
         for no key update skip locked
