@@ -8,9 +8,9 @@ import pytest
 
 from pabal.core.errors import CallbackExpired, CallbackUnconfirmed, Unavailable
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.relay.reply import callback, reply, send, stall
+from pabal.relay.reply import callback, recorded, reply, send, stall
 from pabal.relay.reply.callback import rescue_lost_callbacks
-from pabal.relay.reply.send import DeliveredReply
+from pabal.relay.reply.send import DeliveredReply, KeptReply
 from pabal.settings import Settings
 from relay.test_stall import STALL_AFTER, STALL_TEXT, Travel, stall_worker
 from support.answer_loss import AnswerLossProxy, losing_answers
@@ -22,6 +22,7 @@ from support.wait import wait_until
 pytestmark = pytest.mark.anyio
 
 CLAIM, CONFIRM, CLAIM_EXPIRING = reply.Q.claim_callbacks, callback.Q.confirm_claims, stall.Q.claim_expiring_callbacks
+KEEP_FURTHER = recorded.Q.keep_further_replies
 ALWAYS = 1000
 
 
@@ -92,6 +93,27 @@ async def test_late_replies_go_along_although_the_answer_was_lost(bot: Bot, prox
     await bot.send_reply(message, "hello")
 
     assert bot.kakao.texts("first") == [["late", "hello"]]
+
+
+async def test_joined_blocks_are_posted_once_although_the_answer_was_lost(bot: Bot, proxy: AnswerLossProxy) -> None:
+    message = await bot.insert_message("first")
+    proxy.lose_answers(CLAIM)
+
+    results = await asyncio.gather(bot.send_block(message, "one"), bot.send_block(message, "two"))
+
+    assert bot.kakao.texts("first") == [["one", "two"]]
+    assert [*map(type, results)] == [DeliveredReply, DeliveredReply]
+
+
+async def test_a_further_block_is_kept_once_although_the_answer_was_lost(bot: Bot, proxy: AnswerLossProxy) -> None:
+    first, second = await bot.insert_message("first"), await bot.insert_message("second")
+    await bot.send_reply(first, "one")
+    proxy.lose_answers(KEEP_FURTHER)
+
+    assert isinstance(await bot.send_block(first, "two"), KeptReply)
+
+    await bot.send_reply(second, "now")
+    assert (proxy.lost, bot.kakao.texts("second")) == (1, [["two", "now"]])
 
 
 async def test_a_request_is_not_held_longer_than_its_client_waits(
