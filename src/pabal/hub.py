@@ -58,9 +58,11 @@ from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.stream_registry import StreamRegistry
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.callback import CallbackSender
-from pabal.relay.reply.reply import ReplySender
+from pabal.relay.reply.poller import CallbackPoller
+from pabal.relay.reply.send import ReplySender
 from pabal.relay.reply.stall import StallWorker
-from pabal.relay.webhook.handle import WebhookHandler
+from pabal.relay.reply.waiting import WaitingReplyWorker
+from pabal.relay.webhook.handle import CONTENTION_TIMEOUT, WebhookHandler
 from pabal.relay.webhook.recall import CallbackRecaller
 from pabal.relay.webhook.receive import InboundDraft, ReceiveResult, WebhookReceiver
 from pabal.relay.webhook.skill_response import chat_texts
@@ -232,7 +234,8 @@ def build_relay(
     relay_metrics = RelayMetrics(metrics.meter)
     callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics)
     webhook_db = ReservedDatabase(db)  # Kakao waits five seconds, whatever other callers do
-    webhook_batcher, recalls = Batcher(webhook_db, receiver.receive), CallbackRecaller(webhook_db)
+    webhook_batcher = Batcher(webhook_db, receiver.receive, contention_timeout=CONTENTION_TIMEOUT)
+    recalls = CallbackRecaller(webhook_db)
     return RelayServices(
         webhooks=WebhookHandler(webhook_db, webhook_batcher, recalls, relay_metrics, settings),
         webhook_batcher=webhook_batcher,
@@ -254,11 +257,11 @@ async def close_relay(relay: RelayServices, time_limit: timedelta) -> None:
     await relay.long_poll.close()
 
 
-def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any, Any] | StallWorker]:
+def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any, Any] | CallbackPoller]:
     """Build the workers of a process. The caller runs each one until it is stopped."""
     process = process_name()
     config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
-    workers: list[Worker[Any, Any, Any] | StallWorker] = [
+    workers: list[Worker[Any, Any, Any] | CallbackPoller] = [
         build_push_worker(hub, hub.pusher, f"push:{process}", config),
         build_rules_worker(hub, f"rules:{process}", config),
         Worker(
@@ -270,6 +273,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
             hub.dispatcher.schedule,
             replace(config, concurrency=DISPATCH_CONCURRENCY),
         ),
+        WaitingReplyWorker(f"waiting:{process}", hub.db, hub.relay.callbacks),
     ]
     if delay := hub.settings.still_working_after:
         texts = chat_texts(hub.settings.chat_language)
@@ -329,7 +333,7 @@ def build_rules_worker(
 
 
 def register_hub_process(
-    hub: Hub, hub_workers: Sequence[Worker[Any, Any, Any] | StallWorker], handlers: EventHandlers | None = None
+    hub: Hub, hub_workers: Sequence[Worker[Any, Any, Any] | CallbackPoller], handlers: EventHandlers | None = None
 ) -> AbstractAsyncContextManager[None]:
     """Register this process and its lanes in the table of processes for the duration of the block."""
     workers = [worker for worker in hub_workers if isinstance(worker, Worker)]

@@ -60,6 +60,8 @@ from unnest(:keys::text[], :durations::interval[]) as c (key, duration)
 where l.key = c.key;
 
 -- name: purge
--- A row whose `tat` has passed has no effect. Locked rows are in use.
+-- A row whose `tat` has passed has no effect; for a minute it still tells that the limit was used. Locked rows are in use.
 delete from pabal.limits
-where key in (select key from pabal.limits where tat < pabal.now() limit :batch for update skip locked);
+where key in (
+    select key from pabal.limits where tat < pabal.now() - interval '1 minute' limit :batch for update skip locked
+);

@@ -145,6 +145,15 @@ class Settings(BaseSettings):
     webhook_per_channel: int = Field(
         1000, ge=0, description="Maximum number of webhooks per minute and channel; 0 disables the limit."
     )
+    account_rate_limit: int = Field(
+        600,
+        ge=1,
+        le=2**31 - 1,
+        description=(
+            "Polls and replies per minute that a new account is allowed. Replies above it wait. "
+            "`pabal account set --rate-limit` changes an existing account."
+        ),
+    )
     command_prefix: str = Field(
         "/", min_length=1, max_length=16, pattern=r"^\S+\z", description="Prefix of chat commands: /pair, /help."
     )

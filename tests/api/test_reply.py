@@ -12,6 +12,8 @@ import httpx2
 import pytest
 
 from pabal.hub import DatabaseUrls
+from pabal.relay.reply import reply as relay_reply
+from pabal.relay.reply import send
 from pabal.settings import Settings
 from support.clusters import open_connection
 from support.fake_kakao import FakeKakao, kakao_response, run_fake_kakao
@@ -256,10 +258,10 @@ async def test_a_reply_after_the_callback_expired_is_kept(bot: Bot, lifetime: ti
     )
 
     response = await bot.web.post("/v1/reply", json=reply(message, "late"), headers=bot.owner.header)
-    repeated = await bot.web.post("/v1/reply", json=reply(message, "again"), headers=bot.owner.header)
+    repeated = await bot.web.post("/v1/reply", json=reply(message, "late"), headers=bot.owner.header)
 
     assert error_of(response) == (400, "CALLBACK_EXPIRED")
-    assert error_of(repeated) == (409, "ALREADY_REPLIED")
+    assert error_of(repeated) == (400, "CALLBACK_EXPIRED")
     assert (bot.kakao.posts, await bot.chat.state(message)) == (0, "late")
     assert await bot.chat.status(message) == ("ACKED", "answered")
     time_left = await bot.chat.db.fetchval("select kept_until - pabal.now() from relay_replies")
@@ -271,10 +273,10 @@ async def test_a_message_is_answered_once_in_every_status(bot: Bot, status: str)
     await bot.chat.db.execute("update inbound_messages set status = $1", status)
 
     response = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
-    repeated = await bot.web.post("/v1/reply", json=reply(bot.message, "again"), headers=bot.owner.header)
+    repeated = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
 
     assert response.status_code == 200
-    assert error_of(repeated) == (409, "ALREADY_REPLIED")
+    assert (repeated.status_code, repeated.json()) == (200, response.json())
     assert bot.kakao.texts("first") == [["hello"]]
     lease = await bot.chat.db.fetchval(
         "select coalesce(lease::text, leased_until::text, held_by) from inbound_messages"
@@ -313,7 +315,7 @@ async def test_a_reply_that_kakao_refuses_fails(bot: Bot, name: str) -> None:
 
     assert error_of(response) == (502, "CALLBACK_FAILED")
     assert response.json()["error"] == error
-    assert error_of(repeated) == (409, "ALREADY_REPLIED")
+    assert repeated.json() == response.json()
     row = await bot.chat.reply(bot.message)
     assert row
     assert (row["state"], row["status_code"], row["error"]) == ("refused", status, error)
@@ -341,14 +343,33 @@ async def test_an_unconfirmed_reply_is_unknown_and_not_sent_again(bot: Bot, name
     repeated = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
 
     assert error_of(response) == (502, "CALLBACK_UNKNOWN")
-    assert error_of(repeated) == (409, "ALREADY_REPLIED")
+    assert repeated.json() == response.json()
     row = await bot.chat.reply(bot.message)
     assert row
     assert (row["state"], row["status_code"], row["error"]) == ("unknown", status, error)
     assert (bot.kakao.posts, await bot.chat.failures()) == (1, ["unknown"])
 
 
-async def test_a_reply_over_the_rate_limit_spends_nothing(bot: Bot) -> None:
+async def test_a_reply_over_the_rate_limit_is_stored_and_waits(bot: Bot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send, "REPLY_HOLD", 0)
+    owner = await bot.chat.owner(rate_limit_per_minute=3)
+    key = await bot.chat.conversation(owner)
+    messages = [await bot.chat.message(owner, key, bot.kakao.url(str(number))) for number in range(4)]
+
+    responses = [await bot.web.post("/v1/reply", json=reply(message), headers=owner.header) for message in messages]
+
+    assert [response.status_code for response in responses[:3]] == [200] * 3
+    row = await bot.chat.reply(messages[3])
+    assert row
+    assert (responses[3].status_code, responses[3].json()) == (
+        200,
+        {"success": True, "outboundMessageId": str(row["id"]), "callbackSent": False},
+    )
+    assert bot.kakao.posts == 3
+
+
+async def test_too_many_waiting_replies_are_refused(bot: Bot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_reply, "MAX_WAITING_REPLIES", 0)
     owner = await bot.chat.owner(rate_limit_per_minute=3)
     other = await bot.chat.owner(rate_limit_per_minute=3)
     key = await bot.chat.conversation(owner)

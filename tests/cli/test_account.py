@@ -53,6 +53,9 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
     assert (one["openclaw_user_id"], one["rate_limit_per_minute"], one["has_token"]) == ("우리 봇", 120, True)
     account = await come(hub, token)
     assert str(account) == row
+    assert "우리 봇 may send 240 polls" in run("set", "우리 봇", "--rate-limit", "240").stdout
+    assert ask("set", row, "--rate-limit", "180")["rate_limit_per_minute"] == 180
+    assert ask("show", row)["rate_limit_per_minute"] == 180
 
     await pair_user(hub, "min", account)
     await insert_message(owner, account, "min")
@@ -77,7 +80,16 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
     assert ask("list")["items"] == []
     assert await conversation_state_of(owner, "min") == ("UNPAIRED", None)
     done = [deed.removeprefix("account.") for deed in await audit_actions_of(owner, row)]
-    assert done == ["created", "pairing.code_made", "disabled", "enabled", "token_rotated", "deleted"]
+    assert done == [
+        "created",
+        "rate_limit_set",
+        "rate_limit_set",
+        "pairing.code_made",
+        "disabled",
+        "enabled",
+        "token_rotated",
+        "deleted",
+    ]
 
 
 async def test_a_sessions_account_gets_a_relay_token_by_rotation(
@@ -102,6 +114,9 @@ async def test_a_sessions_account_gets_a_relay_token_by_rotation(
         (["add", "a\x1b[2Jb"], 1, "name: must be one line"),
         (["add", "session:x"], 1, "name: begins with session:"),
         (["add", "x", "--rate-limit", "0"], 2, "--rate-limit"),
+        (["set", "x", "--rate-limit", "0"], 2, "--rate-limit"),
+        (["set", "x"], 2, "--rate-limit"),
+        (["set", "x", "--rate-limit", "5"], 1, "No such account"),
         (["show", "nobody"], 1, "No such account: nobody. See `pabal account list`"),
         (["disable", str(new_id())], 1, "`pabal account list`"),
         (["rotate-token", "nobody"], 1, "No such account: nobody"),

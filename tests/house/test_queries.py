@@ -84,6 +84,7 @@ UNFILTERED = {
     ("relay/accounts.sql", "purge_unused_accounts"): MAINTENANCE,
     ("relay/auth.sql", "find_relay_token"): BY_TOKEN,
     ("relay/reply/callback.sql", "rescue_lost_callbacks"): MAINTENANCE,
+    ("relay/reply/callback.sql", "confirm_claims"): "the fence is the key; only the process that made it knows it",
     ("relay/pairing/codes.sql", "insert_pairing_code"): "inserts a row with the account's id",
     ("relay/pairing/codes.sql", "purge_pairing_codes"): MAINTENANCE,
     (
@@ -123,6 +124,7 @@ UNFILTERED = {
     ("relay/pairing/sessions.sql", "find_relay_session_status"): BY_TOKEN,
     ("relay/pairing/sessions.sql", "purge_relay_sessions"): MAINTENANCE,
     ("relay/reply/stall.sql", "claim_expiring_callbacks"): "callbacks of all accounts; each row names its account",
+    ("relay/reply/waiting.sql", "list_waiting_replies"): "replies of all accounts, by id",
     (
         "relay/delivery/stream_control.sql",
         "find_ended_waits",

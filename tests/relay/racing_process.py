@@ -11,7 +11,8 @@ from uuid import UUID
 from pabal.core.errors import RequestError
 from pabal.core.log import configure_logging
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.relay.reply.reply import BotReply, ReplySender, encode_skill_response
+from pabal.relay.reply.reply import BotReply, encode_skill_response
+from pabal.relay.reply.send import ReplySender
 from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings

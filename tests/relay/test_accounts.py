@@ -28,6 +28,7 @@ from pabal.relay.accounts import (
     find_account_details,
     list_accounts,
     rotate_relay_token,
+    set_account_rate_limit,
 )
 from pabal.relay.auth import RelayPrincipal, authenticate_relay_token, require_owner
 from pabal.relay.conversations import block_conversation
@@ -72,6 +73,21 @@ async def test_a_relay_token_is_shown_once_and_stored_as_a_hash(hub: Hub, owner:
     assert await audit_actions_of(owner, account.id) == ["account.created"]
 
 
+async def test_changing_a_rate_limit_is_audited_and_holds_at_once(hub: Hub, owner: Connection) -> None:
+    bot = await add_account(hub)
+
+    async with hub.transaction() as tx:
+        changed = await set_account_rate_limit(tx, bot.account, 1200, TESTER)
+
+    assert changed.rate_limit_per_minute == 1200
+    assert (await authenticate(hub, bot.token)).rate_limit == 1200
+    assert await audit_actions_of(owner, bot.account) == ["account.created", "account.rate_limit_set"]
+    for wrong in (0, -1, 2**31):
+        async with hub.transaction() as tx:
+            with pytest.raises(Invalid, match="rate_limit"):
+                await set_account_rate_limit(tx, bot.account, wrong, TESTER)
+
+
 @pytest.mark.parametrize("token", ["", "prt_", "x" * 64, "0" * 64, "none:", "\ud800"])
 async def test_an_unknown_token_is_unauthenticated(hub: Hub, owner: Connection, token: str) -> None:
     await add_account(hub)
@@ -96,7 +112,7 @@ async def test_an_unpaired_session_expires_with_its_code(hub: Hub, travel: Trave
     session = await new_session(hub)
 
     principal = await authenticate(hub, session.token)
-    assert principal == RelayPrincipal(session.id, session.id, None, 60, paired=False)
+    assert principal == RelayPrincipal(session.id, session.id, None, 600, paired=False)
     with pytest.raises(SessionNotPaired):
         require_owner(principal)
 

@@ -22,7 +22,7 @@ from relay.skills import send_message
 from support.dump import dump_database
 from support.fake_kakao import FakeKakao, kakao_response
 from support.receiver import respond_after
-from support.relay_rows import Bot, Chat, Owner
+from support.relay_rows import Bot, Chat, Owner, skill_response
 from support.server import serve_hub
 from support.wait import wait_until
 
@@ -318,6 +318,20 @@ async def test_an_export_contains_all_messages_and_replies(
     text = json.dumps(document)
     for secret in ("capability", "/chat?code=", person.owner.token, str(other.id), "not theirs", "token_hash"):
         assert secret not in text
+
+
+async def test_further_blocks_are_exported_counted_and_erased(person: Bot, hub: Hub) -> None:
+    message = await person.insert_message("first")
+    await person.send_reply(message, "one")
+    await person.send_block(message, "a further block")
+
+    [exported] = (await export(hub))["messages"]
+    counts = await count_data(hub)
+    await erase(hub)
+
+    assert [reply["response"] for reply in exported["further_replies"]] == [skill_response("a further block")]
+    assert counts.replies == 2
+    assert await person.chat.db.fetchval("select count(*) from relay_replies") == 0
 
 
 async def test_an_export_contains_the_audit_entries(person: Bot, hub: Hub) -> None:

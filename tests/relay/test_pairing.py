@@ -86,6 +86,18 @@ async def test_a_sessions_code_creates_its_account(hub: Hub, owner: Connection) 
     assert {"kakaoUserId", "conversationKey", "pairedAt", "accountId"} == json.loads(data).keys()
 
 
+async def test_a_sessions_account_has_the_rate_limit_of_the_settings(hub: Hub, owner: Connection) -> None:
+    read_limit = "select rate_limit_per_minute from public.accounts where openclaw_user_id = $1"
+    first, second = await new_session(hub), await new_session(hub)
+
+    await send_command(hub, "min", f"/pair {first.code}")
+    settings = hub.settings.model_copy(update={"account_rate_limit": 77})
+    await send_command(hub, "jun", f"/pair {second.code}", settings=settings)
+
+    assert await owner.fetchval(read_limit, f"session:{first.id}") == 600
+    assert await owner.fetchval(read_limit, f"session:{second.id}") == 77
+
+
 async def test_later_codes_join_the_sessions_account(hub: Hub, owner: Connection) -> None:
     session = await new_session(hub)
     await send_command(hub, "min", f"/pair {session.code}")
@@ -343,10 +355,13 @@ async def test_status_shows_the_connection(hub: Hub, owner: Connection) -> None:
     paired_at = (await load_conversation(owner, "min"))["paired_at"]
     paired_at_text = f"{paired_at + timedelta(hours=9):%Y-%m-%d %H:%M}"
 
-    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.status_paired.format(since=paired_at_text)
+    values = {"bot": "owner", "since": paired_at_text}
+    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.status_offline.format(
+        **values, messages=0, replies=0, waiting=0
+    )
     await insert_message(owner, bot.account, "min")
-    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.status_waiting.format(
-        since=paired_at_text, waiting=1
+    assert await send_command(hub, "min", "/status") == KOREAN_TEXTS.status_offline.format(
+        **values, messages=1, replies=0, waiting=1
     )
     async with hub.transaction() as tx:
         await disable_account(tx, bot.account, TESTER)

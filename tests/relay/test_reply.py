@@ -11,7 +11,6 @@ import pytest
 
 from pabal.core.errors import (
     AccountDisabled,
-    AlreadyReplied,
     CallbackExpired,
     CallbackFailed,
     Invalid,
@@ -34,7 +33,9 @@ from pabal.relay.reply.callback import (
     rescue_lost_callbacks,
     settle_callbacks,
 )
+from pabal.relay.reply.recorded import ReplyToAnswered
 from pabal.relay.reply.reply import BotReply, claim_callbacks, encode_skill_response
+from pabal.relay.reply.send import KeptReply
 from pabal.relay.reply.stall import ExpiringCallback, claim_expiring_callbacks
 from pabal.settings import Settings
 from support.clusters import open_connection
@@ -57,13 +58,14 @@ def build_reply(bot: Bot, message: UUID | None, text: str = "hello", **overrides
     )
 
 
-async def claim(bot: Bot, *bot_replies: BotReply) -> list[ClaimedCallback | Exception]:
+async def claim(bot: Bot, *bot_replies: BotReply) -> list[ClaimedCallback | ReplyToAnswered | Exception]:
     async with bot.hub.autocommit() as tx:
         return [*await claim_callbacks(tx, bot_replies)]
 
 
 async def replies(bot: Bot) -> set[UUID]:
-    return {row["message_id"] for row in await bot.chat.db.fetch("select message_id from relay_replies")}
+    rows = await bot.chat.db.fetch("select message_id from relay_replies where message_id is not null")
+    return {row["message_id"] for row in rows}
 
 
 async def test_each_reply_of_a_batch_gets_its_own_result(bot: Bot, chat: Chat, fake_kakao: FakeKakao) -> None:
@@ -81,9 +83,9 @@ async def test_each_reply_of_a_batch_gets_its_own_result(bot: Bot, chat: Chat, f
     await chat.db.execute("update inbound_messages set status = 'CANCELLED' where id = $1", cancelled)
     unpaired_session = digest(await chat.session(None))
     within_limit, over_limit = await limited_bot.insert_message("one"), await limited_bot.insert_message("two")
-    cases: list[tuple[BotReply, type[ClaimedCallback | Exception]]] = [
+    cases: list[tuple[BotReply, type[ClaimedCallback | ReplyToAnswered | Exception]]] = [
         (build_reply(bot, valid), ClaimedCallback),
-        (build_reply(bot, valid, "twice"), AlreadyReplied),
+        (build_reply(bot, valid, "twice"), ReplyToAnswered),
         (build_reply(bot, late), CallbackExpired),
         (build_reply(bot, other_message), MessageNotFound),
         (build_reply(bot, cancelled), MessageNotFound),
@@ -94,14 +96,15 @@ async def test_each_reply_of_a_batch_gets_its_own_result(bot: Bot, chat: Chat, f
         (build_reply(bot, valid, token_hash=unpaired_session), SessionNotPaired),
         (build_reply(disabled_bot, disabled_message), AccountDisabled),
         (build_reply(limited_bot, within_limit), ClaimedCallback),
-        (build_reply(limited_bot, over_limit), RateLimited),
+        (build_reply(limited_bot, over_limit), ReplyToAnswered),
+        (build_reply(limited_bot, None), RateLimited),
         (build_reply(other, other_message, conversation_key="channel:another"), ClaimedCallback),
     ]
 
     results = await claim(bot, *(reply for reply, _ in cases))
 
     assert [*map(type, results)] == [kind for _, kind in cases]
-    assert await replies(bot) == {valid, late, within_limit, other_message}
+    assert await replies(bot) == {valid, late, within_limit, over_limit, other_message}
     assert [result.url for result in results if isinstance(result, ClaimedCallback)] == [
         *map(fake_kakao.url, ("good", "one", "theirs"))
     ]
@@ -203,22 +206,33 @@ values ($1, $2, $3, $4::text, 'sending', gen_random_uuid(), pabal.now(),
 """
 
 
-@pytest.mark.parametrize(
-    ("spender", "error_type", "state"), [("agent", AlreadyReplied, "sending"), ("hub", CallbackExpired, "late")]
-)
-async def test_of_two_concurrent_replies_the_second_is_refused(
-    bot: Bot, wait_for_lock: Callable[[], Awaitable[None]], spender: str, error_type: type[RequestError], state: str
+async def test_of_two_concurrent_replies_the_second_is_kept(
+    bot: Bot, wait_for_lock: Callable[[], Awaitable[None]]
 ) -> None:
     """The first reply's row is not in the snapshot of the second."""
-    message = await bot.insert_message("first", timedelta(seconds=4))
+    message = await bot.insert_message("first")
     async with bot.chat.db.transaction():
-        await bot.chat.db.execute(INSERT_REPLY, message, bot.owner.id, bot.key, spender)
-        replying = asyncio.create_task(bot.send_reply(message, "second"))
+        await bot.chat.db.execute(INSERT_REPLY, message, bot.owner.id, bot.key, "agent")
+        replying = asyncio.create_task(bot.send_block(message, "second"))
         await wait_for_lock()
 
-    with pytest.raises(error_type):
+    assert isinstance(await replying, KeptReply)
+    assert (bot.kakao.posts, await bot.chat.state(message)) == (0, "sending")
+
+
+async def test_a_reply_concurrent_with_the_stall_is_late(
+    bot: Bot, wait_for_lock: Callable[[], Awaitable[None]]
+) -> None:
+    """The stall's row is not in the snapshot of the reply."""
+    message = await bot.insert_message("first", timedelta(seconds=4))
+    async with bot.chat.db.transaction():
+        await bot.chat.db.execute(INSERT_REPLY, message, bot.owner.id, bot.key, "hub")
+        replying = asyncio.create_task(bot.send_block(message, "second"))
+        await wait_for_lock()
+
+    with pytest.raises(CallbackExpired):
         await replying
-    assert (bot.kakao.posts, await bot.chat.state(message)) == (0, state)
+    assert (bot.kakao.posts, await bot.chat.state(message)) == (0, "late")
 
 
 async def test_the_stall_does_not_claim_a_callback_that_is_being_claimed(

@@ -27,6 +27,7 @@ async def test_a_webhook_refused_for_a_locked_conversation_is_released(
 ) -> None:
     """An exception shared by all callers collects their tracebacks, and with them their request bodies."""
     monkeypatch.setattr(batcher, "RETRY_DELAY", 0.001)
+    monkeypatch.setattr(hub.relay.webhook_batcher, "_contention_timeout", 0)
     await chat.conversation(await chat.owner())
     assert database_urls.direct
     blocker = await asyncpg.connect(database_urls.direct)

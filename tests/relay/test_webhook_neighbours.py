@@ -8,8 +8,10 @@ import httpx2
 import pytest
 
 from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.queue import batcher
 from pabal.relay.delivery import open_limits, takeover
 from pabal.relay.privacy import export_conversation
+from pabal.relay.webhook import receive
 from pabal.settings import Settings
 from relay.bot import connect_stream
 from relay.people import TESTER
@@ -119,6 +121,26 @@ async def test_webhooks_are_answered_while_all_neighbours_wait_in_the_database(
                 assert await send_message(web, f"text {number}") == USE_CALLBACK
         assert before > 0
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_webhook_of_a_locked_conversation_uses_the_time_that_kakao_waits(
+    web: httpx2.AsyncClient,
+    owner: Owner,
+    database_urls: DatabaseUrls,
+    counting_proxy: tuple[StatementProxy, DatabaseUrls],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fixed number of attempts would end long before."""
+    assert database_urls.direct
+    monkeypatch.setattr(batcher, "RETRY_DELAY", 0.001)
+    statements, _ = counting_proxy
+    async with open_connection(database_urls.direct) as blocker:
+        async with blocker.transaction():
+            await blocker.execute("select from conversation_mappings for update")
+            sending = asyncio.create_task(send_message(web, "hello"))
+            await wait_until(lambda: statements.count(receive.Q.receive_messages) > 2 * batcher.MAX_WRITE_ATTEMPTS)
+            assert not sending.done()
+        assert await sending == USE_CALLBACK
 
 
 async def test_webhooks_are_answered_during_a_flood_of_other_channels(web: httpx2.AsyncClient, owner: Owner) -> None:

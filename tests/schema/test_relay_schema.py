@@ -15,6 +15,7 @@ TABLES = ("accounts", "conversation_mappings", "inbound_messages", "pairing_code
 DEVIATIONS = {
     "column": {
         "public.accounts.relay_token_hash": "text not null default ('none:'::text || gen_random_uuid())",
+        "public.accounts.rate_limit_per_minute": "integer default 600",
         "public.inbound_messages.callback_url": "text",
         "public.inbound_messages.callback_expires_at": "timestamp with time zone",
         "public.inbound_messages.source_event_id": "text not null",

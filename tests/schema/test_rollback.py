@@ -58,6 +58,25 @@ async def test_tables_with_rows_can_be_reverted(server: Cluster) -> None:
         assert await snapshot(conn) == before
 
 
+async def test_only_accounts_of_sessions_with_the_old_default_get_a_higher_rate_limit(server: Cluster) -> None:
+    url = await server.fresh_database()
+    await apply_migrations(url, to="20260101110000")
+    async with open_connection(url) as conn:
+        await conn.execute(
+            "insert into public.accounts (openclaw_user_id, rate_limit_per_minute) "
+            "values ('session:a', 60), ('session:b', 61), ('session:c', null), ('mina', 60)"
+        )
+        await apply_migrations(url)
+        rows = await conn.fetch("select openclaw_user_id as name, rate_limit_per_minute as rate from public.accounts")
+
+    assert {row["name"]: row["rate"] for row in rows} == {
+        "session:a": 600,
+        "session:b": 61,
+        "session:c": None,
+        "mina": 60,
+    }
+
+
 async def test_sample_data_is_inserted_only_on_request(server: Cluster) -> None:
     url = await server.fresh_database()
     async with open_connection(url) as conn:

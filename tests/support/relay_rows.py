@@ -11,7 +11,8 @@ import pytest
 
 from pabal.core.errors import CallbackExpired
 from pabal.hub import Hub
-from pabal.relay.reply.reply import BotReply, DeliveredReply, encode_skill_response
+from pabal.relay.reply.reply import BotReply, encode_skill_response
+from pabal.relay.reply.send import DeliveredReply, ReplyResult
 from support.clusters import Connection
 from support.fake_kakao import FakeKakao
 
@@ -159,6 +160,13 @@ class Bot:
         return await self.chat.message(self.owner, self.key, self.kakao.url(name), life)
 
     async def send_reply(self, message: UUID, *texts: str) -> DeliveredReply:
+        """A reply that reaches Kakao."""
+        result = await self.send_block(message, *texts)
+        assert isinstance(result, DeliveredReply)
+        return result
+
+    async def send_block(self, message: UUID, *texts: str) -> ReplyResult:
+        """A reply, or a further block of it."""
         response = skill_response(*texts)
         return await self.hub.relay.replies.send(
             BotReply(digest(self.owner.token), message, None, response, encode_skill_response(response))

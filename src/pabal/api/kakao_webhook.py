@@ -12,7 +12,6 @@ from pabal.core.errors import (
     Forbidden,
     ForeignOrigin,
     Invalid,
-    RateLimited,
     Unauthenticated,
     UnsupportedMediaType,
 )
@@ -99,7 +98,7 @@ ROUTES = tuple(
         "POST",
         path,
         post_kakao_webhook,
-        may_raise=(Invalid, Unauthenticated, BodyTooLarge, UnsupportedMediaType, RateLimited),
+        may_raise=(Invalid, Unauthenticated, BodyTooLarge, UnsupportedMediaType),
         error_format=ErrorFormat.RELAY,
         response=SkillResponseView,
         tag="relay",

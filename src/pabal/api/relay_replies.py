@@ -17,6 +17,7 @@ from pabal.core.errors import (
 from pabal.hub import Hub
 from pabal.relay.auth import hash_relay_secret
 from pabal.relay.reply.reply import BotReply
+from pabal.relay.reply.send import DeliveredReply, KeptReply
 from pabal.relay.reply.validate import validate_skill_response
 from pabal.web.auth import bearer_token
 from pabal.web.endpoint import parse_body
@@ -35,12 +36,15 @@ class RelayReplyBody(RequestBody, frozen=True, rename="camel", forbid_unknown_fi
 
 
 class RelayReplyView(ResponseBody, frozen=True, rename="camel"):
-    """Kakao accepted the reply at `deliveredAt` (epoch milliseconds)."""
+    """Kakao accepted the reply at `deliveredAt` (epoch milliseconds).
+
+    If `callbackSent` is false, the reply is stored and shown to the user later; `deliveredAt` is missing then.
+    """
 
     success: bool
-    delivered_at: int
     outbound_message_id: UUID
     callback_sent: bool
+    delivered_at: int | msgspec.UnsetType = msgspec.UNSET
 
 
 MAX_REPLY_BYTES = 262_144
@@ -48,10 +52,11 @@ REPLY_DECODER = msgspec.json.Decoder(RelayReplyBody)
 
 
 async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
-    """Reply to a message through its Kakao callback. A message can be replied to once.
+    """Reply to a message through its Kakao callback, which can be used once.
 
     A response that exceeds one of Kakao's limits is refused without using up the callback. A reply after the callback
-    expired is kept for half an hour and shown before the reply to the user's next message.
+    expired is kept for half an hour and shown before the reply to the user's next message. Further replies to the same
+    message are kept likewise, with `callbackSent` false. The same reply again gets the answer of the first.
     """
     token_hash = hash_relay_secret(bearer_token(context.request.headers.get("authorization")))
     try:
@@ -60,10 +65,13 @@ async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
     except Invalid as error:
         await authorize_reply(hub, token_hash)
         raise error from None
-    delivered = await hub.relay.replies.send(reply)
-    return RelayReplyView(
-        success=True, delivered_at=delivered.delivered_at_ms, outbound_message_id=delivered.reply_id, callback_sent=True
-    )
+    match await hub.relay.replies.send(reply):
+        case DeliveredReply(reply_id, delivered_at):
+            return RelayReplyView(
+                success=True, outbound_message_id=reply_id, callback_sent=True, delivered_at=delivered_at
+            )
+        case KeptReply(reply_id):
+            return RelayReplyView(success=True, outbound_message_id=reply_id, callback_sent=False)
 
 
 def decode_reply(token_hash: str, body: RelayReplyBody) -> BotReply:

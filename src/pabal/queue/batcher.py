@@ -27,10 +27,11 @@ RETRY_DELAY = 0.2
 
 
 class QueuedWrite(NamedTuple, Generic[BatchItem, BatchResult]):
-    """One caller's item, and the future it waits on."""
+    """One caller's item, the future it waits on, and the monotonic time of the put."""
 
     item: BatchItem
     future: "asyncio.Future[BatchResult]"
+    put_at: float
 
     def fail(self, error: Exception) -> None:
         if not self.future.done():
@@ -50,11 +51,14 @@ class Batcher(Generic[BatchItem, BatchResult]):
         *,
         max_batch_size: int = 1000,
         max_in_flight: int = 4,
+        contention_timeout: float = 0.0,
     ) -> None:
+        """`contention_timeout`: seconds for which an item that waits for another transaction is tried, at least."""
         self._db = db
         self._write_batch = write_batch
         self._max_batch_size = max_batch_size
         self._max_in_flight = max_in_flight
+        self._contention_timeout = contention_timeout
         self._queue: deque[QueuedWrite[BatchItem, BatchResult]] = deque()
         self._writers: set[asyncio.Task[None]] = set()
         self._retries: set[asyncio.Task[None]] = set()
@@ -62,7 +66,7 @@ class Batcher(Generic[BatchItem, BatchResult]):
 
     async def put(self, item: BatchItem) -> BatchResult:
         future: asyncio.Future[BatchResult] = asyncio.get_running_loop().create_future()
-        self._queue.append(QueuedWrite(item, future))
+        self._queue.append(QueuedWrite(item, future, monotonic()))
         if not self._writers or (len(self._writers) < self._max_in_flight and self._is_slow()):
             self._writers.add(asyncio.create_task(self._write_queue()))
         return await future
@@ -117,16 +121,19 @@ class Batcher(Generic[BatchItem, BatchResult]):
         for queued, result in outcomes:
             if queued.future.done():
                 continue  # the caller was cancelled; its item is written all the same
-            if isinstance(result, RetryableError) and attempts > 1:
+            if isinstance(result, RetryableError) and (attempts > 1 or self._is_within_timeout(queued)):
                 contended.append(queued)
             elif isinstance(result, Exception):
                 queued.fail(result)
             else:
                 queued.future.set_result(result)
         if contended:
-            retry = asyncio.create_task(self._retry_later(contended, attempts - 1))
+            retry = asyncio.create_task(self._retry_later(contended, max(attempts - 1, 1)))
             self._retries.add(retry)
             retry.add_done_callback(self._retries.discard)
+
+    def _is_within_timeout(self, queued: "QueuedWrite[BatchItem, BatchResult]") -> bool:
+        return monotonic() - queued.put_at < self._contention_timeout
 
     async def _retry_later(self, batch: Sequence[QueuedWrite[BatchItem, BatchResult]], attempts: int) -> None:
         await asyncio.sleep(spread(RETRY_DELAY, 0.5, 1))

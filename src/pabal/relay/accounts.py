@@ -23,7 +23,8 @@ Q = load_queries(__file__)
 MAX_ACCOUNT_NAME_LENGTH = 200
 SESSION_ACCOUNT_PREFIX = "session:"
 """Prefix of the names of accounts that a session's first pairing created."""
-DEFAULT_RATE_LIMIT = 60
+DEFAULT_RATE_LIMIT = 600
+"""Of an account for which neither the caller nor the settings give one."""
 MAX_RATE_LIMIT = 2**31 - 1
 UNUSED_ACCOUNT_RETENTION = timedelta(days=30)
 """How long an account that a session created is kept without user and client."""
@@ -75,8 +76,7 @@ async def create_account(
         raise Invalid.of_field(
             "name", f"begins with {SESSION_ACCOUNT_PREFIX}, which is reserved for accounts that sessions create"
         )
-    if not 1 <= rate_limit <= MAX_RATE_LIMIT:
-        raise Invalid.of_field("rate_limit", "must be at least 1 per minute")
+    check_rate_limit(rate_limit)
     token = generate_relay_token()
     account = await tx.maybe(
         Account, Q.create_account, id=new_id(), name=name, token_hash=hash_relay_secret(token), rate_limit=rate_limit
@@ -85,6 +85,21 @@ async def create_account(
         raise Conflict(f"Account {name} already exists")
     await record_action(tx, actor, "account.created", str(account.id), name=name)
     return account, token
+
+
+async def set_account_rate_limit(tx: Tx, account: UUID, rate_limit: int, actor: Actor) -> Account:
+    """Change how many polls and replies an account may send per minute."""
+    check_rate_limit(rate_limit)
+    changed = require_account(
+        await tx.maybe(Account, Q.set_account_rate_limit, account=account, rate_limit=rate_limit), account
+    )
+    await record_action(tx, actor, "account.rate_limit_set", str(account), rate_limit=rate_limit)
+    return changed
+
+
+def check_rate_limit(rate_limit: int) -> None:
+    if not 1 <= rate_limit <= MAX_RATE_LIMIT:
+        raise Invalid.of_field("rate_limit", "must be at least 1 per minute")
 
 
 async def find_account(tx: Tx, id_or_name: UUID | str) -> Account:

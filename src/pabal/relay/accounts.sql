@@ -2,16 +2,23 @@
 insert into public.accounts (id, openclaw_user_id, relay_token_hash, rate_limit_per_minute)
 values (:id, :name, :token_hash, :rate_limit)
 on conflict (openclaw_user_id) do nothing
-returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute, true as has_token, created_at, disabled_at;
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, true as has_token, created_at, disabled_at;
+
+-- name: set_account_rate_limit
+update public.accounts
+set rate_limit_per_minute = :rate_limit
+where id = :account
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
+          relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
 
 -- name: find_account
-select id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
+select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
 from public.accounts
 where id = :account or openclaw_user_id = :name;
 
 -- name: list_accounts
-select id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
+select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
 from public.accounts
 where :after::timestamptz is null or (created_at, id) > (:after, :after_id::uuid)
@@ -34,14 +41,14 @@ where c.account_id = :account;
 update public.accounts
 set disabled_at = pabal.now()
 where id = :account and disabled_at is null
-returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
           relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
 
 -- name: enable_account
 update public.accounts
 set disabled_at = null
 where id = :account and disabled_at is not null
-returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
           relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
 
 -- name: delete_unused_codes
@@ -60,7 +67,7 @@ order by conversation_key
 for no key update;
 
 -- name: lock_account
-select id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
+select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
 from public.accounts
 where id = :account
@@ -107,7 +114,7 @@ returning id, openclaw_user_id;
 
 -- name: list_account_summaries
 -- Counts only for the accounts of one page, each by its own index and up to a maximum.
-select a.id, a.openclaw_user_id, coalesce(a.rate_limit_per_minute, 60) as rate_limit_per_minute, a.created_at, a.disabled_at,
+select a.id, a.openclaw_user_id, coalesce(a.rate_limit_per_minute, 600) as rate_limit_per_minute, a.created_at, a.disabled_at,
        counted.paired, counted.pending, counted.blocked, counted.open_messages, counted.sessions, counted.streams
 from (
     select *

@@ -3,7 +3,7 @@ select
     (select count(*) from public.inbound_messages m where m.conversation_key = :conversation) as messages,
     (
         select count(*) from public.relay_replies r
-        join public.inbound_messages m on m.id = r.message_id
+        join public.inbound_messages m on m.id = coalesce(r.message_id, r.continues)
         where m.conversation_key = :conversation
     ) as replies,
     (select count(*) from pabal.hub_events_about('conversation_key', :conversation)) as events,
@@ -28,7 +28,11 @@ order by m.id
 for update;
 
 -- name: lock_replies
-select r.id from public.relay_replies r where r.message_id = any(:messages::uuid[]) order by r.id for update;
+select r.id
+from public.relay_replies r
+where r.message_id = any(:messages::uuid[]) or r.continues = any(:messages::uuid[])
+order by r.id
+for update;
 
 -- name: delete_messages
 -- Cascades to their replies.
@@ -68,7 +72,12 @@ where c.conversation_key = :conversation;
 select to_jsonb(m) - '{callback_url,lease,leased_until}'::text[]
        || jsonb_build_object(
            'kakao_payload', m.kakao_payload #- '{userRequest,callbackUrl}',
-           'reply', (select to_jsonb(r) - '{fence}'::text[] from public.relay_replies r where r.message_id = m.id)
+           'reply', (select to_jsonb(r) - '{fence}'::text[] from public.relay_replies r where r.message_id = m.id),
+           'further_replies', (
+               select coalesce(jsonb_agg(to_jsonb(r) - '{fence}'::text[] order by r.answered_at, r.id), '[]')
+               from public.relay_replies r
+               where r.continues = m.id
+           )
        )
 from public.inbound_messages m
 where m.conversation_key = :conversation

@@ -9,7 +9,7 @@
 )
 union all
 (
-    select r.id, 'reply', r.message_id
+    select r.id, 'reply', coalesce(r.message_id, r.continues)
     from public.relay_replies r
     where r.id between :low and :high and (:account::uuid is null or r.account_id = :account)
     order by r.id
@@ -17,8 +17,8 @@ union all
 );
 
 -- name: list_shown_late_replies
--- Late replies to earlier messages that were shown before the reply to this one.
-select r.message_id, r.shown_at
+-- Late replies to earlier messages that were shown before the reply to this one, and further blocks shown after it.
+select coalesce(r.message_id, r.continues) as message_id, r.shown_at
 from public.relay_replies r
 where r.shown_with = :id and (:account::uuid is null or r.account_id = :account)
 order by r.answered_at;

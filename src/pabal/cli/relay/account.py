@@ -1,4 +1,4 @@
-"""`pabal account add|list|show|disable|enable|rotate-token|remove`."""
+"""`pabal account add|list|show|set|disable|enable|rotate-token|remove`."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -27,7 +27,6 @@ from pabal.core.errors import NotFound, SetupError
 from pabal.core.short_id import parse_id_pattern
 from pabal.db.tx import Tx
 from pabal.relay.accounts import (
-    DEFAULT_RATE_LIMIT,
     MAX_RATE_LIMIT,
     Account,
     AccountDetails,
@@ -39,6 +38,7 @@ from pabal.relay.accounts import (
     find_account_details,
     list_accounts,
     rotate_relay_token,
+    set_account_rate_limit,
 )
 from pabal.relay.id_lookup import match_account_ids
 
@@ -48,6 +48,8 @@ app = cyclopts.App(
     help_epilogue=examples("account add mina", "account list"),
 )
 
+RateLimitNumber = Annotated[int, Parameter(validator=Number(gte=1, lte=MAX_RATE_LIMIT))]
+RATE_LIMIT_HELP = "Polls and replies allowed per minute. Replies above it wait."
 AccountArgument = Annotated[str, Parameter(name="ACCOUNT", help="Name or id of the account.")]
 
 PAGE_SIZE = 500
@@ -61,15 +63,16 @@ def account_add(
     /,
     *,
     rate_limit: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=MAX_RATE_LIMIT), help="Polls and replies allowed per minute.")
-    ] = DEFAULT_RATE_LIMIT,
+        RateLimitNumber | None, Parameter(help=f"{RATE_LIMIT_HELP} [PABAL_ACCOUNT_RATE_LIMIT]")
+    ] = None,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
     """Add an account and print its relay token, which is shown only once."""
+    limit = load_rate_limit(connection) if rate_limit is None else rate_limit
 
     async def add(tx: Tx) -> tuple[Account, str]:
-        return await create_account(tx, name, cli_actor(), rate_limit=rate_limit)
+        return await create_account(tx, name, cli_actor(), rate_limit=limit)
 
     account, token = run_transaction(connection, add)
     if json:
@@ -77,6 +80,38 @@ def account_add(
         return
     print_text(f"account      {account.id}")
     print_relay_token(token)
+
+
+def load_rate_limit(connection: Connection) -> int:
+    """The limit of new accounts in the settings."""
+    from pabal.settings import load_settings
+
+    return load_settings(data_dir=connection.data_dir, database_url=connection.database_url).account_rate_limit
+
+
+@app.command(
+    name="set", help_epilogue=examples("account set mina --rate-limit 1200", "account set mina --rate-limit 60 --json")
+)
+def account_set(
+    account_ref: AccountArgument,
+    /,
+    *,
+    rate_limit: Annotated[RateLimitNumber, Parameter(help=RATE_LIMIT_HELP)],
+    connection: Connection = DEFAULT_CONNECTION,
+    json: Json = False,
+) -> None:
+    """Change the rate limit of an account, also of one that a session created."""
+
+    async def change(tx: Tx) -> Account:
+        account = await resolve_account_id(tx, account_ref)
+        return await set_account_rate_limit(tx, account, rate_limit, cli_actor())
+
+    account = run_transaction(connection, change)
+    if json:
+        print_json(asdict(account))
+    else:
+        name = replace_unprintable(account.openclaw_user_id)
+        print_text(f"{name} may send {account.rate_limit_per_minute} polls and replies per minute")
 
 
 @app.command(name="list", help_epilogue=examples("account list", "account list --json"))

@@ -59,7 +59,7 @@ async def accounts_page(hub: Hub, request: Request, session: OperatorSession) ->
         rows=rows,
         filters=filters,
         max_counted=accounts.MAX_COUNT_IN_LIST,
-        rate_limit=accounts.DEFAULT_RATE_LIMIT,
+        rate_limit=hub.settings.account_rate_limit,
         next_cursor=next_cursor(rows, PAGE_SIZE),
         current_cursor=before,
         skill=skill_setup(hub.settings, reveal=session.role == Role.ADMIN),
@@ -123,7 +123,7 @@ RELAY_PAGES = (Page(RELAY_PATH, accounts_page), Page(f"{RELAY_PATH}/accounts/{{i
 
 async def create_account_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Create an account and show its relay token once."""
-    rate_limit = parse_rate_limit(fields.get("rate_limit", ""), accounts.DEFAULT_RATE_LIMIT)
+    rate_limit = parse_rate_limit(fields.get("rate_limit", ""), hub.settings.account_rate_limit)
     async with hub.transaction() as tx:
         account, token = await create_account(
             tx, fields.get("name", "").strip(), operator_actor(request, session), rate_limit=rate_limit

@@ -3,7 +3,7 @@
 -- snapshot shows both. The locks serialise the opening of streams of an account, so that they can be counted, and the changes
 -- to a token's active stream. The account's comes first.
 with token as materialized (
-    select s.id as token_id, s.id as session_id, s.account_id, coalesce(a.rate_limit_per_minute, 60) as rate_limit,
+    select s.id as token_id, s.id as session_id, s.account_id, coalesce(a.rate_limit_per_minute, 600) as rate_limit,
            s.paired_at is not null and s.disconnected_at is null as paired,
            s.revoked_at is not null or (s.account_id is null and s.expires_at <= pabal.now()) as is_invalid,
            a.disabled_at is not null as is_disabled
@@ -11,7 +11,7 @@ with token as materialized (
     left join public.accounts a on a.id = s.account_id
     where s.token_hash = :token_hash
     union all
-    select a.id, null, a.id, coalesce(a.rate_limit_per_minute, 60), true, false, a.disabled_at is not null
+    select a.id, null, a.id, coalesce(a.rate_limit_per_minute, 600), true, false, a.disabled_at is not null
     from public.accounts a
     where a.relay_token_hash = :token_hash
 )

@@ -65,9 +65,11 @@ class RedeemedCodeRow:
 
 
 async def redeem_pairing_code(
-    tx: Tx, conversation: Conversation, text: str, metrics: RelayMetrics, *, requires_approval: bool
+    tx: Tx, conversation: Conversation, text: str, metrics: RelayMetrics, *, requires_approval: bool, rate_limit: int
 ) -> RedeemResult:
     """Redeem a code for a conversation whose row is locked. With approval, the pairing is pending until approved.
+
+    `rate_limit` is the limit per minute of an account that a session's first pairing creates.
 
     One statement marks the code as used, so of any number of concurrent attempts one succeeds.
     """
@@ -76,7 +78,9 @@ async def redeem_pairing_code(
         return CodeEntryLocked(retry_after)
     code = parse_pairing_code(text)
     redeemed = (
-        await tx.maybe(RedeemedCodeRow, Q.redeem_pairing_code, code=code, conversation=key, account=new_id())
+        await tx.maybe(
+            RedeemedCodeRow, Q.redeem_pairing_code, code=code, conversation=key, account=new_id(), rate_limit=rate_limit
+        )
         if code
         else None
     )

@@ -26,8 +26,8 @@ session as materialized (
     for no key update
 ),
 created as (
-    insert into public.accounts (id, openclaw_user_id)
-    select :account, 'session:' || s.id from session s
+    insert into public.accounts (id, openclaw_user_id, rate_limit_per_minute)
+    select :account, 'session:' || s.id, :rate_limit from session s
     returning id
 ),
 used as (

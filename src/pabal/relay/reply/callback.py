@@ -16,6 +16,7 @@ from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.queue.batcher import Batcher
+from pabal.relay.messages import EndReason
 from pabal.relay.metrics import RelayMetrics
 
 Q = load_queries(__file__)
@@ -27,6 +28,8 @@ LATE_REPLY_RETENTION = timedelta(minutes=30)
 SENDING_TIMEOUT = timedelta(seconds=30)
 """After this, the process that sends is gone: a POST takes at most five seconds, settling it a few more."""
 SENDING_TIMEOUT_ERROR = "the process that sent it did not report an outcome"
+CONFIRM_WINDOW = timedelta(seconds=20)
+"""How long after its claim a callback may still be posted: the POST and its settlement end before the rescue."""
 MAX_SETTLE_ATTEMPTS = 5
 SETTLE_RETRY_DELAY = 1.0
 """Seconds between attempts to record an outcome. All attempts end well before `SENDING_TIMEOUT`."""
@@ -55,7 +58,10 @@ PostCallback = Callable[[str, bytes], Awaitable[CallbackResult]]
 
 @dataclass(frozen=True, slots=True)
 class ClaimedCallback:
-    """A callback that only we may post to. `late_outputs` go in front of the posted response."""
+    """A callback that only we may post to.
+
+    `late_outputs` go in front of the posted response, `further_outputs` of other blocks of the same answer behind it.
+    """
 
     id: UUID
     message_id: UUID
@@ -63,6 +69,53 @@ class ClaimedCallback:
     fence: UUID
     url: str = field(repr=False)
     late_outputs: Sequence[dict[str, Any]] = field(default=(), repr=False)
+    further_outputs: Sequence[dict[str, Any]] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackClaim:
+    """The id and the fence of a claim, made before its first try."""
+
+    id: UUID
+    fence: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedClaim:
+    """A claim that was committed although its answer was lost. Unless it `is_usable`, it is too late to post."""
+
+    id: UUID
+    message_id: UUID
+    account_id: UUID
+    fence: UUID
+    callback_url: str = field(repr=False)
+    is_usable: bool
+    end_reason: EndReason | None
+    response_text: str | None = field(repr=False)
+    late_outputs: list[dict[str, Any]] | None = field(repr=False)
+    further_outputs: list[dict[str, Any]] | None = field(repr=False)
+
+    @property
+    def callback(self) -> ClaimedCallback:
+        return ClaimedCallback(
+            self.id,
+            self.message_id,
+            self.account_id,
+            self.fence,
+            self.callback_url,
+            self.late_outputs or [],
+            self.further_outputs or [],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UnsentCallback:
+    """The result of a POST that was not made."""
+
+    error: str
+    outcome: CallbackOutcome = "unsent"
+    status: int | None = None
+    response: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +178,19 @@ async def rescue_lost_callbacks(tx: Tx, batch: int) -> int:
     return len(event_ids)
 
 
+async def confirm_claims(tx: Tx, claims: Sequence[CallbackClaim]) -> Sequence[ConfirmedClaim | None]:
+    """Find out which claims were committed and are not settled. Only the process that made them may ask."""
+    rows = await tx.all(
+        ConfirmedClaim,
+        Q.confirm_claims,
+        ids=[claim.id for claim in claims],
+        fences=[claim.fence for claim in claims],
+        window=CONFIRM_WINDOW,
+    )
+    confirmed = {row.id: row for row in rows}
+    return [confirmed.get(claim.id) for claim in claims]
+
+
 async def list_failing_channels(tx: Tx, min_failures: int) -> list[FailingChannel]:
     """Channels with at least `min_failures` failed callbacks in the last ten minutes."""
     return await tx.all(FailingChannel, Q.list_failing_channels, span=FAILURE_WINDOW, min_failures=min_failures)
@@ -140,7 +206,13 @@ class CallbackSender:
 
     async def send(self, callback: ClaimedCallback, body: bytes) -> tuple[CallbackResult, int]:
         """Post and record the outcome. Returns the result and the time in epoch ms."""
-        result = await self._post(callback.url, body)
+        return await self._record(callback, await self._post(callback.url, body))
+
+    async def abandon(self, callback: ClaimedCallback, error: str) -> tuple[CallbackResult, int]:
+        """Record that a claimed callback was not posted. A bot's reply is then kept like a late one."""
+        return await self._record(callback, UnsentCallback(error))
+
+    async def _record(self, callback: ClaimedCallback, result: CallbackResult) -> tuple[CallbackResult, int]:
         if result.outcome == "sent":
             self._metrics.callbacks_sent.add(1)
         else:

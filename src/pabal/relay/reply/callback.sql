@@ -69,3 +69,24 @@ from pabal.hub_events('relay.callback.failed', pabal.now() - :span::interval) e
 group by 1
 having count(*) >= :min_failures
 order by 1;
+
+-- name: confirm_claims
+-- After a commit whose answer was lost: which of these callbacks are claimed under the caller's own fences and not settled.
+-- Only the process that made the fences knows them, and it has not posted yet.
+select r.id, r.message_id, r.account_id, r.fence, m.callback_url,
+       m.callback_expires_at > pabal.now() and r.spent_at > pabal.now() - :window::interval as is_usable,
+       case when m.status in ('EXPIRED', 'CANCELLED') then m.reason end as end_reason, r.response::text as response_text,
+       (
+           select jsonb_agg(e.value order by l.answered_at, l.id, e.nth)
+           from public.relay_replies l, jsonb_array_elements(l.response -> 'template' -> 'outputs') with ordinality as e (value, nth)
+           where l.shown_with = r.message_id and l.account_id = r.account_id and l.continues is distinct from r.message_id
+       ) as late_outputs,
+       (
+           select jsonb_agg(e.value order by l.answered_at, l.id, e.nth)
+           from public.relay_replies l, jsonb_array_elements(l.response -> 'template' -> 'outputs') with ordinality as e (value, nth)
+           where l.shown_with = r.message_id and l.account_id = r.account_id and l.continues = r.message_id
+       ) as further_outputs
+from unnest(:ids::uuid[], :fences::uuid[]) as a (id, fence)
+join public.relay_replies r on r.id = a.id and r.fence = a.fence
+join public.inbound_messages m on m.id = r.message_id and m.account_id = r.account_id
+where r.outcome = 'sending';

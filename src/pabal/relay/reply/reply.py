@@ -1,19 +1,16 @@
-"""Reply to messages: one statement claims the callbacks of concurrent replies, then each reply is one POST."""
+"""Claim callbacks for replies: one statement for concurrent replies, before each is one POST (`send.py`)."""
 
-import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, assert_never
+from hashlib import sha256
+from typing import Any, Literal
 from uuid import UUID
 
 from pabal.core.errors import (
     AccountDisabled,
-    AlreadyReplied,
     CallbackExpired,
-    CallbackFailed,
-    CallbackUnconfirmed,
     Invalid,
     MessageNotFound,
     RateLimited,
@@ -23,29 +20,31 @@ from pabal.core.errors import (
 )
 from pabal.core.ids import new_id
 from pabal.db.errors import CheckViolation
-from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.queue.batcher import Batcher
 from pabal.relay.delivery.lane import LANE
-from pabal.relay.reply.callback import LATE_REPLY_RETENTION, CallbackSender, ClaimedCallback
+from pabal.relay.reply.callback import LATE_REPLY_RETENTION, CallbackClaim, ClaimedCallback
+from pabal.relay.reply.recorded import ReplyToAnswered
 from pabal.relay.reply.validate import MAX_OUTPUTS, list_skill_outputs
 
 Q = load_queries(__file__)
 
 SkillObject = dict[str, Any]
 
-LATE_REPLY_HINT = "the reply is kept and shown with the next one"
+MAX_WAITING_REPLIES = 300
+"""Replies of one account that may wait for its rate limit; the next ones are refused."""
 
-RefusalVerdict = Literal["disabled", "unpaired", "missing", "answered", "late"]
-ClaimVerdict = Literal["spent", "unknown", "limited"] | RefusalVerdict
-"""The statement's decision on a reply. Only `spent` claims the callback."""
+RefusalVerdict = Literal["disabled", "unpaired", "missing", "late"]
+ClaimVerdict = Literal["spent", "joined", "waiting", "answered", "unknown", "limited"] | RefusalVerdict
+"""The statement's decision on a reply. Only `spent` claims the callback; `joined` goes along with it.
+
+`waiting` is stored until the account's rate limit allows its POST.
+"""
 
 REFUSALS_BY_VERDICT: dict[RefusalVerdict, type[RequestError]] = {
     "disabled": AccountDisabled,
     "unpaired": SessionNotPaired,
     "missing": MessageNotFound,
-    "answered": AlreadyReplied,
     "late": CallbackExpired,
 }
 
@@ -60,20 +59,19 @@ class BotReply:
     response: SkillObject = field(default_factory=dict[str, Any], repr=False)
     """Already validated."""
     response_json: bytes = field(default=b"{}", repr=False)
-    """The response unchanged: this is stored, and posted if no late outputs go in front."""
+    """The response unchanged: this is stored, and posted if no other outputs go along."""
+    claim: CallbackClaim = field(default_factory=lambda: CallbackClaim(new_id(), new_id()))
+    """Made before the first try, so that every try of this reply claims the callback under the same fence."""
+
+    @property
+    def response_hash(self) -> bytes:
+        """Identifies a repeated reply."""
+        return sha256(self.response_json).digest()
 
     @property
     def output_count(self) -> int:
         """How many outputs it fills. A response without outputs leaves no space for late ones either."""
         return len(list_skill_outputs(self.response)) or MAX_OUTPUTS
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveredReply:
-    """A reply that Kakao accepted, with the time in epoch ms."""
-
-    reply_id: UUID
-    delivered_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +88,12 @@ class ReplyClaimRow:
     """Whether this reply ended its message."""
 
 
-async def claim_callbacks(tx: Tx, replies: Sequence[BotReply]) -> Sequence[ClaimedCallback | Exception]:
+async def claim_callbacks(
+    tx: Tx, replies: Sequence[BotReply]
+) -> Sequence[ClaimedCallback | ReplyToAnswered | Exception]:
     """Claim the callback of each reply's message, or return the reason why not. A refusal spends nothing."""
+    hashes = [reply.response_hash for reply in replies]
+    sizes, joining = plan_joins(replies, hashes)
     try:
         rows = await tx.all(
             ReplyClaimRow,
@@ -100,29 +102,66 @@ async def claim_callbacks(tx: Tx, replies: Sequence[BotReply]) -> Sequence[Claim
             messages=[reply.message_id for reply in replies],
             conversations=[reply.conversation_key for reply in replies],
             responses=[reply.response_json.decode() for reply in replies],
-            sizes=[reply.output_count for reply in replies],
-            ids=[new_id() for _ in replies],
-            fences=[new_id() for _ in replies],
+            hashes=hashes,
+            sizes=sizes,
+            ids=[reply.claim.id for reply in replies],
+            fences=[reply.claim.fence for reply in replies],
+            joining=joining,
             keep=LATE_REPLY_RETENTION,
             max_outputs=MAX_OUTPUTS,
+            max_waiting=MAX_WAITING_REPLIES,
         )
     except CheckViolation:
         if len(replies) > 1:
             raise
         return [Invalid.of_field("response", "is not JSON that PostgreSQL can store")]
     tx.count_outcomes(LANE.name, "done", sum(row.ended for row in rows))
-    return [to_claim_result(row) for row in rows]
+    further_outputs: dict[UUID | None, list[SkillObject]] = {}
+    for row, reply in zip(rows, replies, strict=True):
+        if row.verdict == "joined":
+            further_outputs.setdefault(row.message_id, []).extend(list_skill_outputs(reply.response))
+    return [to_claim_result(row, reply, further_outputs) for row, reply in zip(rows, replies, strict=True)]
 
 
-def to_claim_result(row: ReplyClaimRow) -> ClaimedCallback | RequestError:
+def plan_joins(replies: Sequence[BotReply], hashes: Sequence[bytes]) -> tuple[list[int], list[bool]]:
+    """For a batch: how many outputs go along with each reply's POST, its own included, and which replies join another.
+
+    A reply joins the first one to the same message as a further block, unless it repeats it or does not fit.
+    """
+    sizes, joining = [reply.output_count for reply in replies], [False] * len(replies)
+    firsts: dict[UUID | None, int] = {}
+    seen: set[tuple[UUID | None, bytes]] = set()
+    for position, reply in enumerate(replies):
+        first = firsts.setdefault(reply.message_id, position)
+        key = reply.message_id, hashes[position]
+        if first != position and key not in seen and sizes[first] + sizes[position] <= MAX_OUTPUTS:
+            sizes[first] += sizes[position]
+            joining[position] = True
+        seen.add(key)
+    return sizes, joining
+
+
+def to_claim_result(
+    row: ReplyClaimRow, reply: BotReply, further_outputs: Mapping[UUID | None, Sequence[SkillObject]]
+) -> ClaimedCallback | ReplyToAnswered | RequestError:
     match row.verdict:
         case "spent":
             assert row.message_id is not None
             assert row.account_id is not None
             assert row.callback_url is not None
             return ClaimedCallback(
-                row.id, row.message_id, row.account_id, row.fence, row.callback_url, row.late_outputs or []
+                row.id,
+                row.message_id,
+                row.account_id,
+                row.fence,
+                row.callback_url,
+                row.late_outputs or [],
+                further_outputs.get(row.message_id, ()),
             )
+        case "answered" | "joined" | "waiting":
+            assert row.message_id is not None
+            assert row.account_id is not None
+            return ReplyToAnswered(row.id, row.account_id, row.message_id, reply.response_hash, reply.response_json)
         case "unknown":
             return Unauthenticated("the token is unknown or no longer valid")
         case "limited":
@@ -141,60 +180,23 @@ async def claim_late_outputs(
     )
 
 
-class ReplySender:
-    """Sends bots' replies. `on_ended` is called for each message that a reply ended, before the reply is sent."""
-
-    def __init__(self, db: Database, callbacks: CallbackSender, on_ended: Callable[[UUID, set[UUID]], object]) -> None:
-        self._claims = Batcher(db, claim_callbacks)
-        self._callbacks = callbacks
-        self._on_ended = on_ended
-        self._in_flight: set[asyncio.Task[DeliveredReply]] = set()
-
-    async def send(self, reply: BotReply) -> DeliveredReply:
-        """Send a reply once; raise if the hub or Kakao refuses it.
-
-        If the caller disconnects, sending goes on to its end, so that the outcome is recorded.
-        """
-        task = asyncio.create_task(self._send(reply))
-        self._in_flight.add(task)
-        task.add_done_callback(self._in_flight.discard)
-        return await asyncio.shield(task)
-
-    async def _send(self, reply: BotReply) -> DeliveredReply:
-        callback = await self._claims.put(reply)
-        self._on_ended(callback.account_id, {callback.message_id})
-        result, settled_at = await self._callbacks.send(callback, build_callback_body(reply, callback))
-        match result.outcome:
-            case "sent":
-                return DeliveredReply(callback.id, settled_at)
-            case "refused":
-                raise CallbackFailed(result.error or "Kakao refused the reply")
-            case "unsent":
-                raise CallbackFailed(f"Kakao could not be reached: {result.error}; {LATE_REPLY_HINT}")
-            case "unknown":
-                raise CallbackUnconfirmed(result.error or "Kakao did not confirm the reply")
-            case _:
-                assert_never(result.outcome)
-
-    async def close(self) -> None:
-        """Wait for all replies in flight."""
-        await asyncio.gather(*self._in_flight, return_exceptions=True)
-        await self._claims.close()
-
-
 def build_callback_body(reply: BotReply, callback: ClaimedCallback) -> bytes:
-    """The body to post: the response unchanged, or with late outputs in front."""
-    if not callback.late_outputs:
+    """The body to post: the response unchanged, or with late outputs in front and further ones behind."""
+    if not callback.late_outputs and not callback.further_outputs:
         return reply.response_json
-    return encode_skill_response(prepend_late_outputs(callback.late_outputs, reply.response))
+    return encode_skill_response(
+        add_outputs(reply.response, before=callback.late_outputs, after=callback.further_outputs)
+    )
 
 
-def prepend_late_outputs(late_outputs: Sequence[SkillObject], response: SkillObject) -> SkillObject:
-    """The response with late outputs before its own."""
-    if not late_outputs:
+def add_outputs(
+    response: SkillObject, *, before: Sequence[SkillObject] = (), after: Sequence[SkillObject] = ()
+) -> SkillObject:
+    """The response with other outputs before and after its own."""
+    if not before and not after:
         return response
     template: SkillObject = response.get("template") or {}
-    return response | {"template": template | {"outputs": [*late_outputs, *list_skill_outputs(response)]}}
+    return response | {"template": template | {"outputs": [*before, *list_skill_outputs(response), *after]}}
 
 
 def encode_skill_response(response: SkillObject) -> bytes:

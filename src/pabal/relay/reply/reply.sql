@@ -6,13 +6,13 @@
 with replies as materialized (
     select *
     from unnest(
-        :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :sizes::integer[], :ids::uuid[],
-        :fences::uuid[]
-    ) with ordinality as b (token, message_id, conversation_key, response, size, id, fence, position)
+        :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :hashes::bytea[], :sizes::integer[],
+        :ids::uuid[], :fences::uuid[], :joining::boolean[]
+    ) with ordinality as b (token, message_id, conversation_key, response, hash, size, id, fence, is_joining, position)
 ),
 principals as materialized (
     select b.position, t.account_id, t.is_paired, a.disabled_at is not null as is_disabled,
-           greatest(interval '1 minute' / coalesce(a.rate_limit_per_minute, 60), interval '1 microsecond') as step
+           greatest(interval '1 minute' / coalesce(a.rate_limit_per_minute, 600), interval '1 microsecond') as step
     from replies b
     cross join lateral (
         select o.id as account_id, true as is_paired
@@ -33,21 +33,27 @@ requested as materialized (
     order by account_id
 ),
 granted as materialized (
-    select account_id, pabal.take_limit('relay requests:' || account_id, step, interval '1 minute', reply_count) as allowed
+    select account_id, reply_count,
+           pabal.take_limit('relay requests:' || account_id, step, interval '1 minute', reply_count) as allowed
     from requested
 ),
+-- A reply above the limit is admitted to wait, as long as not too many of its account do.
 admitted as materialized (
-    select b.position, b.account_id
+    select b.position, b.account_id, b.nth <= g.allowed as is_granted
     from (
         select position, account_id, row_number() over (partition by account_id order by position) as nth
         from principals
         where is_paired and not is_disabled
     ) b
-    join granted g on g.account_id = b.account_id and b.nth <= g.allowed
+    join granted g on g.account_id = b.account_id
+    where b.nth <= g.allowed + case when g.allowed < g.reply_count then :max_waiting - (
+        select count(*) from public.relay_replies w where w.account_id = g.account_id and w.waits_until > pabal.now()
+    ) else 0 end
 ),
 answerable as materialized (
-    select b.position, b.id, b.fence, b.response, b.size, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
-           coalesce(m.callback_expires_at > pabal.now(), false) as is_live
+    select b.position, b.id, b.fence, b.response, b.hash, b.size, b.is_joining, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
+           m.callback_expires_at, coalesce(m.callback_expires_at > pabal.now(), false) as is_live,
+           a.is_granted and coalesce(m.callback_expires_at > pabal.now(), false) as is_spendable
     from admitted a
     join replies b on b.position = a.position
     join public.inbound_messages m on m.id = b.message_id and m.account_id = a.account_id
@@ -62,18 +68,22 @@ firsts as materialized (
 ),
 answered as (
     insert into public.relay_replies as r (
-        id, message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at, response, answered_at, kept_until
+        id, message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at, response, response_hash, answered_at,
+        kept_until, waits_until
     )
     select f.id, f.message_id, f.account_id, f.conversation_key,
-           case when f.is_live then 'agent' end, case when f.is_live then 'sending' end, case when f.is_live then f.fence end,
-           case when f.is_live then pabal.now() end, f.response::jsonb, pabal.now(),
-           case when not f.is_live then pabal.now() + :keep::interval end
+           case when f.is_spendable then 'agent' end, case when f.is_spendable then 'sending' end,
+           case when f.is_spendable then f.fence end, case when f.is_spendable then pabal.now() end,
+           f.response::jsonb, f.hash, pabal.now(),
+           case when not f.is_spendable then pabal.now() + :keep::interval end,
+           case when f.is_live and not f.is_spendable then f.callback_expires_at end
     from firsts f
     order by f.message_id
     on conflict (message_id) do update  -- the hub spent the callback on a stall: this reply is late
-    set response = excluded.response, answered_at = excluded.answered_at, kept_until = pabal.now() + :keep::interval
+    set response = excluded.response, response_hash = excluded.response_hash, answered_at = excluded.answered_at,
+        kept_until = pabal.now() + :keep::interval
     where r.response is null
-    returning id, message_id, account_id, fence
+    returning id, message_id, account_id, fence, waits_until
 ),
 ended as (
     update public.inbound_messages m
@@ -82,6 +92,19 @@ ended as (
     from answered a
     where m.id = a.message_id and m.account_id = a.account_id and m.status <> 'EXPIRED'
     returning m.id, m.ended_at = pabal.now() as is_new
+),
+-- Further blocks of an answer that arrived together with its first one go along with its POST.
+joined as (
+    insert into public.relay_replies (
+        id, continues, account_id, conversation_key, response, response_hash, answered_at, kept_until, shown_at, shown_with
+    )
+    select b.id, b.message_id, b.account_id, b.conversation_key, b.response::jsonb, b.hash, pabal.now(),
+           pabal.now() + :keep::interval, pabal.now(), b.message_id
+    from answerable b
+    join answered r on r.message_id = b.message_id and r.fence = any(:fences::uuid[]) and r.fence <> b.fence
+    where b.is_joining
+    order by b.message_id, b.position
+    returning id
 ),
 spent as materialized (
     select distinct on (f.conversation_key) f.message_id, f.account_id, f.conversation_key, :max_outputs::integer - f.size as free_outputs
@@ -96,7 +119,8 @@ waiting as materialized (
         select l.id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
         from public.relay_replies l
         where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
-          and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= s.free_outputs
+          and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
+          and jsonb_array_length(l.response -> 'template' -> 'outputs') <= s.free_outputs
         order by l.answered_at
         limit :max_outputs
         for no key update skip locked
@@ -120,9 +144,12 @@ select case
            when o.is_disabled then 'disabled'
            when not o.is_paired then 'unpaired'
            when a.position is null then 'limited'
+           when f.position is null and not a.is_granted then 'limited'
            when f.position is null then 'missing'
+           when j.id is not null then 'joined'
            when r.message_id is null then 'answered'
            when r.fence = b.fence then 'spent'
+           when r.waits_until is not null then 'waiting'
            else 'late'
        end as verdict,
        o.step, b.id, f.message_id, f.account_id, b.fence, f.callback_url,
@@ -137,6 +164,7 @@ left join principals o on o.position = b.position
 left join admitted a on a.position = b.position
 left join answerable f on f.position = b.position
 left join firsts t on t.position = b.position
+left join joined j on j.id = b.id
 left join answered r on r.message_id = t.message_id
 left join ended e on e.id = r.message_id
 order by b.position;
@@ -149,7 +177,8 @@ with waiting as materialized (
     from public.conversation_mappings a
     join public.relay_replies l on l.conversation_key = a.conversation_key and l.account_id = a.account_id
     where a.conversation_key = :conversation_key and a.state = 'PAIRED' and l.kept_until > pabal.now()
-      and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
+      and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
+      and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
     order by l.answered_at
     limit :max_outputs
     for no key update of l skip locked

@@ -1,5 +1,6 @@
 -- name: claim_expiring_callbacks
--- For all accounts. The hub claims a callback as a bot does, by inserting the row in relay_replies. A message whose reply
+-- For all accounts. The hub claims a callback as a bot does, by inserting the row in relay_replies under an id and a fence
+-- of the calling process. A message whose reply
 -- is being stored is locked and skipped; a reply committed since our snapshot is a conflict. The users of expired and
 -- cancelled messages get a text as well, except of erased ones.
 with due as materialized (
@@ -15,10 +16,14 @@ with due as materialized (
     limit :batch
     for no key update of m skip locked
 ),
+claims as materialized (
+    select * from unnest(:ids::uuid[], :fences::uuid[]) with ordinality as c (id, fence, nth)
+),
 spent as (
-    insert into public.relay_replies (message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at)
-    select d.message_id, d.account_id, d.conversation_key, 'hub', 'sending', gen_random_uuid(), pabal.now()
-    from due d
+    insert into public.relay_replies (id, message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at)
+    select c.id, d.message_id, d.account_id, d.conversation_key, 'hub', 'sending', c.fence, pabal.now()
+    from (select d.*, row_number() over (order by d.message_id) as nth from due d) d
+    join claims c on c.nth = d.nth
     order by d.message_id
     on conflict (message_id) do nothing
     returning id, message_id, account_id, conversation_key, fence
@@ -39,7 +44,8 @@ waiting as materialized (
         select l.id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
         from public.relay_replies l
         where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
-          and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
+          and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
+          and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
         order by l.answered_at
         limit :max_outputs
         for no key update skip locked

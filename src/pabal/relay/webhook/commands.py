@@ -10,6 +10,7 @@ from typing import assert_never
 
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.relay.accounts import SESSION_ACCOUNT_PREFIX
 from pabal.relay.auth import hash_relay_secret
 from pabal.relay.conversations import Conversation, unpair_locked_conversation
 from pabal.relay.metrics import RelayMetrics
@@ -63,8 +64,24 @@ COMMAND_RESPONSE_RETENTION = timedelta(minutes=10)
 COMMANDS_WITH_SECRET = frozenset({ChatCommandName.CODE, ChatCommandName.UNPAIR})
 """Refused while the webhook is open: any program could send them in the name of any user."""
 KOREA = timezone(timedelta(hours=9))  # KakaoTalk's users; no daylight saving time
+POLL_MEMORY = timedelta(minutes=1)
+"""A bot without a stream is online if it sent a request within this time."""
+MAX_COUNTED_MESSAGES = 1000
+"""Newest messages of a conversation that `status` counts."""
 MAX_QUICK_REPLY_LENGTH = 14
 """Characters that Kakao allows on a quick reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class BotStatus:
+    """A user's bot, and the counts of the user's messages and replies today."""
+
+    name: str
+    is_disabled: bool
+    is_online: bool
+    messages: int
+    replies: int
+    waiting: int
 
 
 async def run_chat_command(
@@ -147,7 +164,12 @@ class ChatCommandHandler:
         if not code:
             return self._respond(self._texts.code_missing)
         redemption = await redeem_pairing_code(
-            self._tx, self._conversation, code, self._metrics, requires_approval=self._settings.pairing_approval
+            self._tx,
+            self._conversation,
+            code,
+            self._metrics,
+            requires_approval=self._settings.pairing_approval,
+            rate_limit=self._settings.account_rate_limit,
         )
         match redemption:
             case CodeAccepted(conversation, replaced):
@@ -173,14 +195,23 @@ class ChatCommandHandler:
             return self._respond(self._texts.hint, quick_replies=[ChatCommandName.HELP])
         if self._conversation.state == "PENDING" or paired_at is None:
             return self._respond(self._texts.pending)
-        if await self._tx.value(Q.is_account_disabled, account=account):
-            return self._respond(self._texts.disabled)
-        waiting = await self._tx.value(
-            Q.count_open_messages, account=account, conversation=self._conversation.conversation_key
+        status = await self._tx.one(
+            BotStatus,
+            Q.find_bot_status,
+            account=account,
+            conversation=self._conversation.conversation_key,
+            poll_span=POLL_MEMORY,
+            max_counted=MAX_COUNTED_MESSAGES,
         )
-        since = f"{paired_at.astimezone(KOREA):%Y-%m-%d %H:%M}"
+        if status.is_disabled:
+            return self._respond(self._texts.disabled)
         return self._respond(
-            self._texts.status_waiting if waiting else self._texts.status_paired, since=since, waiting=waiting
+            self._texts.status_online if status.is_online else self._texts.status_offline,
+            bot=self._texts.unnamed_bot if status.name.startswith(SESSION_ACCOUNT_PREFIX) else status.name,
+            since=f"{paired_at.astimezone(KOREA):%Y-%m-%d %H:%M}",
+            messages=status.messages,
+            replies=status.replies,
+            waiting=status.waiting,
         )
 
     async def _issue_page_code(self) -> SkillResponseDict:

@@ -19,12 +19,29 @@ update public.command_answers
 set answer = :answer
 where channel_id = :channel and source_event_id = :source_event_id and conversation_key = :conversation;
 
--- name: is_account_disabled
-select disabled_at is not null from public.accounts where id = :account;
-
--- name: count_open_messages
-select count(*) from public.inbound_messages
-where account_id = :account and conversation_key = :conversation and status in ('QUEUED', 'DELIVERED');
+-- name: find_bot_status
+-- A day is one of Korea, as for all times in the chat. Counts only the newest messages of the conversation, which the index has in order.
+select a.openclaw_user_id as name, a.disabled_at is not null as is_disabled,
+       exists (
+           select from public.relay_streams s
+           where s.account_id = a.id and s.alive_until > pabal.now() and s.parked_at is null
+       ) or pabal.limit_used_within('relay requests:' || a.id, :poll_span::interval) as is_online,
+       m.*
+from public.accounts a
+cross join lateral (
+    select count(*) filter (where m.created_at >= date_trunc('day', pabal.now(), 'Asia/Seoul')) as messages,
+           count(r.id) filter (where m.created_at >= date_trunc('day', pabal.now(), 'Asia/Seoul') and (r.state = 'sent' or r.shown_at is not null)) as replies,
+           count(*) filter (where m.status in ('QUEUED', 'DELIVERED')) as waiting
+    from (
+        select m.id, m.created_at, m.status
+        from public.inbound_messages m
+        where m.conversation_key = :conversation and m.account_id = :account
+        order by m.seq desc
+        limit :max_counted
+    ) m
+    left join public.relay_replies r on r.message_id = m.id and r.account_id = :account
+) m
+where a.id = :account;
 
 -- name: delete_chat_page_codes
 delete from public.conversation_codes where conversation_key = :conversation;

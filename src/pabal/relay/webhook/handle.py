@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from time import monotonic
 
-from pabal.core.errors import Invalid, Unavailable
+from pabal.core.errors import Invalid, RateLimited, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.errors import DatabaseError, RetryableError
 from pabal.db.pool import Database
@@ -35,6 +35,8 @@ log = get_logger()
 
 WEBHOOK_TIMEOUT = 4.0
 """Seconds from the first byte of the request to the answer. Kakao waits five; keep one for the network."""
+CONTENTION_TIMEOUT = 3.5
+"""Seconds for which a webhook waits for another transaction on its conversation. The rest is for storing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class WebhookHandler:
         except TimeoutError:
             self.recalls.recall(payload, storing)
             return text_response(texts.too_late)
+        except RateLimited:  # nothing was stored; Kakao shows an error bubble for any status but 200
+            return text_response(texts.rate_limited)
         except (Unavailable, RetryableError) as error:
             log.warning("webhook not stored", error=str(error))
             self.recalls.recall(payload, storing)

@@ -38,6 +38,7 @@ class ChatTexts:
     no_callback: str
     unavailable: str
     too_late: str
+    rate_limited: str
     still_working: str
     expired: str
     paired: str
@@ -48,8 +49,9 @@ class ChatTexts:
     locked: str
     unpaired: str
     not_paired: str
-    status_paired: str
-    status_waiting: str
+    unnamed_bot: str
+    status_online: str
+    status_offline: str
     page_link: str
     command_unavailable: str
     help: str
@@ -63,6 +65,7 @@ KOREAN_TEXTS = ChatTexts(
     no_callback="메시지를 봇에게 전달했어요. 지금은 답변을 바로 받을 수 없으니, 잠시 후 메시지를 한 번 더 보내 주세요.",
     unavailable="일시적인 오류로 메시지를 전달하지 못했어요. 잠시 후 다시 보내 주세요.",
     too_late="지금 응답이 늦어지고 있어요. 메시지가 전달되지 않았을 수 있으니, 답변이 없으면 잠시 후 다시 보내 주세요.",
+    rate_limited="짧은 시간에 메시지가 너무 많이 와서 이 메시지는 전달하지 못했어요. 잠시 후 다시 보내 주세요.",
     still_working="아직 답변을 준비하고 있어요. 잠시 후 메시지를 한 번 더 보내면 답변을 보여 드릴게요.",
     expired="봇이 오랫동안 응답하지 않아 지난 메시지를 전달하지 못했어요. 다시 보내 주세요.",
     paired="봇과 연결됐어요! 이제 보내는 메시지가 봇에게 전달돼요. 연결을 끊으려면 {prefix}unpair를 보내 주세요.",
@@ -73,8 +76,15 @@ KOREAN_TEXTS = ChatTexts(
     locked="코드를 여러 번 잘못 입력해서 잠시 입력을 막았어요. 약 {minutes}분 뒤에 다시 시도해 주세요.",
     unpaired="봇과 연결을 끊었어요. 아직 전달되지 않은 메시지는 취소됐어요.",
     not_paired="연결된 봇이 없어요.",
-    status_paired="봇과 연결되어 있어요. (연결: {since})",
-    status_waiting="봇과 연결되어 있어요. (연결: {since}, 답변 대기 중인 메시지 {waiting}개)",
+    unnamed_bot="이름 없는 봇",
+    status_online=(
+        "{bot}: 지금 온라인이에요.\n연결한 때: {since}\n"
+        "오늘 보낸 메시지 {messages}개, 받은 답변 {replies}개, 답변을 기다리는 메시지 {waiting}개"
+    ),
+    status_offline=(
+        "{bot}: 지금은 오프라인이에요. 메시지를 보내 두면 봇이 돌아왔을 때 전달돼요.\n연결한 때: {since}\n"
+        "오늘 보낸 메시지 {messages}개, 받은 답변 {replies}개, 답변을 기다리는 메시지 {waiting}개"
+    ),
     page_link="이 대화를 확인·삭제할 수 있는 페이지예요. 30분 동안 열려요. 링크를 공유하지 마세요.\n{link}",
     command_unavailable="이 명령은 지금 사용할 수 없어요. 허브에 웹훅 시크릿이 있어야 해요.",
     help=(
@@ -91,6 +101,7 @@ ENGLISH_TEXTS = ChatTexts(
     no_callback="Your message was sent to the bot. The reply cannot be shown here: send another message to see it.",
     unavailable="Your message could not be delivered. Please send it again in a moment.",
     too_late="This is taking longer than usual and your message may be lost. If you get no reply, send it again.",
+    rate_limited="Too many messages in a short time: this one was not delivered. Please send it again in a moment.",
     still_working="The bot is still working on a reply. Send another message in a moment to see it.",
     expired="The bot was offline for too long and did not get your earlier message. Please send it again.",
     paired="Connected! Your messages now go to the bot. To disconnect, send {prefix}unpair.",
@@ -101,8 +112,15 @@ ENGLISH_TEXTS = ChatTexts(
     locked="Too many wrong codes. Please try again in about {minutes} minutes.",
     unpaired="Disconnected. Messages that were not delivered yet are cancelled.",
     not_paired="You are not connected to a bot.",
-    status_paired="You are connected to a bot. (since {since})",
-    status_waiting="You are connected to a bot. (since {since}, {waiting} messages waiting for a reply)",
+    unnamed_bot="Unnamed bot",
+    status_online=(
+        "{bot} is online.\nConnected since {since}\n"
+        "Today: {messages} messages sent, {replies} replies received, {waiting} waiting for a reply"
+    ),
+    status_offline=(
+        "{bot} is offline. It gets your messages when it comes back.\nConnected since {since}\n"
+        "Today: {messages} messages sent, {replies} replies received, {waiting} waiting for a reply"
+    ),
     page_link="View or delete this conversation here. The link works for 30 minutes; do not share it.\n{link}",
     command_unavailable="This command is not available: the hub has no webhook secret.",
     help=(

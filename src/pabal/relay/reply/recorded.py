@@ -1,0 +1,85 @@
+"""Replies that are already recorded: what became of a repeated reply, and further blocks of an answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from pabal.db.queries import load_queries
+from pabal.db.tx import Tx
+from pabal.relay.messages import ReplyState
+from pabal.relay.reply.callback import LATE_REPLY_RETENTION
+
+Q = load_queries(__file__)
+
+MAX_FURTHER_REPLIES = 10
+"""Further blocks that are kept for one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyToAnswered:
+    """A reply to a message that has one already. `id` is used if it is kept as a further block."""
+
+    id: UUID
+    account_id: UUID
+    message_id: UUID
+    response_hash: bytes = field(repr=False)
+    response_json: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedReply:
+    """The recorded reply to a message, compared with a new one.
+
+    `is_waiting`: it waits for its account's rate limit; `has_waited` also after its callback expired. `is_repeat`: the
+    new reply has the same response. `further_id` is the further block with the same response, if one is kept;
+    `is_joined` if it goes along with the first block's POST.
+    """
+
+    position: int
+    id: UUID
+    fence: UUID | None
+    state: ReplyState
+    error: str | None
+    has_waited: bool
+    is_waiting: bool
+    settled_at_ms: int | None
+    is_repeat: bool
+    further_id: UUID | None
+    is_joined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherReplyRow:
+    position: int
+    is_kept: bool
+
+
+async def find_recorded_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> Sequence[RecordedReply | None]:
+    """The recorded reply to each message; None if the message was deleted meanwhile."""
+    rows = await tx.all(
+        RecordedReply,
+        Q.find_recorded_replies,
+        accounts=[reply.account_id for reply in replies],
+        messages=[reply.message_id for reply in replies],
+        hashes=[reply.response_hash for reply in replies],
+        responses=[reply.response_json.decode() for reply in replies],
+    )
+    recorded = {row.position: row for row in rows}
+    return [recorded.get(position) for position in range(1, len(replies) + 1)]
+
+
+async def keep_further_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> Sequence[bool]:
+    """Keep further blocks like late replies. False for one that is kept already, or above the limit of its message."""
+    rows = await tx.all(
+        FurtherReplyRow,
+        Q.keep_further_replies,
+        ids=[reply.id for reply in replies],
+        accounts=[reply.account_id for reply in replies],
+        messages=[reply.message_id for reply in replies],
+        hashes=[reply.response_hash for reply in replies],
+        responses=[reply.response_json.decode() for reply in replies],
+        keep=LATE_REPLY_RETENTION,
+        max_blocks=MAX_FURTHER_REPLIES,
+    )
+    kept = {row.position: row.is_kept for row in rows}
+    return [kept[position] for position in range(1, len(replies) + 1)]

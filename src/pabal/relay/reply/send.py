@@ -1,0 +1,214 @@
+"""Send replies: claim the callback, post once, settle. A reply whose claim is unclear is tried again by its maker only.
+
+1. `claim_callbacks` claims the callback under an id and a fence that are made before the first try.
+2. If the answer to the claim's commit is lost, the same process asks whether the row is its own and still unsettled,
+   and then posts. No other process knows the fence, so no other one posts.
+3. A reply to an answered message is a repeat, which gets the outcome of the first, or a further block, which is kept.
+4. A reply above its account's rate limit is stored. `waiting.py` posts it when the limit allows; its request waits.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, assert_never
+from uuid import UUID
+
+from pabal.core.backoff import spread
+from pabal.core.errors import (
+    AlreadyReplied,
+    CallbackExpired,
+    CallbackFailed,
+    CallbackUnconfirmed,
+    MessageNotFound,
+    Unavailable,
+)
+from pabal.core.log import get_logger
+from pabal.db.pool import Database
+from pabal.queue.batcher import Batcher
+from pabal.relay.reply.callback import (
+    CONFIRM_WINDOW,
+    CallbackResult,
+    CallbackSender,
+    ClaimedCallback,
+    ConfirmedClaim,
+    confirm_claims,
+)
+from pabal.relay.reply.recorded import RecordedReply, ReplyToAnswered, find_recorded_replies, keep_further_replies
+from pabal.relay.reply.reply import BotReply, build_callback_body, claim_callbacks
+
+log = get_logger()
+
+REPLY_HOLD = 8.0
+"""Seconds that a request waits for the outcome of its reply. Clients give up after ten."""
+OUTCOME_POLL_INTERVAL = 0.2
+CLAIM_RETRY_DELAY = 0.2
+LATE_REPLY_HINT = "the reply is kept and shown with the next one"
+UNCONFIRMED_ERROR = "the outcome of this reply is not known yet; it may have been shown"
+TOO_LATE_ERROR = "the database was unavailable until the callback expired"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredReply:
+    """A reply that Kakao accepted, with the time in epoch ms."""
+
+    reply_id: UUID
+    delivered_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReply:
+    """A reply that is stored and not posted yet: it is shown later."""
+
+    reply_id: UUID
+
+
+ReplyResult = DeliveredReply | KeptReply
+
+
+class ReplySender:
+    """Sends bots' replies. `on_ended` is called for each message that a reply ended, before the reply is sent."""
+
+    def __init__(self, db: Database, callbacks: CallbackSender, on_ended: Callable[[UUID, set[UUID]], object]) -> None:
+        self._claims = Batcher(db, claim_callbacks)
+        self._confirmations = Batcher(db, confirm_claims)
+        self._records = Batcher(db, find_recorded_replies)
+        self._further_replies = Batcher(db, keep_further_replies)
+        self._callbacks = callbacks
+        self._on_ended = on_ended
+        self._in_flight: set[asyncio.Task[ReplyResult]] = set()
+        self._is_closing = False
+
+    async def send(self, reply: BotReply) -> ReplyResult:
+        """Send a reply once; raise if the hub or Kakao refuses it.
+
+        If the caller disconnects, sending goes on to its end, so that the outcome is recorded.
+        """
+        return await asyncio.shield(self._start(self._send(reply)))
+
+    def _start(self, sending: Coroutine[Any, Any, ReplyResult]) -> "asyncio.Task[ReplyResult]":
+        task = asyncio.create_task(sending)
+        self._in_flight.add(task)
+        task.add_done_callback(self._in_flight.discard)
+        return task
+
+    async def _send(self, reply: BotReply) -> ReplyResult:
+        try:
+            claim = await self._claim(reply)
+        except Unavailable as error:
+            log.warning("reply not claimed", message=str(reply.message_id), error=str(error))
+            recovery = self._start(self._recover(reply))
+            try:
+                async with asyncio.timeout(REPLY_HOLD):
+                    return await asyncio.shield(recovery)
+            except TimeoutError:
+                raise error from None
+        return await self._finish(reply, claim)
+
+    async def _recover(self, reply: BotReply) -> ReplyResult:
+        """Try again with the same id and fence until it is clear whether the callback is ours."""
+        give_up_at = monotonic() + CONFIRM_WINDOW.total_seconds()
+        while True:
+            await asyncio.sleep(spread(CLAIM_RETRY_DELAY, 0.5, 1))
+            try:
+                claim = await self._confirmations.put(reply.claim) or await self._claim(reply)
+                break
+            except Unavailable:
+                if self._is_closing or monotonic() >= give_up_at:
+                    raise
+        return await self._finish(reply, claim)
+
+    async def _claim(self, reply: BotReply) -> ClaimedCallback | ConfirmedClaim | ReplyResult:
+        claim = await self._claims.put(reply)
+        return claim if isinstance(claim, ClaimedCallback) else await self._resolve(reply, claim)
+
+    async def _resolve(self, reply: BotReply, answered: ReplyToAnswered) -> ConfirmedClaim | ReplyResult:
+        """The result of a reply to a message that has one: wait for the outcome, or keep a further block."""
+        self._on_ended(answered.account_id, {answered.message_id})
+        give_up_at = monotonic() + REPLY_HOLD
+        has_waited = False
+        while True:
+            recorded = await self._records.put(answered)
+            if recorded is None:
+                raise MessageNotFound
+            if recorded.fence == reply.claim.fence and (own := await self._confirmations.put(reply.claim)):
+                return own
+            if recorded.is_repeat or recorded.further_id:
+                if result := read_outcome(recorded):
+                    return result
+            elif await self._further_replies.put(answered):
+                return KeptReply(answered.id)
+            elif (recorded := await self._records.put(answered)) is None or recorded.further_id is None:
+                raise AlreadyReplied
+            has_waited |= recorded.is_waiting
+            if monotonic() >= give_up_at:
+                if has_waited:
+                    return KeptReply(recorded.id)
+                raise CallbackUnconfirmed(UNCONFIRMED_ERROR)
+            await asyncio.sleep(OUTCOME_POLL_INTERVAL)
+
+    async def _finish(self, reply: BotReply, claim: ClaimedCallback | ConfirmedClaim | ReplyResult) -> ReplyResult:
+        match claim:
+            case DeliveredReply() | KeptReply():
+                return claim
+            case ConfirmedClaim(is_usable=False):
+                await self._callbacks.abandon(claim.callback, TOO_LATE_ERROR)
+                raise CallbackExpired
+            case ConfirmedClaim():
+                return await self._post(reply, claim.callback)
+            case ClaimedCallback():
+                return await self._post(reply, claim)
+            case _:
+                assert_never(claim)
+
+    async def _post(self, reply: BotReply, callback: ClaimedCallback) -> ReplyResult:
+        self._on_ended(callback.account_id, {callback.message_id})
+        result, settled_at = await self._callbacks.send(callback, build_callback_body(reply, callback))
+        return read_result(result, DeliveredReply(callback.id, settled_at))
+
+    async def close(self) -> None:
+        """Wait for all replies in flight. Those whose claim is unclear give up."""
+        self._is_closing = True
+        await asyncio.gather(*self._in_flight, return_exceptions=True)
+        for batcher in (self._claims, self._confirmations, self._records, self._further_replies):
+            await batcher.close()
+
+
+def read_result(result: CallbackResult, delivered: DeliveredReply) -> DeliveredReply:
+    """`delivered` if Kakao accepted the reply; raises otherwise."""
+    match result.outcome:
+        case "sent":
+            return delivered
+        case "refused":
+            raise CallbackFailed(result.error or "Kakao refused the reply")
+        case "unsent":
+            raise CallbackFailed(f"Kakao could not be reached: {result.error}; {LATE_REPLY_HINT}")
+        case "unknown":
+            raise CallbackUnconfirmed(result.error or "Kakao did not confirm the reply")
+        case _:
+            assert_never(result.outcome)
+
+
+def read_outcome(recorded: RecordedReply) -> ReplyResult | None:
+    """The answer to a repeated reply, as the first one got it; None while the outcome is open."""
+    if recorded.further_id and not recorded.is_repeat and not recorded.is_joined:
+        return KeptReply(recorded.further_id)
+    match recorded.state:
+        case "sending" | "awaited":
+            return None
+        case "sent":
+            return DeliveredReply(recorded.further_id or recorded.id, recorded.settled_at_ms or 0)
+        case "refused":
+            raise CallbackFailed(recorded.error or "Kakao refused the reply")
+        case "unknown":
+            raise CallbackUnconfirmed(recorded.error or "Kakao did not confirm the reply")
+        case "late" if recorded.is_waiting:
+            return None
+        case "late" if recorded.has_waited:
+            return KeptReply(recorded.id)
+        case "late" if recorded.error:
+            raise CallbackFailed(f"Kakao could not be reached: {recorded.error}; {LATE_REPLY_HINT}")
+        case "late":
+            raise CallbackExpired
+        case _:
+            assert_never(recorded.state)

@@ -1,0 +1,87 @@
+"""Replies above their account's rate limit: stored first, and posted when the limit allows."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from pabal.core.ids import new_id
+from pabal.db.queries import load_queries
+from pabal.db.tx import Tx
+from pabal.relay.reply.callback import CallbackClaim, ClaimedCallback, ConfirmedClaim
+from pabal.relay.reply.poller import CALLBACK_BATCH_SIZE, CallbackPoller, DueCallback
+from pabal.relay.reply.reply import add_outputs, encode_skill_response
+from pabal.relay.reply.validate import MAX_OUTPUTS
+
+Q = load_queries(__file__)
+
+LAST_CALL = timedelta(seconds=5)
+"""How long before its callback expires a reply is posted whatever the limit says."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingReplyRow:
+    id: UUID
+    message_id: UUID
+    account_id: UUID
+    fence: UUID
+    callback_url: str = field(repr=False)
+    response_text: str = field(repr=False)
+    late_outputs: list[dict[str, Any]] | None = field(repr=False)
+    further_outputs: list[dict[str, Any]] | None = field(repr=False)
+
+
+async def prepare_waiting_claims(tx: Tx, limit: int = CALLBACK_BATCH_SIZE) -> list[CallbackClaim]:
+    """New fences for the replies that wait, at most one of each conversation."""
+    return [CallbackClaim(reply_id, new_id()) for reply_id in await tx.column(Q.list_waiting_replies, limit=limit)]
+
+
+async def claim_waiting_replies(tx: Tx, claims: Sequence[CallbackClaim]) -> list[DueCallback]:
+    """Claim the callbacks of those replies that their accounts' rate limits allow now."""
+    rows = await tx.all(
+        WaitingReplyRow,
+        Q.claim_waiting_replies,
+        ids=[claim.id for claim in claims],
+        fences=[claim.fence for claim in claims],
+        urgent=LAST_CALL,
+        max_outputs=MAX_OUTPUTS,
+    )
+    return [
+        to_due_reply(
+            ClaimedCallback(
+                row.id,
+                row.message_id,
+                row.account_id,
+                row.fence,
+                row.callback_url,
+                row.late_outputs or [],
+                row.further_outputs or [],
+            ),
+            row.response_text,
+        )
+        for row in rows
+    ]
+
+
+def to_due_reply(callback: ClaimedCallback, response_text: str) -> DueCallback:
+    """A stored reply with its body. Its numbers stay as the bot wrote them."""
+    if not callback.late_outputs and not callback.further_outputs:
+        return DueCallback(callback, response_text.encode())
+    response = add_outputs(json.loads(response_text), before=callback.late_outputs, after=callback.further_outputs)
+    return DueCallback(callback, encode_skill_response(response))
+
+
+class WaitingReplyWorker(CallbackPoller):
+    """Posts replies that waited for their account's rate limit."""
+
+    async def prepare_claims(self, tx: Tx) -> Sequence[CallbackClaim]:
+        return await prepare_waiting_claims(tx)
+
+    async def claim(self, tx: Tx, claims: Sequence[CallbackClaim]) -> Sequence[DueCallback]:
+        return await claim_waiting_replies(tx, claims)
+
+    def confirm(self, claim: ConfirmedClaim) -> DueCallback:
+        assert claim.response_text is not None
+        return to_due_reply(claim.callback, claim.response_text)

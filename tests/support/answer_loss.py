@@ -1,0 +1,132 @@
+"""A TCP proxy in front of PostgreSQL that loses chosen statements, or the server's answers to them.
+
+To lose an answer, the server executes and commits the statement. Its answer is read to the end and dropped, then both
+ends are reset.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit, urlunsplit
+
+from pabal.db.queries import Query
+
+SSL_REQUEST = 80877103
+START = struct.Struct("!ii")
+HEAD = struct.Struct("!ci")
+READY_FOR_QUERY = b"Z\0\0\0\5I"
+"""The end of an answer outside of a transaction block: the statement is committed."""
+
+
+@dataclass(slots=True)
+class ProxiedConnection:
+    """One client's connection. `loses_answer` from the statement whose answer is lost."""
+
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    prepared: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    loses_answer: bool = False
+
+    def reset(self) -> None:
+        for writer in (self.client, self.server):
+            raw = writer.get_extra_info("socket")
+            if raw is not None and not writer.is_closing():
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+
+class AnswerLossProxy:
+    """Loses answers and statements of chosen queries. `lost` counts them."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._upstream = host, port
+        self._remaining: dict[str, int] = {}
+        self._refused: set[str] = set()
+        self._connections: list[ProxiedConnection] = []
+        self.lost = 0
+
+    def lose_answers(self, query: Query, times: int = 1) -> None:
+        self._remaining[query.sql] = times
+
+    def lose_statement(self, query: Query) -> None:
+        """Reset the connection of the query's next statement before the server gets it."""
+        self._refused.add(query.sql)
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.reset()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection(*self._upstream)
+        connection = ProxiedConnection(writer, to_server)
+        self._connections.append(connection)
+        tasks = [
+            asyncio.ensure_future(self._send_statements(reader, connection)),
+            asyncio.ensure_future(self._send_answers(from_server, connection)),
+        ]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        to_server.close()
+        writer.close()
+
+    async def _send_statements(self, reader: asyncio.StreamReader, connection: ProxiedConnection) -> None:
+        with suppress(asyncio.IncompleteReadError, OSError):
+            code = SSL_REQUEST
+            while code == SSL_REQUEST:
+                start = await reader.readexactly(START.size)
+                size, code = START.unpack(start)
+                connection.server.write(start + await reader.readexactly(size - START.size))
+            while True:
+                head = await reader.readexactly(HEAD.size)
+                kind, size = HEAD.unpack(head)
+                body = await reader.readexactly(size - 4)
+                self._watch(kind, body, connection)
+                connection.server.write(head + body)
+
+    def _watch(self, kind: bytes, body: bytes, connection: ProxiedConnection) -> None:
+        first, _, rest = body.partition(b"\0")
+        if kind == b"P":  # Parse: statement name and SQL
+            connection.prepared[first] = rest.partition(b"\0")[0].decode()
+        elif kind == b"B":  # Bind, followed by Execute: portal and statement name
+            sql = connection.prepared[rest.partition(b"\0")[0]]
+            if sql in self._refused:
+                self._refused.discard(sql)
+                self.lost += 1
+                connection.reset()
+                raise ConnectionResetError
+            if self._remaining.get(sql, 0) > 0:
+                self._remaining[sql] -= 1
+                connection.loses_answer = True
+
+    async def _send_answers(self, reader: asyncio.StreamReader, connection: ProxiedConnection) -> None:
+        dropped = b""
+        with suppress(OSError, RuntimeError):  # uvloop raises RuntimeError for an aborted transport
+            while data := await reader.read(65536):
+                if not connection.loses_answer:
+                    connection.client.write(data)
+                    continue
+                dropped += data
+                if dropped.endswith(READY_FOR_QUERY):
+                    self.lost += 1
+                    connection.reset()
+
+
+@asynccontextmanager
+async def losing_answers(url: str) -> AsyncGenerator[tuple[AnswerLossProxy, str]]:
+    """Start a proxy for this server; yields it with the URL through it."""
+    parts = urlsplit(url)
+    assert parts.hostname
+    assert parts.port
+    proxy = AnswerLossProxy(parts.hostname, parts.port)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy, urlunsplit(parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{port}"))
+    finally:
+        server.close()
+        proxy.close()
