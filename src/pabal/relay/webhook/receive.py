@@ -30,16 +30,14 @@ MAX_NEW_CONVERSATIONS_PER_HUB, MAX_NEW_CONVERSATIONS_PER_CHANNEL = 10_000, 1_000
 """Per hour. Conversations that are not paired are deleted after an hour, so at most twice as many rows exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class InboundDraft:
+class InboundDraft(msgspec.Struct, frozen=True):
     """A webhook to be stored. A command only updates its conversation and is not queued."""
 
     payload: InboundPayload
     is_command: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveResult:
+class ReceiveResult(msgspec.Struct, frozen=True):
     """The state of the webhook's conversation, and the message that it became or repeats, if any.
 
     `is_stored` is False for a new user beyond the limits: neither the conversation nor anything else is stored.
@@ -58,8 +56,7 @@ class ReceiveResult:
 UNKNOWN_USER = ReceiveResult("UNPAIRED", None, False, None, None, None, False, is_stored=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveRow:
+class ReceiveRow(msgspec.Struct, frozen=True):
     position: int
     within_new_limits: bool
     within_conversation_limit: bool
