@@ -82,7 +82,7 @@ STATEMENTS = {
 """The beginning of each statement of a round trip."""
 COLUMNS = ["users", "/s", "ratio", "p50 ms", "p99 ms", "stream ms", "statements", "hub ms", "pg ms", "driver ms"]
 """The ratio is that to the commits of the same number of clients; statements and CPU time are per message."""
-LATENCIES = (("message to its bot", "delivery"), ("/health", "health"))
+LATENCIES = (("webhook while they open", "webhook"), ("message to its bot", "delivery"), ("/health", "health"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def measure_idle_bots(ground: Ground) -> list[list[object]]:
     return [
         ["memory before, MB", report["memory_before"]],
         ["memory with all bots, MB", report["memory"]],
-        ["seconds to open all streams", report["opened"]],
+        ["seconds to open all streams at once", report["opened"]],
         *(
             [f"{label}, {quantile} ms", report[key][quantile] * 1000]
             for label, key in LATENCIES
