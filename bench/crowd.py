@@ -8,6 +8,7 @@ import json
 import random
 import sys
 import time
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import uvloop
 from bench.kakao import summarize, webhook_body
 from bench.wire import HOST, HttpConnection, connect, encode_request, encode_webhook, open_stream
 
-MAX_CONCURRENT_OPENS = 50
 MESSAGES, HEALTH_CHECKS = 100, 50
 WARM_UP = 3.0
 """Seconds until the last long poll has claimed once and waits."""
@@ -32,17 +32,31 @@ class IdleBots:
         self._streams, self._polls = users[:streams], users[streams:]
         self._delivered: dict[str, asyncio.Future[float]] = {}
 
-    async def open(self) -> None:
-        limit = asyncio.Semaphore(MAX_CONCURRENT_OPENS)
-
-        async def open_limited(user: dict[str, str]) -> None:
-            async with limit:
-                await open_stream(self._port, user["token"], lambda _message, _key: self._on_delivery(user))
-
-        await asyncio.gather(*map(open_limited, self._streams))
+    async def open(self) -> list[float]:
+        """Open all streams at once; returns the durations of webhooks that were sent meanwhile, one after the other."""
+        opening = asyncio.gather(
+            *(open_stream(self._port, user["token"], partial(self._on_message, user)) for user in self._streams)
+        )
+        durations = await self._measure_webhooks(opening)
+        await opening
         for user in self._polls:
             connection = await connect(self._port, lambda _connection, _head, _body, user=user: self._on_delivery(user))
             connection.send(encode_request("GET", "/openclaw/messages?wait=30", token=user["token"]))
+
+        return durations
+
+    async def _measure_webhooks(self, opening: "asyncio.Future[Any]") -> list[float]:
+        client = BlockingClient(self._port)
+        await client.open()
+        durations: list[float] = []
+        while not opening.done():
+            started = time.perf_counter()
+            await client.request(encode_message(self._polls[0]))
+            durations.append(time.perf_counter() - started)
+        return durations
+
+    def _on_message(self, user: dict[str, str], _message: bytes, _key: bytes) -> None:
+        self._on_delivery(user)
 
     def _on_delivery(self, user: dict[str, str]) -> None:
         if user["user"] in self._delivered:
@@ -56,9 +70,9 @@ class IdleBots:
         durations: list[float] = []
         for user in (user for pair in pairs for user in pair):
             delivered = self._delivered[user["user"]] = asyncio.get_running_loop().create_future()
-            body = webhook_body(user["channel"], user["user"], f"http://{HOST}:9/callback/{next(NUMBER)}")
+            request = encode_message(user)
             started = time.perf_counter()
-            await client.request(encode_webhook(body))
+            await client.request(request)
             durations.append(await delivered - started)
         return durations
 
@@ -94,6 +108,11 @@ class BlockingClient:
         self._answered.set()
 
 
+def encode_message(user: dict[str, str]) -> bytes:
+    """A webhook with a message of this user."""
+    return encode_webhook(webhook_body(user["channel"], user["user"], f"http://{HOST}:9/callback/{next(NUMBER)}"))
+
+
 def resident_memory(pid: int) -> float:
     """Resident memory of a process in megabytes."""
     return int(Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]) / 1024
@@ -103,12 +122,13 @@ async def main() -> dict[str, Any]:
     options = json.load(sys.stdin)
     bots = IdleBots(options["port"], options["users"], options["streams"])
     memory_before, started = resident_memory(options["hub"]), time.perf_counter()
-    await bots.open()
+    webhooks = await bots.open()
     opened = time.perf_counter() - started
     await asyncio.sleep(WARM_UP)
     delivery, health = await bots.measure_delivery(MESSAGES), await bots.measure_health(HEALTH_CHECKS)
     return {
         "opened": opened,
+        "webhook": summarize(webhooks, 1) | {"worst": max(webhooks)},
         "memory_before": memory_before,
         "memory": resident_memory(options["hub"]),
         "delivery": summarize(delivery, 1) | {"worst": max(delivery)},

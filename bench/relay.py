@@ -14,15 +14,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from bench.ground import connected, show
+from bench.ground import connected, paced, show
 from bench.wire import WEBHOOK_SECRET
 from pabal.db import embedded
 from pabal.db.embedded.binaries import find_binaries
@@ -67,15 +68,21 @@ SELECT_CALLS = """
 select query, calls, total_exec_time as ms from pg_stat_statements
 where dbid = (select oid from pg_database where datname = current_database())
 """
+COUNT_HUB_CALLS = """
+select coalesce(sum(calls), 0)::bigint from pg_stat_statements
+where dbid = (select oid from pg_database where datname = current_database()) and userid = 'pabal_hub'::regrole
+"""
 STATEMENTS = {
     "webhook: store": "with unlocked as",
     "notify other processes": "select pg_notify",
-    "message: claim for the stream": "with requests as",
+    "message: claim for the stream, if not handed over": "with requests as",
     "reply: claim the callback": "with replies as",
     "reply: settle the callback": "with settled as",
 }
 """The beginning of each statement of a round trip."""
-LATENCIES = (("message to its bot", "delivery"), ("/health", "health"))
+COLUMNS = ["users", "/s", "ratio", "p50 ms", "p99 ms", "stream ms", "statements", "hub ms", "pg ms", "driver ms"]
+"""The ratio is that to the commits of the same number of clients; statements and CPU time are per message."""
+LATENCIES = (("webhook while they open", "webhook"), ("message to its bot", "delivery"), ("/health", "health"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +160,29 @@ async def create_users(url: str) -> dict[str, list[dict[str, str]]]:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Rate and latencies of one run, and the CPU milliseconds that hub, PostgreSQL and driver spent per message."""
+    """Rate and latencies of one run; the hub's statements and the CPU milliseconds of each process per message."""
 
     rate: float
     p50: float
     p99: float
     stream: float
+    statements: float
     hub: float
     postgres: float
     driver: float
 
 
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """Rate of single inserts, each with a commit; mean latency and PostgreSQL's CPU milliseconds for one."""
+
+    rate: float
+    latency: float
+    postgres: float
+
+
 def run_once(ground: Ground, kind: str, users: int, seconds: float, *, talks: bool) -> RunResult:
+    calls_before = asyncio.run(count_calls(ground))
     before = cpu_seconds(ground)
     report = run_driver("bench.kakao", port=ground.port, talks=talks, seconds=seconds, users=ground.users[kind][:users])
     hub, postgres = (now - then for now, then in zip(cpu_seconds(ground), before, strict=True))
@@ -176,6 +194,7 @@ def run_once(ground: Ground, kind: str, users: int, seconds: float, *, talks: bo
         step["p50"] * 1000,
         step["p99"] * 1000,
         stream,
+        (asyncio.run(count_calls(ground)) - calls_before) / thousands / 1000,
         hub / thousands,
         postgres / thousands,
         report["used"] / thousands,
@@ -199,7 +218,7 @@ def measure_idle_bots(ground: Ground) -> list[list[object]]:
     return [
         ["memory before, MB", report["memory_before"]],
         ["memory with all bots, MB", report["memory"]],
-        ["seconds to open all streams", report["opened"]],
+        ["seconds to open all streams at once", report["opened"]],
         *(
             [f"{label}, {quantile} ms", report[key][quantile] * 1000]
             for label, key in LATENCIES
@@ -232,8 +251,17 @@ def process_cpu(pid: int) -> float:
     return sum(map(int, stat_fields(pid)[11:15])) / TICK
 
 
-def pgbench_rate(ground: Ground, clients: int, seconds: float) -> float:
-    """Transactions per second of one insert and one commit."""
+def measure_commits(ground: Ground, clients: int, seconds: float) -> CommitResult:
+    """What PostgreSQL does at best with one insert and one commit at a time, in as many connections."""
+    _, before = cpu_seconds(ground)
+    run = run_pgbench if ground.pgbench.exists() else run_insert_loop
+    rate = run(ground, clients, seconds)
+    _, after = cpu_seconds(ground)
+    return CommitResult(rate, clients / rate * 1000, (after - before) / (rate * seconds) * 1000)
+
+
+def run_pgbench(ground: Ground, clients: int, seconds: float) -> float:
+    """Transactions per second."""
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(SINGLE_INSERT)
         script.flush()
@@ -249,6 +277,24 @@ def pgbench_rate(ground: Ground, clients: int, seconds: float) -> float:
     rate = re.search(r"tps = ([\d.]+)", output)
     assert rate, output
     return float(rate[1])
+
+
+def run_insert_loop(ground: Ground, clients: int, seconds: float) -> float:
+    """The same from this process, where the server's binaries come without pgbench."""
+
+    async def insert() -> float:
+        async with AsyncExitStack() as stack:
+            url = ground.endpoint.owner_url
+            connections = [await stack.enter_async_context(connected(url)) for _ in range(clients)]
+            return (await paced([partial(each.fetch, SINGLE_INSERT) for each in connections], seconds)).rate
+
+    return asyncio.run(insert())
+
+
+async def count_calls(ground: Ground) -> int:
+    """How many statements the hub has executed."""
+    async with connected(ground.endpoint.owner_url) as owner:
+        return await owner.fetchval(COUNT_HUB_CALLS)
 
 
 async def execute(ground: Ground, statement: str) -> None:
@@ -270,32 +316,43 @@ async def count_statements(ground: Ground, seconds: float) -> list[list[object]]
     ]
 
 
+def median_commits(results: Sequence[CommitResult]) -> CommitResult:
+    return CommitResult(*(statistics.median(column) for column in zip(*map(astuple, results), strict=True)))
+
+
 def median_result(results: Sequence[RunResult]) -> RunResult:
     return RunResult(*(statistics.median(column) for column in zip(*map(astuple, results), strict=True)))
 
 
 async def measure(ground: Ground, rounds: int, seconds: float) -> None:
     results: dict[tuple[bool, str, int], list[RunResult]] = {}
-    commit_rates: dict[int, list[float]] = {}
+    commits: dict[int, list[CommitResult]] = {}
     for _ in range(rounds):
         for users in USER_COUNTS:
             clients = min(users, MAX_PGBENCH_CLIENTS)
-            commit_rates.setdefault(users, []).append(await asyncio.to_thread(pgbench_rate, ground, clients, seconds))
+            commits.setdefault(users, []).append(await asyncio.to_thread(measure_commits, ground, clients, seconds))
             for talks, kind in product((False, True), (SEPARATE, SHARED)):
                 await execute(ground, TRUNCATE)
                 result = await asyncio.to_thread(run_once, ground, kind, users, seconds, talks=talks)
                 results.setdefault((talks, kind, users), []).append(result)
-    base = {users: statistics.median(rates) for users, rates in commit_rates.items()}
+    base = {users: median_commits(runs) for users, runs in commits.items()}
+    name = "pgbench" if ground.pgbench.exists() else "insert loop"
     for talks, title in ((False, "Webhooks"), (True, "Round trips: webhook → stream → reply → callback")):
-        blank: list[object] = [""] * 6
-        rows = [[f"pgbench, {n} client{'s' * (n > 1)}", base[n], 1.0, *blank] for n in (1, MAX_PGBENCH_CLIENTS)]
+        rows: list[list[object]] = [
+            [
+                *(f"{name}, {n} client{'s' * (n > 1)}", base[n].rate, 1.0, base[n].latency),
+                *("", "", 1.0, "", base[n].postgres, ""),
+            ]
+            for n in (1, MAX_PGBENCH_CLIENTS)
+        ]
         for (run_talks, kind, users), runs in results.items():
             if run_talks is talks:
                 run = median_result(runs)
                 latencies = (run.p50, run.p99, run.stream or "")
                 cpu = (run.hub, run.postgres, run.driver)
-                rows.append([f"{users}, {kind}", run.rate, run.rate / base[users], *latencies, *cpu])
-        show(title, ["users", "/s", "ratio", "p50 ms", "p99 ms", "stream ms", "hub ms", "pg ms", "driver ms"], rows)
+                ratio = run.rate / base[users].rate
+                rows.append([f"{users}, {kind}", run.rate, ratio, *latencies, run.statements, *cpu])
+        show(title, COLUMNS, rows)
     await execute(ground, TRUNCATE)
     show("Statements per message", ["", "calls", "ms in the server"], await count_statements(ground, seconds))
     await execute(ground, TRUNCATE)

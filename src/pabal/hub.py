@@ -221,7 +221,6 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
 def build_relay(
     settings: Settings, db: Database, doorbell: Doorbell, metrics: Metrics, kakao_client: HttpClient
 ) -> RelayServices:
-    receiver = WebhookReceiver(settings.queue_life, settings.webhook_per_conversation, settings.webhook_per_channel)
     long_poll = LongPoll(
         db,
         doorbell,
@@ -231,6 +230,9 @@ def build_relay(
         topic=lambda request: request.topic,
     )
     stream_registry = StreamRegistry(db, doorbell, long_poll)
+    receiver = WebhookReceiver(
+        stream_registry.handover, settings.queue_life, settings.webhook_per_conversation, settings.webhook_per_channel
+    )
     relay_metrics = RelayMetrics(metrics.meter)
     callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics)
     webhook_db = ReservedDatabase(db)  # Kakao waits five seconds, whatever other callers do

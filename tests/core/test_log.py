@@ -1,12 +1,21 @@
+import asyncio
 import json
 import logging
 import time
 from collections.abc import Generator
+from datetime import datetime
 
 import pytest
 import structlog
 
-from pabal.core.log import LogFormat, configure_logging, get_logger, redact_log_text
+from pabal.core.log import (
+    LogFormat,
+    configure_logging,
+    get_logger,
+    log_frequent_line,
+    redact_log_text,
+    set_log_request_id,
+)
 
 SECRETS = {
     "a bearer": ("Authorization: Bearer abc.def-123", "abc.def-123"),
@@ -116,3 +125,42 @@ def test_every_line_is_a_json_object_also_those_of_libraries(capsys: pytest.Capt
 
 def test_control_characters_are_escaped() -> None:
     assert redact_log_text("/\x1b[31mEVIL\r\n") == "/\\x1b[31mEVIL\\x0d\n"
+
+
+@pytest.mark.anyio
+async def test_a_frequent_line_is_the_same_as_one_of_a_logger(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info", "json")
+    fields = {"path": "/?token=hidden-one", "client": "\x1b[31m", "status": 200, "ms": 1.5}
+
+    set_log_request_id("request-12345678")
+    get_logger().info("request answered", **fields)
+    log_frequent_line("request answered", **fields)
+    get_logger().info("event settled")
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines] == ["request answered", "request answered", "event settled"]
+    times = [datetime.fromisoformat(line.pop("timestamp")) for line in lines]
+    assert times == sorted(times)
+    assert [*lines[0].items()] == [*lines[1].items()]
+    assert "hidden" not in str(lines)
+
+
+@pytest.mark.anyio
+async def test_frequent_lines_of_one_iteration_are_written_together(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info", "json")
+
+    for number in range(3):
+        log_frequent_line("request answered", number=number)
+    before = capsys.readouterr().err
+    await asyncio.sleep(0)
+
+    assert before == ""
+    assert [json.loads(line)["number"] for line in capsys.readouterr().err.splitlines()] == [0, 1, 2]
+
+
+@pytest.mark.anyio
+async def test_a_level_above_info_logs_no_frequent_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("warning", "json")
+    log_frequent_line("request answered")
+    await asyncio.sleep(0)
+    assert capsys.readouterr().err == ""

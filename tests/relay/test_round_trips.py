@@ -63,7 +63,7 @@ def build_draft(fake_kakao: FakeKakao, user: str) -> InboundDraft:
     )
 
 
-async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_reply(
+async def test_a_round_trip_is_one_insert_and_two_statements_for_its_reply(
     hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     owner = await chat.owner()
@@ -86,8 +86,9 @@ async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_r
         ROUND_TRIPS,
         ROUND_TRIPS,
     ]
-    assert ROUND_TRIPS <= statements.count(CLAIM) <= ROUND_TRIPS + polls
-    assert statements.count(doorbell.NOTIFY_QUERY) <= ROUND_TRIPS
+    # A message that arrives during a claim for its stream is queued, and claimed after it.
+    assert statements.count(CLAIM) <= 2 * polls
+    assert statements.count(doorbell.NOTIFY_QUERY) <= polls
 
 
 async def round_trip(web: httpx2.AsyncClient, client: StreamClient, owner: Owner, fake_kakao: FakeKakao) -> None:

@@ -92,7 +92,7 @@ StartNeighbours = Callable[[Hub, httpx2.AsyncClient, Chat], Coroutine[Any, Any, 
 @pytest.mark.parametrize(
     ("start", "lock"),
     [
-        (start_openers, "lock table relay_streams"),
+        (start_openers, "lock table relay_streams in exclusive mode"),  # webhooks read it
         (start_pollers, "select from pabal.limits where key like 'relay requests:%' for update"),
         (start_exports, "lock table pabal.audit_log"),
         (start_chores, "lock table pabal.chores"),

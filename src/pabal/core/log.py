@@ -1,13 +1,15 @@
 """Logging to standard error: a short event name and facts, in one format, with secrets redacted."""
 
+import asyncio
+import atexit
 import logging
 import re
 import sys
-from collections.abc import Generator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import Any, Literal, TextIO, cast
 
 import msgspec
 import structlog
@@ -45,10 +47,11 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
     renderer: Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback) if pretty else render_json_line
     )
+    writer = LogWriter(sys.stderr, logging.getLevelNamesMapping()[level.upper()])
     structlog.configure(  # bypasses the standard library, whose records cost more than the rest of a line
         processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(writer.level),
+        logger_factory=writer.as_logger,
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -65,14 +68,55 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
     logging.getLogger("asyncio").setLevel(max(root.level, logging.WARNING))
 
 
-@contextmanager
-def request_log_context(request_id: str) -> Generator[None]:
-    """Add the request id to every line logged in this block."""
-    token = REQUEST_ID.set(request_id)
-    try:
-        yield
-    finally:
-        REQUEST_ID.reset(token)
+class LogWriter:
+    """Writes lines to a stream: those of `write_soon` together at the end of the loop's iteration, others at once."""
+
+    def __init__(self, stream: TextIO, level: int) -> None:
+        self.level = level
+        self._stream = stream
+        self._lines: list[str] = []
+        atexit.register(self.flush)
+
+    def as_logger(self, *_: object) -> "LogWriter":
+        """The logger that structlog creates for every line."""
+        return self
+
+    def write(self, line: str) -> None:
+        self._lines.append(line)
+        self.flush()
+
+    msg = debug = info = warning = error = critical = exception = write
+
+    def write_soon(self, line: str) -> None:
+        self._lines.append(line)
+        if len(self._lines) == 1:
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        lines, self._lines = self._lines, []
+        if lines:
+            self._stream.write("\n".join(lines) + "\n")
+            self._stream.flush()
+
+
+def log_frequent_line(event: str, **fields: Any) -> None:
+    """Log at level info, in the event loop. As JSON, the line costs a quarter of what a logger takes for it."""
+    config = structlog.get_config()
+    writer: object = getattr(config["logger_factory"], "__self__", None)
+    if not isinstance(writer, LogWriter) or config["processors"][-1] is not render_json_line:
+        get_logger().info(event, **fields)
+    elif writer.level <= logging.INFO:
+        values = redact_secrets(None, "", fields)
+        values["event"] = event
+        add_request_id(None, "", values)
+        values["level"] = "info"
+        values["timestamp"] = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        writer.write_soon(encode_log_line(values).decode())
+
+
+def set_log_request_id(request_id: str) -> None:
+    """Add the request id to every further line of the current task."""
+    REQUEST_ID.set(request_id)
 
 
 def add_request_id(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -65,11 +65,15 @@ class Batcher(Generic[BatchItem, BatchResult]):
         self._write_started = 0.0
 
     async def put(self, item: BatchItem) -> BatchResult:
+        return await self.enqueue(item)
+
+    def enqueue(self, item: BatchItem) -> "asyncio.Future[BatchResult]":
+        """Put an item, for callers that do not wait to the end. Cancelling the future does not prevent the write."""
         future: asyncio.Future[BatchResult] = asyncio.get_running_loop().create_future()
         self._queue.append(QueuedWrite(item, future, monotonic()))
         if not self._writers or (len(self._writers) < self._max_in_flight and self._is_slow()):
             self._writers.add(asyncio.create_task(self._write_queue()))
-        return await future
+        return future
 
     async def close(self) -> None:
         """Wait until all queued items are written."""

@@ -8,7 +8,7 @@ A `PollWaiter` waits for one batch of rows; a `StreamWaiter` stays until it unsu
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -92,6 +92,8 @@ class LongPoll(Generic[PollKey, PolledItem]):
         self._poll_interval = poll_interval
         self._waiters: dict[PollKey, list[PollWaiter[PolledItem] | StreamWaiter[PolledItem]]] = {}
         self._topics: dict[str, dict[PollKey, None]] = {}
+        self._claiming: Collection[PollKey] = ()
+        """The keys of the claim that is under way."""
         self._serve_task: asyncio.Task[None] | None = None
         self._release_tasks: set[asyncio.Task[None]] = set()
 
@@ -129,6 +131,17 @@ class LongPoll(Generic[PollKey, PolledItem]):
         """Remove a stream and release the rows it did not use."""
         self._remove_waiter(key, waiter)
         self._release_later(unused)
+
+    def is_subscribed(self, key: PollKey, waiter: StreamWaiter[PolledItem]) -> bool:
+        return waiter in self._waiters.get(key, ())
+
+    def is_claiming(self, key: PollKey) -> bool:
+        """Whether a claim for the streams of this key is under way."""
+        return key in self._claiming
+
+    def release(self, rows: Sequence[PolledItem]) -> None:
+        """Release rows that have no waiter any more, soon."""
+        self._release_later(rows)
 
     async def close(self) -> None:
         """Answer every long poll with no rows, and wait for pending releases."""
@@ -178,6 +191,7 @@ class LongPoll(Generic[PollKey, PolledItem]):
                 free_slots = self._count_free_slots(self._listener.take_topics() if woken else ALL_TOPICS)
                 if not free_slots:
                     continue
+                self._claiming = free_slots
                 try:
                     rows_by_key = await self._claim(free_slots)
                 except PabalError as error:
@@ -186,6 +200,8 @@ class LongPoll(Generic[PollKey, PolledItem]):
                 except Exception:  # if this task ended, the waiters would wait for ever
                     log.exception("long poll failed")
                     continue
+                finally:
+                    self._claiming = ()  # the rows are delivered below, before any other task runs
                 for key, rows in rows_by_key.items():
                     try:
                         self._distribute(key, [*rows])

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from uuid import UUID
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from pabal.core.errors import BodyTooLarge, InsufficientScope, Invalid
@@ -222,9 +222,14 @@ async def read_body(request: Request, limit: int) -> bytes:
         raise BodyTooLarge(limit)
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part: bytes = message.get("body", b"")
         size += len(part)
         if size > limit:
             raise BodyTooLarge(limit)
         parts.append(part)
-    return b"".join(parts)
+        if not message.get("more_body"):
+            return b"".join(parts)

@@ -8,15 +8,15 @@ import re
 import time
 from http import HTTPStatus
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
-from pabal.core.log import get_logger, request_log_context
+from pabal.core.log import get_logger, log_frequent_line, set_log_request_id
 from pabal.hub import Hub
 from pabal.web.errors import error_response
-from pabal.web.request import RequestContext, client_address, is_trusted_proxy, parse_networks
+from pabal.web.request import HubRequest, RequestContext, client_address, is_trusted_proxy, parse_networks
 from pabal.web.route import ErrorFormat, Route
 
 log = get_logger()
@@ -37,6 +37,8 @@ RAW_API_HEADERS = [*RAW_SECURITY_HEADERS, (b"cache-control", b"no-store")]
 """API responses are for one caller and must not be cached."""
 STRICT_TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
 """With an https public URL, browsers must not use http for a year. Other hosts of the domain are not ours to decide."""
+PLAIN_HEADERS = frozenset({b"content-length", b"content-type"})
+"""What most responses set themselves: nothing that has a default here."""
 QUIET_PATHS = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console/live", "/portal/live", "/chat/live"})
 """Polled by machines, so logged at debug level only."""
 LIVE_PREFIXES = ("/console", "/portal", "/chat")
@@ -62,7 +64,7 @@ class RequestMiddleware:
             return
         started = time.perf_counter()
         scope["path"] = collapse_leading_slashes(scope["path"])
-        request = Request(scope, receive)
+        request = HubRequest(scope, receive)
         self._observe_proxy(scope)
         context = RequestContext(
             id=choose_request_id(request.headers.get("x-request-id")),
@@ -80,25 +82,23 @@ class RequestMiddleware:
                 headers = message["headers"]
                 names = {name for name, _ in headers}
                 defaults = self._api_headers if api_route_of(scope) else self._page_headers
-                headers += [
-                    (b"x-request-id", context.id.encode()),
-                    *(pair for pair in defaults if pair[0] not in names),
-                ]
+                headers.append((b"x-request-id", context.id.encode()))
+                headers += defaults if names <= PLAIN_HEADERS else [pair for pair in defaults if pair[0] not in names]
             await send(message)
 
-        with request_log_context(context.id):
-            try:
-                await self._app(scope, receive, send_with_headers)
-            except ClientDisconnect:
-                log.debug("client disconnected", method=request.method, path=loggable_path(scope))
-            except Exception:  # the response must not show our internals
-                log.exception("request failed", method=request.method, path=loggable_path(scope))
-                if status == 0:
-                    response = error_response(PabalError("failed"), error_format_of(scope), context.id)
-                    await response(scope, receive, send_with_headers)
-            if status:
-                self._record_metrics(scope, status, seconds_to_start)
-            self._log_request(scope, context, status, time.perf_counter() - started)
+        set_log_request_id(context.id)
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            log.debug("client disconnected", method=request.method, path=loggable_path(scope))
+        except Exception:  # the response must not show our internals
+            log.exception("request failed", method=request.method, path=loggable_path(scope))
+            if status == 0:
+                response = error_response(PabalError("failed"), error_format_of(scope), context.id)
+                await response(scope, receive, send_with_headers)
+        if status:
+            self._record_metrics(scope, status, seconds_to_start)
+        self._log_request(scope, context, status, time.perf_counter() - started)
 
     def _observe_proxy(self, scope: Scope) -> None:
         """Notice a proxy that no setting trusts, once per process."""
@@ -114,7 +114,7 @@ class RequestMiddleware:
     def _log_request(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
         path: str = scope["path"]
         is_refresh = path.startswith(LIVE_PREFIXES) and b"x-refresh" in dict(scope["headers"])
-        write = log.debug if is_refresh or path in QUIET_PATHS else log.info
+        write = log.debug if is_refresh or path in QUIET_PATHS else log_frequent_line
         write(
             "request answered",
             method=scope["method"],

@@ -1,10 +1,10 @@
 """One HTTP connection: uvicorn's protocol with limits on what a client may send, keep waiting and leave unread."""
 
 import asyncio
-from collections.abc import Callable
 from enum import Enum, auto
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -12,7 +12,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 
 from pabal.web.connections import CloseReason, ConnectionTable
+from pabal.web.flow_control import GuardedFlowControl
 from pabal.web.request import AUTHENTICATED_EXTENSION
+from pabal.web.response_cycle import SingleWriteCycle
 
 MAX_HEAD_BYTES = 16_384
 """Bytes of a request line and its headers, and of the trailers of a chunked body."""
@@ -51,18 +53,6 @@ class RequestRefused(Exception):
         super().__init__(message)
         self.status = status
         self.reason = reason
-
-
-class GuardedFlowControl(FlowControl):
-    """Flow control that resumes reading only if the connection may read."""
-
-    def __init__(self, transport: asyncio.Transport, may_read: Callable[[], bool]) -> None:
-        super().__init__(transport)
-        self.may_read = may_read
-
-    def resume_reading(self) -> None:
-        if self.read_paused and self.may_read():
-            super().resume_reading()
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -212,14 +202,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
-        self._check_head()
-        super().on_headers_complete()
+        version = self._check_head()
+        self._start_cycle(version)
         self._phase = MessagePhase.BODY
         self._phase_since = self.loop.time()
         self._has_progress = True
         self._body_bytes = 0
 
-    def _check_head(self) -> None:
+    def _check_head(self) -> str:
+        """Check the limits of the head; returns the HTTP version."""
         if self._head_bytes + len(self.url) > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
             raise head_too_large()
         version = self.parser.get_http_version()  # pyright: ignore[reportOptionalMemberAccess]
@@ -232,6 +223,37 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 raise RequestRefused(HTTPStatus.BAD_REQUEST, "Transfer-Encoding requires HTTP/1.1.")
             if self._transfer_encoding.lower() != b"chunked":
                 raise RequestRefused(HTTPStatus.NOT_IMPLEMENTED, "The only supported Transfer-Encoding is chunked.")
+        return version
+
+    def _start_cycle(self, version: str) -> None:
+        """Handle the request, or queue it behind an earlier one. As uvicorn does, with a cycle of our own."""
+        protocol: Any = self  # its attributes are typed for other protocols as well
+        parser, scope, app, earlier = protocol.parser, protocol.scope, protocol.app, protocol.cycle
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        self.cycle = SingleWriteCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if earlier is None or earlier.response_complete:
+            self._start_asgi_task(self.cycle, app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, app))
 
     def on_body(self, body: bytes) -> None:
         self._has_progress = True

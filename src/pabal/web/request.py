@@ -3,12 +3,13 @@
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope
 
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
@@ -20,8 +21,33 @@ AwaitedT = TypeVar("AwaitedT")
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class IndexedHeaders(Headers):
+    """The headers of a request in a dict, because every guard looks for some. Of repeated ones, the first counts."""
+
+    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
+        super().__init__(raw=raw)
+        self._index = dict(reversed(raw))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self._index.get(key.lower().encode("latin-1"))
+        return default if value is None else value.decode("latin-1")
+
+    def __getitem__(self, key: str) -> str:
+        return self._index[key.lower().encode("latin-1")].decode("latin-1")
+
+    def __contains__(self, key: Any) -> bool:
+        return key.lower().encode("latin-1") in self._index
+
+
+class HubRequest(Request):
+    """A request with indexed headers."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        super().__init__(scope, receive)
+        self._headers = IndexedHeaders(scope["headers"])
+
+
+class RequestContext(msgspec.Struct, frozen=True):
     """What the hub knows about a request besides its content."""
 
     id: str

@@ -49,9 +49,11 @@ class RelayStream:
     reset_connection: Callable[[], None] | None = None
     """Resets the client's connection, where there is one."""
     on_drained: Callable[[], None] | None = None
-    """Called when a connection that did not drain takes more again, and messages may have become due meanwhile."""
+    """Called when the stream has free slots again, and messages may have become due meanwhile."""
     _is_sending: bool = field(init=False, default=False)
     """Whether a frame is being sent. Other tasks only see it set while the connection does not drain."""
+    is_reserved: bool = field(init=False, default=False)
+    """Whether a statement that may hand messages to this stream is under way. Nothing is claimed for it meanwhile."""
     _frames: deque[StreamFrame] = field(init=False, default_factory=deque[StreamFrame])
     _has_frames: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
@@ -150,6 +152,16 @@ class RelayStream:
                 yield None
                 self._finish_sending()
 
+    def reserve(self) -> None:
+        """Claim nothing until `finish_handover`: one statement at a time numbers the messages of a stream."""
+        self.is_reserved = True
+        self._update_free_slots()
+
+    def finish_handover(self) -> None:
+        self.is_reserved = False
+        self._update_free_slots()
+        self._resume_claims()
+
     def _start_sending(self) -> None:
         self._is_sending = True
         self._update_free_slots()
@@ -157,6 +169,10 @@ class RelayStream:
     def _finish_sending(self) -> None:
         self._is_sending = False
         self._update_free_slots()
+        self._resume_claims()
+
+    def _resume_claims(self) -> None:
+        """Claim what became due while the stream had no free slot."""
         if self.waiter.was_skipped and self.waiter.free_slots:
             self.waiter.was_skipped = False
             if self.on_drained is not None:
@@ -164,7 +180,8 @@ class RelayStream:
 
     def _update_free_slots(self) -> None:
         """A stream that does not drain has none: another client of the account may be able to get the messages."""
-        self.waiter.free_slots = 0 if self._is_sending else max(MAX_MESSAGES_IN_FLIGHT - len(self.in_flight), 0)
+        is_open = not (self._is_sending or self.is_reserved)
+        self.waiter.free_slots = max(MAX_MESSAGES_IN_FLIGHT - len(self.in_flight), 0) if is_open else 0
 
 
 def serialize_message(message: ClaimedMessage) -> dict[str, Any]:

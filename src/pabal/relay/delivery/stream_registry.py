@@ -5,7 +5,7 @@ the control events serves all of them, and the long poll claims their messages t
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +26,7 @@ from pabal.queue.batcher import Batcher
 from pabal.queue.long_poll import LongPoll
 from pabal.queue.open_streams import OpenStreams
 from pabal.relay.auth import RelayPrincipal, hash_relay_secret
+from pabal.relay.delivery.handover import StreamHandover
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.open_limits import StreamOpenLimits
 from pabal.relay.delivery.stream import STREAM_LEASE_DURATION, RelayStream
@@ -75,6 +76,7 @@ class StreamRegistry:
         self._doorbell = doorbell
         self._streams = OpenStreams[UUID, RelayStream]()
         """By account. A session's stream has none until its first pairing."""
+        self.handover = StreamHandover(self._streams, long_poll)
         self._controller = StreamController(db, self._streams, self.start, self._stop_messages, self._park)
         self._open_limits = StreamOpenLimits()
         self._closed_streams = Batcher[RelayStream, None](db, self._record_closed)
@@ -82,6 +84,9 @@ class StreamRegistry:
 
     def __len__(self) -> int:
         return len(self._streams)
+
+    def __iter__(self) -> Iterator[RelayStream]:
+        return iter(self._streams)
 
     async def open(
         self, token: str, last_event_id: int | None, address: str = ""

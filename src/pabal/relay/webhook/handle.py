@@ -9,6 +9,9 @@
 import asyncio
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
+
+import msgspec
 
 from pabal.core.errors import Invalid, RateLimited, Unavailable
 from pabal.core.log import get_logger
@@ -39,8 +42,7 @@ CONTENTION_TIMEOUT = 3.5
 """Seconds for which a webhook waits for another transaction on its conversation. The rest is for storing it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredWebhook:
+class StoredWebhook(msgspec.Struct, frozen=True):
     """A webhook after its commit. `command` is set if the text is a command to the hub."""
 
     payload: InboundPayload
@@ -68,10 +70,17 @@ class WebhookHandler:
         if self.recalls.is_full:
             log.warning("webhook rejected", error="too many recalls are pending")
             return text_response(texts.unavailable)
-        storing = asyncio.ensure_future(self._store(payload))
+        command = parse_chat_command(payload.text, self.settings.command_prefix)
+        deadline = started + WEBHOOK_TIMEOUT
+        storing = self.batcher.enqueue(InboundDraft(payload, is_command=command is not None))
+        storing.add_done_callback(self._count_queued)
         try:
-            async with asyncio.timeout(WEBHOOK_TIMEOUT - (monotonic() - started)):
-                return await self._respond(await asyncio.shield(storing))
+            await wait_for_future(storing, deadline - monotonic())
+            webhook = StoredWebhook(payload, command, stored_result(storing))
+            response = self._respond_at_once(webhook)
+            if response is None:
+                async with asyncio.timeout(deadline - monotonic()):
+                    response = await self._respond(webhook)
         except TimeoutError:
             self.recalls.recall(payload, storing)
             return text_response(texts.too_late)
@@ -81,31 +90,29 @@ class WebhookHandler:
             log.warning("webhook not stored", error=str(error))
             self.recalls.recall(payload, storing)
             return text_response(texts.unavailable)
+        return response
 
     @property
     def _texts(self) -> ChatTexts:
         return chat_texts(self.settings.chat_language)
 
-    async def _store(self, payload: InboundPayload) -> StoredWebhook:
-        command = parse_chat_command(payload.text, self.settings.command_prefix)
-        try:
-            result = await self.batcher.put(InboundDraft(payload, is_command=command is not None))
-        except RetryableError:
-            raise
-        except DatabaseError as error:
-            raise Invalid.of_field("body", f"cannot be stored by PostgreSQL: {error}") from None
-        if result.message_id:
+    def _count_queued(self, storing: "asyncio.Future[ReceiveResult]") -> None:
+        if not storing.cancelled() and storing.exception() is None and storing.result().message_id:
             self.metrics.messages_queued.add(1)
-        return StoredWebhook(payload, command, result)
+
+    def _respond_at_once(self, webhook: StoredWebhook) -> SkillResponseDict | None:
+        """The response that needs nothing from the database; None if there is none."""
+        if webhook.command and webhook.result.state != "BLOCKED":
+            return None
+        response = immediate_response(webhook.result, self._texts, self.settings.command_prefix)
+        return response or queued_response(webhook.result, self.settings.waiting_text)
 
     async def _respond(self, webhook: StoredWebhook) -> SkillResponseDict:
-        if webhook.command and webhook.result.state != "BLOCKED":
-            run_command = run_chat_command if webhook.result.is_stored else run_unknown_user_command
-            async with self.db.transaction() as tx:
-                return await run_command(tx, webhook.payload, webhook.command, self.settings, self.metrics)
-        response = immediate_response(webhook.result, self._texts, self.settings.command_prefix)
-        response = response or queued_response(webhook.result, self.settings.waiting_text)
-        return response or await self._respond_without_callback(webhook)
+        if not webhook.command or webhook.result.state == "BLOCKED":
+            return await self._respond_without_callback(webhook)
+        run_command = run_chat_command if webhook.result.is_stored else run_unknown_user_command
+        async with self.db.transaction() as tx:
+            return await run_command(tx, webhook.payload, webhook.command, self.settings, self.metrics)
 
     async def _respond_without_callback(self, webhook: StoredWebhook) -> SkillResponseDict:
         """Show the conversation's late replies now: this message has no callback that could carry them."""
@@ -119,3 +126,33 @@ class WebhookHandler:
             if late_outputs and result.message_id:  # without late outputs, a duplicate builds the same response again
                 await save_first_response(tx, result, response)
         return response
+
+
+def stored_result(storing: "asyncio.Future[ReceiveResult]") -> ReceiveResult:
+    """The result of storing a webhook. Raises TimeoutError if it is not stored yet."""
+    if not storing.done():
+        raise TimeoutError
+    try:
+        return storing.result()
+    except RetryableError:
+        raise
+    except DatabaseError as error:
+        raise Invalid.of_field("body", f"cannot be stored by PostgreSQL: {error}") from None
+
+
+async def wait_for_future(future: "asyncio.Future[Any]", timeout: float) -> None:
+    """Wait until the future is done, at most `timeout` seconds. Costs a third of `asyncio.wait`."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = loop.call_later(timeout, wake)
+    future.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        future.remove_done_callback(wake)

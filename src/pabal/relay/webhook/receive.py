@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, assert_never
 from uuid import UUID
 
@@ -15,6 +15,9 @@ from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay.conversations import ConversationState
+from pabal.relay.delivery.handover import ReservedStreams, StreamHandover
+from pabal.relay.delivery.lane import ClaimedMessage
+from pabal.relay.delivery.stream import STREAM_LEASE_DURATION
 from pabal.relay.rounds import split_into_rounds
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.skill_response import ChatTexts, SkillResponseDict, callback_response, text_response
@@ -27,16 +30,14 @@ MAX_NEW_CONVERSATIONS_PER_HUB, MAX_NEW_CONVERSATIONS_PER_CHANNEL = 10_000, 1_000
 """Per hour. Conversations that are not paired are deleted after an hour, so at most twice as many rows exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class InboundDraft:
+class InboundDraft(msgspec.Struct, frozen=True):
     """A webhook to be stored. A command only updates its conversation and is not queued."""
 
     payload: InboundPayload
     is_command: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveResult:
+class ReceiveResult(msgspec.Struct, frozen=True):
     """The state of the webhook's conversation, and the message that it became or repeats, if any.
 
     `is_stored` is False for a new user beyond the limits: neither the conversation nor anything else is stored.
@@ -55,8 +56,7 @@ class ReceiveResult:
 UNKNOWN_USER = ReceiveResult("UNPAIRED", None, False, None, None, None, False, is_stored=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveRow:
+class ReceiveRow(msgspec.Struct, frozen=True):
     position: int
     within_new_limits: bool
     within_conversation_limit: bool
@@ -69,6 +69,33 @@ class ReceiveRow:
     answer: dict[str, Any] | None
     had_callback: bool
     event_published: bool
+    delivery_seq: int | None
+    """The event id of a message that was handed to its stream; None if it is queued. The rest is for the stream."""
+    seq: int | None
+    created_at: datetime | None
+    callback_expires_at: datetime | None
+    kakao_payload: dict[str, Any] | None
+    normalized: dict[str, Any] | None
+
+    def to_claimed_message(self, lease: UUID, holder: str, payload: InboundPayload) -> ClaimedMessage:
+        """The message that was handed over, as a claim returns it."""
+        fields: Any = self  # all of them are set
+        return ClaimedMessage(
+            fields.message_id,
+            lease,
+            fields.account_id,
+            holder,
+            None,
+            fields.delivery_seq,
+            payload.conversation_key,
+            fields.kakao_payload,
+            fields.normalized,
+            self.callback_expires_at,
+            fields.seq,
+            fields.created_at,
+            attempt=1,
+            max_attempts=0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +109,7 @@ class DuplicateMessage:
 class WebhookReceiver:
     """Stores webhooks under the given limits and lifetimes. `receive` is the write function of a `Batcher`."""
 
+    handover: StreamHandover
     queue_lifetime: timedelta
     conversation_rate_limit: int
     channel_rate_limit: int
@@ -109,8 +137,27 @@ class WebhookReceiver:
         ]
 
     async def _store(self, tx: Tx, drafts: dict[int, InboundDraft]) -> list[ReceiveRow]:
+        keys = (None if draft.is_command else draft.payload.conversation_key for draft in drafts.values())
+        with self.handover.reserving(keys) as reserved:
+            rows = await self._insert(tx, drafts, reserved)
+            streams = dict(zip(drafts, reserved.streams, strict=True))
+            self.handover.deliver(
+                (stream, row.to_claimed_message(reserved.lease, stream.holder, drafts[row.position].payload))
+                for row in rows
+                if row.delivery_seq is not None and (stream := streams[row.position])
+            )
+        for row in rows:
+            if row.account_id and row.state == "PAIRED":
+                self.handover.remember_account(drafts[row.position].payload.conversation_key, row.account_id)
+            if row.message_id and row.delivery_seq is None:
+                tx.notify(Channel.MESSAGES, str(row.account_id))
+            if row.event_published:
+                tx.notify(Channel.EVENTS)
+        return rows
+
+    async def _insert(self, tx: Tx, drafts: dict[int, InboundDraft], reserved: ReservedStreams) -> list[ReceiveRow]:
         payloads = [draft.payload for draft in drafts.values()]
-        rows = await tx.all(
+        return await tx.all(
             ReceiveRow,
             Q.receive_messages,
             positions=[*drafts],
@@ -122,6 +169,10 @@ class WebhookReceiver:
             normalized=[msgspec.json.encode(payload.normalized).decode() for payload in payloads],
             callbacks=[payload.callback_url for payload in payloads],
             ids=[None if draft.is_command else new_id() for draft in drafts.values()],
+            streams=[stream and stream.id for stream in reserved.streams],
+            holders=[stream and stream.holder for stream in reserved.streams],
+            lease=reserved.lease,
+            hold=STREAM_LEASE_DURATION,
             new_per_hub=MAX_NEW_CONVERSATIONS_PER_HUB,
             new_per_channel=MAX_NEW_CONVERSATIONS_PER_CHANNEL,
             per_conversation=self.conversation_rate_limit,
@@ -129,12 +180,6 @@ class WebhookReceiver:
             callback_life=CALLBACK_LIFETIME,
             queue_life=self.queue_lifetime,
         )
-        for row in rows:
-            if row.message_id:
-                tx.notify(Channel.MESSAGES, str(row.account_id))
-            if row.event_published:
-                tx.notify(Channel.EVENTS)
-        return rows
 
     async def _to_result(self, tx: Tx, row: ReceiveRow, draft: InboundDraft) -> ReceiveResult | Exception:
         if not row.within_new_limits:

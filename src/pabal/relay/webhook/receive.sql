@@ -4,19 +4,24 @@
 -- so within a conversation seq is in commit order. The first message of a user takes from two limits, of the hub and of the
 -- channel; beyond them nothing is stored, not even a row of the other limits, so made-up users and channels cost no disk. A conversation that another transaction has locked is left out before
 -- anything else is locked, so that only its own webhook waits and not the whole channel.
+-- A message with a stream is handed to it: leased at once, so that no claim is needed. Not to a parked stream, not if
+-- messages of the account are queued, and not if another holder has messages of the conversation or a lease has ended: the
+-- claim then decides on the order. If the conversation's row changed since our snapshot, we may not see its last message.
 with unlocked as materialized (
-    select c.conversation_key
+    select c.conversation_key, c.ctid as version
     from public.conversation_mappings c
     where c.conversation_key = any(:keys::text[])
     order by c.conversation_key
     for no key update skip locked
 ),
 arrived as materialized (
-    select a.*, a.id is not null as is_message, u.conversation_key is null as is_new
+    select a.*, a.id is not null as is_message, u.conversation_key is null as is_new, u.version
     from unnest(
         :positions::integer[], :keys::text[], :channels::text[], :users::text[], :source_events::text[], :payloads::text[],
-        :normalized::text[], :callbacks::text[], :ids::uuid[]
-    ) as a (position, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id)
+        :normalized::text[], :callbacks::text[], :ids::uuid[], :streams::uuid[], :holders::text[]
+    ) as a (
+        position, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id, stream_id, holder
+    )
     left join unlocked u on u.conversation_key = a.conversation_key
     where u.conversation_key is not null
        or not exists (select from public.conversation_mappings c where c.conversation_key = a.conversation_key)
@@ -95,18 +100,42 @@ owners as materialized (
         select a.disabled_at is not null as is_disabled from public.accounts a where a.id = s.account_id for share
     ) o on true
 ),
+handed_over as materialized (
+    select a.position, t.account_id, a.holder
+    from arrived a
+    join public.relay_streams t on t.id = a.stream_id and t.parked_at is null and t.alive_until > pabal.now()
+    where exists (select from public.conversation_mappings c where c.conversation_key = a.conversation_key and c.ctid = a.version)
+      and not exists (select from public.inbound_messages m where m.account_id = t.account_id and m.status = 'QUEUED')
+      and not exists (
+          select from public.inbound_messages h
+          where h.conversation_key = a.conversation_key and h.status = 'DELIVERED'
+            and (h.held_by is distinct from a.holder or h.leased_until <= pabal.now())
+      )
+),
 put as (
-    insert into public.inbound_messages
-        (id, account_id, conversation_key, kakao_payload, normalized, callback_url, callback_expires_at, source_event_id, expires_at)
+    insert into public.inbound_messages (
+        id, account_id, conversation_key, kakao_payload, normalized, callback_url, callback_expires_at, source_event_id, expires_at,
+        status, lease, leased_until, held_by, delivery_seq, delivered_at, delivery_count
+    )
     select a.id, s.account_id, a.conversation_key, a.payload::jsonb, a.normalized::jsonb, a.callback_url,
            case when a.callback_url is not null then pabal.now() + :callback_life::interval end,
-           a.source_event_id, pabal.now() + :queue_life::interval
+           a.source_event_id, pabal.now() + :queue_life::interval,
+           case when h.position is null then 'QUEUED' else 'DELIVERED' end,
+           case when h.position is not null then :lease::uuid end,
+           case when h.position is not null then pabal.now() + :hold::interval end,
+           h.holder,
+           case when h.position is not null then nextval('public.inbound_messages_delivery_seq') end,
+           case when h.position is not null then pabal.now() end,
+           case when h.position is null then 0 else 1 end
     from arrived a
     join seen s on s.conversation_key = a.conversation_key
     join owners o on o.conversation_key = s.conversation_key
+    left join handed_over h on h.position = a.position and h.account_id = s.account_id
     where s.state = 'PAIRED' and a.is_message and not o.is_disabled
     on conflict (channel_id, source_event_id) do nothing
-    returning id, account_id, conversation_key
+    returning id, account_id, conversation_key, delivery_seq, seq, created_at, callback_expires_at,
+              case when delivery_seq is not null then kakao_payload end as kakao_payload,
+              case when delivery_seq is not null then normalized end as normalized
 ),
 emitted as materialized (
     select pabal.emit_events('relay.message.received', array_agg(
@@ -117,7 +146,8 @@ emitted as materialized (
 select a.position, c.position is not null as within_new_limits, coalesce(c.within_conversation_limit, true) as within_conversation_limit,
        l.position is not null as within_channel_limit, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
        p.id as message_id, e.id as duplicate_of, e.answer, e.callback_url is not null as had_callback,
-       (select count from emitted) > 0 as event_published
+       (select count from emitted) > 0 as event_published,
+       p.delivery_seq, p.seq, p.created_at, p.callback_expires_at, p.kakao_payload, p.normalized
 from arrived a
 left join conversation_limits c on c.position = a.position
 left join admitted l on l.position = a.position
