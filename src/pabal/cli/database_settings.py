@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
-from urllib.parse import urlsplit
 
 from pabal.cli.options import Connection
 from pabal.core.data_dir import default_data_dir
+from pabal.core.database_url import parse_database_url
 
 if TYPE_CHECKING:
     from pabal.settings import Settings
@@ -100,8 +100,7 @@ def read_directly(variables: dict[str, str], connection: Connection) -> Database
 
 def is_postgres_url(url: str) -> bool:
     try:
-        parts = urlsplit(url)
-        _ = parts.port
+        parse_database_url(url)
     except ValueError:
         return False
-    return parts.scheme in {"postgresql", "postgres"}
+    return True
