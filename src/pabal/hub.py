@@ -128,6 +128,12 @@ WEBHOOK_SHARE = 4
 """One in this many database connections is reserved for webhooks; none in a pool that is smaller."""
 
 
+WEBHOOK_DEADLINE = timedelta(seconds=3)  # Kakao waits five
+PUBLISH_DEADLINE = timedelta(seconds=5)
+SETTLE_DEADLINE = timedelta(seconds=8)  # below the shortest lease, so that a settled row is settled in time
+"""How long one statement of each kind may take. Others, such as chores, have PABAL_STATEMENT_TIMEOUT."""
+
+
 def connect_options(settings: Settings, url: str, *, pooler: bool | None = None) -> ConnectOptions:
     return ConnectOptions(
         url,
@@ -184,7 +190,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             audit_sealer=audit_sealer,
             token_issuer=token_issuer,
             token_verifier=TokenVerifier(db, token_issuer, token_listener),
-            publisher=Batcher(db, publish_events),
+            publisher=Batcher(db.with_deadline(PUBLISH_DEADLINE), publish_events),
             event_long_poll=LongPoll(db, doorbell, Channel.EVENTS, claim_events_for_polls, EVENT_LANE.release),
             http_client=http_client,
             pusher=Pusher(db, key_ring, partial(post_webhook, http_client)),
@@ -222,7 +228,7 @@ def build_relay(
     stream_registry = StreamRegistry(db, doorbell, long_poll)
     relay_metrics = RelayMetrics(metrics.meter)
     callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics)
-    webhook_db = ReservedDatabase(db)  # Kakao waits five seconds, whatever other callers do
+    webhook_db = ReservedDatabase(db, WEBHOOK_DEADLINE)  # Kakao waits five seconds, whatever other callers do
     webhook_batcher, recalls = Batcher(webhook_db, receiver.receive), CallbackRecaller(webhook_db)
     return RelayServices(
         webhooks=WebhookHandler(webhook_db, webhook_batcher, recalls, relay_metrics, settings),
@@ -247,15 +253,15 @@ async def close_relay(relay: RelayServices, time_limit: timedelta) -> None:
 
 def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any, Any] | StallWorker]:
     """Build the workers of a process. The caller runs each one until it is stopped."""
-    process = process_name()
+    process, db = process_name(), hub.db.with_deadline(SETTLE_DEADLINE)
     config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
     workers: list[Worker[Any, Any, Any] | StallWorker] = [
-        Worker(f"push:{process}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, config),
+        Worker(f"push:{process}", PushLane(), db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, config),
         build_rules_worker(hub, f"rules:{process}", config),
         Worker(
             f"dispatch:{process}",
             NotificationDispatchLane(),
-            hub.db,
+            db,
             hub.doorbell,
             hub.dispatcher.handle,
             hub.dispatcher.schedule,
@@ -264,7 +270,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
     ]
     if delay := hub.settings.still_working_after:
         texts = chat_texts(hub.settings.chat_language)
-        workers.append(StallWorker(f"stall:{process}", hub.db, hub.relay.callbacks, texts, delay))
+        workers.append(StallWorker(f"stall:{process}", db, hub.relay.callbacks, texts, delay))
     if handlers:
         handler_config = WorkerConfig(
             concurrency=handlers.concurrency,
@@ -273,7 +279,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
         )
         schedule = partial(handlers.schedule, hub.db)
         workers.append(
-            Worker(f"handlers:{process}", EVENT_LANE, hub.db, hub.doorbell, handlers.handle, schedule, handler_config)
+            Worker(f"handlers:{process}", EVENT_LANE, db, hub.doorbell, handlers.handle, schedule, handler_config)
         )
     return workers
 
@@ -289,7 +295,8 @@ def build_rules_worker(
 ) -> Worker[ClaimedEvent, EventClaimFilter]:
     """The worker of the events queued for the hub itself."""
     claims = FairClaims(hub.db, HUB_ACTOR.name, config.concurrency, (handler or build_rules_handler(hub)).handle)
-    return Worker(name, EVENT_LANE, hub.db, hub.doorbell, claims.handle, claims.schedule, config)
+    db = hub.db.with_deadline(SETTLE_DEADLINE)
+    return Worker(name, EVENT_LANE, db, hub.doorbell, claims.handle, claims.schedule, config)
 
 
 def register_hub_process(

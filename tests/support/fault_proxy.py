@@ -49,6 +49,8 @@ class FaultProxy:
         """Set when the answer to a pattern was swallowed."""
         self.delay = 0.0
         self.settings = StartupSettings.PASSED
+        self.added_settings: dict[str, str] = {}
+        """Settings of every new session. `default_transaction_read_only` makes the host look like a standby."""
         self.accepted = 0
 
     def drop_bytes(self) -> None:
@@ -134,6 +136,11 @@ class FaultProxy:
                 n.encode() + b"\0" + value + b"\0" for n, value in parameters.items() if n in POOLER_PARAMETERS
             )
             rest = accepted + b"\0"
+        if self.added_settings:
+            rest = rest[:-1] + b"".join(
+                name.encode() + b"\0" + text.encode() + b"\0" for name, text in self.added_settings.items()
+            )
+            rest += b"\0"
         return struct.pack("!ii", len(rest) + 8, code) + rest
 
     async def _pump_requests(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from pabal.core.errors import MigrationError, Unavailable
+from pabal.db.connect import INVALID_URL_TEXT, HostDialer
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error
-from pabal.db.pool import INVALID_URL_TEXT
 from pabal.db.schema import (
     AppliedMigration,
     Migration,
@@ -46,6 +46,7 @@ __all__ = [
 MIGRATION_LOCK_ID = 0x7061_6261_6C  # "pabal"
 LOCK_TIMEOUT = timedelta(minutes=2)
 LOCK_POLL_INTERVAL = timedelta(milliseconds=100)
+CONNECT_TIMEOUT = timedelta(seconds=15)
 
 
 async def apply_migrations(
@@ -137,7 +138,7 @@ async def read_migration_status(url: str, *, folder: Path | None = None) -> Migr
 @asynccontextmanager
 async def _connect_for_migration(url: str) -> "AsyncGenerator[MigrationConnection]":
     try:
-        conn = await asyncpg.connect(url, statement_cache_size=0, timeout=15)
+        conn = await HostDialer(url, CONNECT_TIMEOUT).dial({"statement_cache_size": 0})
         try:
             check_server_version(conn.get_server_version().major)
             yield conn
