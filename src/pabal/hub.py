@@ -142,6 +142,7 @@ def connect_options(settings: Settings, url: str, *, pooler: bool | None = None)
         connect_timeout=settings.connect_timeout,
         statement_timeout=settings.statement_timeout,
         pooler=pooler,
+        prepared=settings.database_prepared,
     )
 
 

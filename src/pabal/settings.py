@@ -79,6 +79,13 @@ class Settings(BaseSettings):
     database_pooler: bool | None = Field(
         None, description="Whether PABAL_DATABASE_URL leads to a transaction pooler. Unset: detected at start."
     )
+    database_prepared: bool = Field(
+        False,
+        description=(
+            "Whether the transaction pooler keeps prepared statements, as PgBouncer does from 1.21 on with "
+            "max_prepared_statements."
+        ),
+    )
     database_pool_size: int = Field(16, ge=2, le=200, description="Maximum number of pooled connections per process.")
     connect_timeout: Duration = Field(
         timedelta(seconds=5), ge=MIN_DURATION, description="Timeout for a database connection."

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 ENV_FILE = Path(".env")
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "pretty"]
-PARSED_NAMES = frozenset({"PABAL_DATABASE_POOLER", "PABAL_CONNECT_TIMEOUT", "PABAL_STATEMENT_TIMEOUT", "PABAL_PG_BIN"})
+PARSED_NAMES = frozenset(
+    {
+        "PABAL_DATABASE_POOLER",
+        "PABAL_DATABASE_PREPARED",
+        "PABAL_CONNECT_TIMEOUT",
+        "PABAL_STATEMENT_TIMEOUT",
+        "PABAL_PG_BIN",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,7 @@ class DatabaseSettings:
     database_url: str | None = None
     database_direct_url: str | None = None
     database_pooler: bool | None = None
+    database_prepared: bool = False
     connect_timeout: timedelta = timedelta(seconds=5)
     statement_timeout: timedelta = timedelta(seconds=30)
     pg_bin: Path | None = None
@@ -61,6 +70,7 @@ def database_settings(settings: "Settings") -> DatabaseSettings:
         database_url=url.get_secret_value() if url else None,
         database_direct_url=direct.get_secret_value() if direct else None,
         database_pooler=settings.database_pooler,
+        database_prepared=settings.database_prepared,
         connect_timeout=settings.connect_timeout,
         statement_timeout=settings.statement_timeout,
         pg_bin=settings.pg_bin,

@@ -11,10 +11,7 @@ import asyncpg
 
 from pabal.core.database_url import DatabaseHost, parse_database_url
 from pabal.core.errors import Unavailable
-from pabal.core.log import get_logger
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error, translate_errors
-
-log = get_logger()
 
 if TYPE_CHECKING:
     BaseConnection = asyncpg.Connection[asyncpg.Record]
@@ -35,6 +32,13 @@ ANSWER_MARGIN = timedelta(seconds=1)
 """How much longer to wait for an answer than the server may take for a statement."""
 CANCEL_WINDOW = 1.0
 """A cancel request needs a connection of its own, so it is sent only if the server answered within these seconds."""
+
+PLANNER_SETTINGS = {
+    "jit": "off",
+    # The statements are few and written for their indexes: planned once, and again when a table has outgrown it.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+}
 
 SOCKET_OPTIONS = {
     "TCP_KEEPIDLE": KEEPALIVE_IDLE,
@@ -66,6 +70,8 @@ class ConnectOptions:
     statement_timeout: timedelta = timedelta(seconds=30)
     pooler: bool | None = None
     """Whether the URL leads to a transaction pooler; None to detect it."""
+    prepared: bool = False
+    """Whether the pooler keeps prepared statements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +183,9 @@ class HostDialer:
 
     def _prefer(self, host: DatabaseHost | None) -> None:
         if self._hosts[0] != host:
-            log.info("database host changed", host=str(host))
+            from pabal.core.log import get_logger  # not at import: commands do without it
+
+            get_logger().info("database host changed", host=str(host))
             self._hosts.remove(host)
             self._hosts.insert(0, host)
 
@@ -235,19 +243,18 @@ async def _probe_once(options: ConnectOptions, dialer: HostDialer, *, pooler: bo
 def connect_arguments(options: ConnectOptions, server_info: ServerInfo) -> dict[str, Any]:
     """The arguments of asyncpg.connect, without the URL and the host.
 
-    A pooler supports neither session settings nor prepared statements. A superuser takes the role service_role.
+    A pooler supports no session settings, and prepared statements only if it says so. A superuser takes the role
+    service_role.
     """
     arguments: dict[str, Any] = {"command_timeout": (options.statement_timeout + ANSWER_MARGIN).total_seconds()}
     if server_info.pooler:
-        return arguments | {"statement_cache_size": 0, "server_settings": {"application_name": "pabal"}}
+        arguments["server_settings"] = {"application_name": "pabal"}
+        return arguments if options.prepared else arguments | {"statement_cache_size": 0}
     settings = {
         "application_name": "pabal",
         "statement_timeout": to_milliseconds(options.statement_timeout),
         "idle_in_transaction_session_timeout": "60000",
-        "jit": "off",
-        # The statements are few and written for their indexes: planned once, and again when a table has outgrown it.
-        "plan_cache_mode": "force_generic_plan",
-        "enable_seqscan": "off",
+        **PLANNER_SETTINGS,
         # A client that vanished must not keep its locks. The server ignores these on a Unix socket.
         "tcp_user_timeout": to_milliseconds(UNACKNOWLEDGED_TIMEOUT),
         "tcp_keepalives_idle": str(KEEPALIVE_IDLE),

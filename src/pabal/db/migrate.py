@@ -17,6 +17,7 @@ import asyncpg
 from pabal.core.errors import MigrationError, Unavailable
 from pabal.db.connect import INVALID_URL_TEXT, HostDialer
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error
+from pabal.db.login_settings import reset_planner_settings, store_planner_settings
 from pabal.db.schema import (
     AppliedMigration,
     Migration,
@@ -93,6 +94,7 @@ async def apply_migrations(
         if login is not None:
             async with conn.transaction():
                 await _grant_service_role(conn, login)
+                await store_planner_settings(conn, login)
     return done
 
 
@@ -245,6 +247,7 @@ async def _revert_one(conn: "MigrationConnection", migration: Migration, *, last
         raise MigrationError(f"{migration.file_name} has no rollback")
     # Before the file: the first one drops the schema.
     if last:
+        await reset_planner_settings(conn)
         await conn.execute("drop table pabal.schema_migrations")
     else:
         await conn.execute("delete from pabal.schema_migrations where version = $1", migration.version)

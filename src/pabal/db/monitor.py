@@ -9,16 +9,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from time import monotonic
+from typing import Any
 
 import asyncpg
 
 from pabal.core.backoff import spread
 from pabal.core.errors import Unavailable
-from pabal.core.log import get_logger
 from pabal.db.connect import CANCEL_WINDOW, HOST_TIMEOUT, AnswerClock, HubConnection, is_server_unreachable
 from pabal.db.errors import CONNECTION_ERRORS, DatabaseError, summarize_error
-
-log = get_logger()
 
 WATCH_INTERVAL = 0.5
 MAX_SILENCE = 2.0
@@ -116,15 +114,18 @@ class PoolMonitor:
                     self._start_check()
 
     async def _check(self) -> None:
+        from pabal.core.log import get_logger  # not at import: commands do without it
+
+        log = get_logger()
         try:
-            await self._dial_until_reachable()
+            await self._dial_until_reachable(log)
         except Exception:  # callers would be refused forever
             log.exception("database check failed")
         finally:
             self._outage = None
             self._last_check = monotonic()
 
-    async def _dial_until_reachable(self) -> None:
+    async def _dial_until_reachable(self, log: Any) -> None:
         started = reminded = monotonic()
         was_silent = self._is_silent()
         delay, timeout = FIRST_REDIAL_DELAY, min(HOST_TIMEOUT, self._connect_timeout)

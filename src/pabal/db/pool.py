@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from pabal.db.tx import PooledConnection
 
 
+IDLE_LIFETIME = timedelta(minutes=1)
+"""After this time an unused connection is closed, so that a quiet process holds few of them."""
+
+
 class Database:
     """A connection pool that recovers when the server was unavailable.
 
@@ -76,10 +80,10 @@ class Database:
             self._pool = await asyncpg.create_pool(
                 min_size=0,
                 max_size=self._options.pool_size,
-                max_inactive_connection_lifetime=300,
+                max_inactive_connection_lifetime=IDLE_LIFETIME.total_seconds(),
                 connect=self._dial_pooled,
                 connection_class=HubConnection,
-                init=register_json_codecs,
+                init=declare_types,
                 reset=skip_reset,
             )
         self._monitor.start()
@@ -253,6 +257,38 @@ class _PooledConnectionContext:
         finally:
             if self._slots is not None:
                 self._slots.release()
+
+
+ARRAY_TYPES = {
+    "bool": (1000, 16),
+    "bytea": (1001, 17),
+    "int2": (1005, 21),
+    "int4": (1007, 23),
+    "int8": (1016, 20),
+    "float8": (1022, 701),
+    "inet": (1041, 869),
+    "timestamptz": (1185, 1184),
+    "interval": (1187, 1186),
+    "numeric": (1231, 1700),
+    "uuid": (2951, 2950),
+    "jsonb": (3807, 3802),
+}
+"""The fixed ids of PostgreSQL's array types and of their elements."""
+
+
+async def declare_types(connection: Any) -> None:
+    """Tell the driver the types of our statements.
+
+    Otherwise it asks the server about each array type, on every new connection, with a statement that takes a second if
+    JIT compilation is on. Through a transaction pooler the driver cannot turn it off for that statement.
+    """
+    await register_json_codecs(connection)
+    types = [
+        {"oid": array, "ns": "pg_catalog", "name": f"_{name}", "kind": b"b", "elemtype": element, "elemdelim": ","}
+        | dict.fromkeys(("basetype", "range_subtype", "attrtypoids", "attrnames"))
+        for name, (array, element) in ARRAY_TYPES.items()
+    ]
+    connection._protocol.get_settings().register_data_types(types)  # noqa: SLF001 the driver has no other access
 
 
 async def register_json_codecs(connection: Any) -> None:
