@@ -68,7 +68,6 @@ class ReceiveRow:
     duplicate_of: UUID | None
     answer: dict[str, Any] | None
     had_callback: bool
-    event_published: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +131,6 @@ class WebhookReceiver:
         for row in rows:
             if row.message_id:
                 tx.notify(Channel.MESSAGES, str(row.account_id))
-            if row.event_published:
-                tx.notify(Channel.EVENTS)
         return rows
 
     async def _to_result(self, tx: Tx, row: ReceiveRow, draft: InboundDraft) -> ReceiveResult | Exception:
