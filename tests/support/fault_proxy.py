@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from enum import Enum, auto
 from urllib.parse import urlsplit, urlunsplit
 
-SSL_REQUEST = 80877103
+SSL_REQUEST, CANCEL_REQUEST = 80877103, 80877102
 POOLER_PARAMETERS = {"user", "database", "application_name", "client_encoding"}
 """The startup parameters that a pooler accepts."""
 
@@ -123,6 +123,8 @@ class FaultProxy:
             if writer.is_closing():  # reset while it waited: uvloop refuses to write
                 raise ConnectionResetError
             writer.write(b"N")
+        if code == CANCEL_REQUEST:
+            return struct.pack("!ii", size, code) + rest
         words = rest.rstrip(b"\0").split(b"\0")
         parameters = {name.decode(): value for name, value in zip(words[::2], words[1::2], strict=True)}
         unsupported = parameters.keys() - POOLER_PARAMETERS
