@@ -132,6 +132,12 @@ WEBHOOK_SHARE = 4
 """One in this many database connections is reserved for webhooks; none in a pool that is smaller."""
 
 
+WEBHOOK_DEADLINE = timedelta(seconds=3)  # Kakao waits five
+PUBLISH_DEADLINE = timedelta(seconds=5)
+SETTLE_DEADLINE = timedelta(seconds=8)  # below the shortest lease, so that a settled row is settled in time
+"""How long one statement of each kind may take. Others, such as chores, have PABAL_STATEMENT_TIMEOUT."""
+
+
 def connect_options(settings: Settings, url: str, *, pooler: bool | None = None) -> ConnectOptions:
     return ConnectOptions(
         url,
@@ -140,6 +146,7 @@ def connect_options(settings: Settings, url: str, *, pooler: bool | None = None)
         connect_timeout=settings.connect_timeout,
         statement_timeout=settings.statement_timeout,
         pooler=pooler,
+        prepared=settings.database_prepared,
     )
 
 
@@ -188,7 +195,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             audit_sealer=audit_sealer,
             token_issuer=token_issuer,
             token_verifier=TokenVerifier(db, token_issuer, token_listener),
-            publisher=Batcher(db, publish_events),
+            publisher=Batcher(db.with_deadline(PUBLISH_DEADLINE), publish_events),
             event_long_poll=LongPoll(
                 db,
                 doorbell,
@@ -235,7 +242,7 @@ def build_relay(
     )
     relay_metrics = RelayMetrics(metrics.meter)
     callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics)
-    webhook_db = ReservedDatabase(db)  # Kakao waits five seconds, whatever other callers do
+    webhook_db = ReservedDatabase(db, WEBHOOK_DEADLINE)  # Kakao waits five seconds, whatever other callers do
     webhook_batcher = Batcher(webhook_db, receiver.receive, contention_timeout=CONTENTION_TIMEOUT)
     recalls = CallbackRecaller(webhook_db)
     return RelayServices(
@@ -261,7 +268,7 @@ async def close_relay(relay: RelayServices, time_limit: timedelta) -> None:
 
 def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any, Any] | CallbackPoller]:
     """Build the workers of a process. The caller runs each one until it is stopped."""
-    process = process_name()
+    process, db = process_name(), hub.db.with_deadline(SETTLE_DEADLINE)
     config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
     workers: list[Worker[Any, Any, Any] | CallbackPoller] = [
         build_push_worker(hub, hub.pusher, f"push:{process}", config),
@@ -269,17 +276,17 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
         Worker(
             f"dispatch:{process}",
             NotificationDispatchLane(),
-            hub.db,
+            db,
             hub.doorbell,
             hub.dispatcher.handle,
             hub.dispatcher.schedule,
             replace(config, concurrency=DISPATCH_CONCURRENCY),
         ),
-        WaitingReplyWorker(f"waiting:{process}", hub.db, hub.relay.callbacks),
+        WaitingReplyWorker(f"waiting:{process}", db, hub.relay.callbacks),
     ]
     if delay := hub.settings.still_working_after:
         texts = chat_texts(hub.settings.chat_language)
-        workers.append(StallWorker(f"stall:{process}", hub.db, hub.relay.callbacks, texts, delay))
+        workers.append(StallWorker(f"stall:{process}", db, hub.relay.callbacks, texts, delay))
     if handlers:
         handler_config = WorkerConfig(
             concurrency=handlers.concurrency,
@@ -290,7 +297,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
             Worker(
                 f"handlers:{process}",
                 EVENT_LANE,
-                hub.db,
+                db,
                 hub.doorbell,
                 handlers.handle,
                 handlers.schedule,
@@ -308,7 +315,7 @@ def build_push_worker(
     return Worker(
         name,
         PushLane(),
-        hub.db,
+        hub.db.with_deadline(SETTLE_DEADLINE),
         hub.doorbell,
         pusher.handle,
         pusher.schedule,
@@ -329,8 +336,9 @@ def build_rules_worker(
 ) -> Worker[ClaimedEvent, EventClaimFilter]:
     """The worker of the events queued for the hub itself."""
     claims = FairClaims(hub.db, HUB_ACTOR.name, config.concurrency, (handler or build_rules_handler(hub)).handle)
+    db = hub.db.with_deadline(SETTLE_DEADLINE)
     return Worker(
-        name, EVENT_LANE, hub.db, hub.doorbell, claims.handle, claims.schedule, config, on_wakeup=claims.is_concerned
+        name, EVENT_LANE, db, hub.doorbell, claims.handle, claims.schedule, config, on_wakeup=claims.is_concerned
     )
 
 

@@ -47,6 +47,7 @@ from pabal.relay.pairing.sessions import purge_relay_sessions
 from pabal.relay.reply.callback import FAILURE_WINDOW, list_failing_channels, rescue_lost_callbacks
 from pabal.relay.web_sessions import purge_portal_sessions
 from pabal.relay.webhook.commands import purge_chat_page_codes, purge_command_responses
+from pabal.relay.webhook.message_events import publish_message_events
 from pabal.relay.webhook.skill_response import ChatLanguage
 from pabal.settings import Settings
 from pabal.tokens.revoke import REFRESH_TOKEN_REUSED, expire_tokens, purge_token_families
@@ -69,6 +70,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("expire idempotency keys", MINUTE, expire_idempotency_keys),
         Chore("expire notifications", MINUTE, NOTIFICATIONS.expire),
         Chore("expire messages", MINUTE, expire_messages_chore(settings.chat_language, relay_metrics)),
+        Chore("publish message events", SECOND, publish_message_events),
         Chore("rescue callbacks", 5 * SECOND, rescue_lost_callbacks),
         Chore("expire approvals", MINUTE, expire_pending_pairings),
         Chore("purge pairing codes", MINUTE, purge_pairing_codes),

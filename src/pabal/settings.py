@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pabal.core.data_dir import default_data_dir
+from pabal.core.database_url import parse_database_url
 from pabal.core.duration import format_duration, parse_duration
 from pabal.core.errors import FieldError, InvalidSettings
 
@@ -66,13 +67,24 @@ class Settings(BaseSettings):
         ),
     )
     database_url: SecretStr | None = Field(
-        None, description="URL of an external PostgreSQL 15 or newer (postgresql://…). Unset: the embedded server."
+        None,
+        description=(
+            "URL of an external PostgreSQL 15 or newer (postgresql://…), with one host or several. "
+            "Unset: the embedded server."
+        ),
     )
     database_direct_url: SecretStr | None = Field(
         None, description="URL of the same database without a pooler, for LISTEN and migrations."
     )
     database_pooler: bool | None = Field(
         None, description="Whether PABAL_DATABASE_URL leads to a transaction pooler. Unset: detected at start."
+    )
+    database_prepared: bool = Field(
+        False,
+        description=(
+            "Whether the transaction pooler keeps prepared statements, as PgBouncer does from 1.21 on with "
+            "max_prepared_statements."
+        ),
     )
     database_pool_size: int = Field(16, ge=2, le=200, description="Maximum number of pooled connections per process.")
     connect_timeout: Duration = Field(
@@ -227,13 +239,7 @@ class Settings(BaseSettings):
     def _check_postgres_url(cls, url: SecretStr | None) -> SecretStr | None:
         if url is None or not url.get_secret_value():
             return None
-        parts = urlsplit(url.get_secret_value())
-        if parts.scheme not in {"postgresql", "postgres"}:
-            raise ValueError("must begin with postgresql://")
-        try:
-            _ = parts.port
-        except ValueError:
-            raise ValueError("is invalid; the characters : / @ # ? in a password must be percent-encoded") from None
+        parse_database_url(url.get_secret_value())
         return url
 
     @field_validator("trusted_proxies")

@@ -49,7 +49,12 @@ class LossyProxy(FaultProxy):
     async def _startup(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:  # noqa: ARG002 the signature of the base class
         return b""  # HTTP has no startup message
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump_answers(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        is_deaf: asyncio.Event,  # noqa: ARG002 the signature of the base class
+    ) -> None:
         while data := await reader.read(65536):
             if self.lose and data.startswith(ANSWER):
                 self.lose -= 1

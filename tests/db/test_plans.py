@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from pabal.core.ids import new_id
-from pabal.db.pool import ConnectOptions, Database, PlanRefresher
+from pabal.db.plans import PlanRefresher
+from pabal.db.pool import ConnectOptions, Database
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls
 from pabal.relay.webhook.receive import Q

@@ -19,6 +19,7 @@ from pabal.db.queries import parse_queries
 from pabal.doctor import FindingLevel, run_checks
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
+from support.clusters import Connection
 from support.fault_proxy import FaultProxy, StartupSettings, run_fault_proxy
 from support.server import serve_hub
 from support.wait import wait_until
@@ -162,6 +163,22 @@ async def test_a_full_pool_times_out(database_urls: DatabaseUrls, settings: Sett
             assert hub.db.connections_in_use() == 2
             assert not await works(hub)
         assert await works(hub)
+
+
+async def test_a_process_opens_no_more_connections_than_the_documentation_says(
+    database_urls: DatabaseUrls, settings: Settings, owner: Connection
+) -> None:
+    pool_size = 3
+    settings = settings.model_copy(update={"database_pool_size": pool_size, "connect_timeout": timedelta(seconds=10)})
+    async with open_hub(settings, database_urls) as hub:
+        await wait_until(lambda: hub.doorbell.listening)
+        assert all(await asyncio.gather(*(works(hub) for _ in range(50))))
+
+        sessions = await owner.fetchval(
+            "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'pabal'"
+        )
+
+    assert sessions <= pool_size + 2
 
 
 async def test_a_superuser_takes_the_role_service_role(database_urls: DatabaseUrls, settings: Settings) -> None:

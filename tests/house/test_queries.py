@@ -130,6 +130,10 @@ UNFILTERED = {
         "find_ended_waits",
     ): "sessions without an account yet, by the ids of the open streams",
     ("relay/delivery/takeover.sql", "authenticate_stream"): "the token is the key",
+    (
+        "relay/webhook/message_events.sql",
+        "publish_message_events",
+    ): "messages of all accounts; the event names its account",
 }
 """Queries that use a tenant's table without filtering by the tenant, and why they may."""
 

@@ -50,6 +50,7 @@ OWNERS = {
         "public.relay_sessions",
         "public.relay_streams",
         "pabal.portal_sessions",
+        "pabal.relay_outbox",
     ),
     "tokens": (
         "public.services",

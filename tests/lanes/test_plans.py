@@ -5,10 +5,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-import asyncpg
 import pytest
 
-from pabal.db.pool import ConnectOptions, connect_arguments, probe_server
+from pabal.db.connect import ConnectOptions, HostDialer, HubConnection, connect_arguments, probe_server
 from pabal.db.queries import Query
 from pabal.hub import DatabaseUrls
 from support.lane_under_test import Events, LaneUnderTest
@@ -40,6 +39,11 @@ ARGUMENTS: dict[str, Any] = {
 }
 
 
+async def connect_as_hub(options: ConnectOptions) -> HubConnection:
+    arguments = connect_arguments(options, await probe_server(options))
+    return await HostDialer(options.url, options.connect_timeout).dial(arguments)
+
+
 def literal(value: Any) -> str:
     match value:
         case None:
@@ -63,7 +67,7 @@ async def test_a_plan_created_on_an_empty_table_does_not_read_the_full_one(
     query: Query = getattr(lane.lane.q, statement)
     arguments = ARGUMENTS | {"accounts": [lane.whom.get("account", uuid4())] * (1 if statement == "claim" else 50)}
     options = ConnectOptions(database_urls.main)
-    connection = await asyncpg.connect(**connect_arguments(options, await probe_server(options)))  # as the hub connects
+    connection = await connect_as_hub(options)
     try:
         call = f"execute statement ({', '.join(literal(arguments[name]) for name in query.parameters)})"
         await connection.execute(f"prepare statement as {query.sql}")
@@ -84,7 +88,7 @@ async def test_a_claim_of_some_types_planned_on_an_empty_table_does_not_read_oth
 ) -> None:
     query: Query = lane.lane.q.claim
     options = ConnectOptions(database_urls.main)
-    connection = await asyncpg.connect(**connect_arguments(options, await probe_server(options)))
+    connection = await connect_as_hub(options)
     try:
         values = ", ".join(literal((ARGUMENTS | {"patterns": [" ".join(patterns)]})[name]) for name in query.parameters)
         await connection.execute(f"prepare statement as {query.sql}")
@@ -111,7 +115,7 @@ async def test_statistics_without_pending_rows_do_not_cause_a_full_scan(
     await lane.owner.execute("update public.event_queue set status = 'completed'; analyze")
     query: Query = getattr(lane.lane.q, statement)
     options = ConnectOptions(database_urls.main)
-    connection = await asyncpg.connect(**connect_arguments(options, await probe_server(options)))
+    connection = await connect_as_hub(options)
     try:
         values = ", ".join(literal((ARGUMENTS | {"batch": 5000})[name]) for name in query.parameters)
         await connection.execute(f"prepare statement as {query.sql}")

@@ -17,6 +17,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.relay.delivery.control_events import ControlEventKind, purge_control_events, send_control_event
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.privacy import ConversationDataCounts, count_conversation_data, erase_conversation, export_conversation
+from pabal.relay.webhook.message_events import publish_message_events
 from relay.bot import connect_stream
 from relay.skills import send_message
 from support.dump import dump_database
@@ -94,6 +95,8 @@ async def create_personal_data(person: Bot, web: httpx2.AsyncClient) -> None:
         await send_control_event(
             tx, ControlEventKind.PAIRED, account=person.owner.id, conversationKey=KEY, kakaoUserId=USER
         )
+    async with hub.autocommit() as tx:
+        assert await publish_message_events(tx, 100)
     await db.execute("update event_queue set status = 'failed' where target_service = 'minu_build'")
 
 
@@ -194,6 +197,7 @@ async def test_rows_of_other_users_are_kept(
         await send(web, "/status", user)
         async with hub.transaction() as tx:
             await send_control_event(tx, ControlEventKind.PAIRED, account=person.owner.id, conversationKey=key)
+            assert await publish_message_events(tx, 100)
     before = [await count_rows_with_key(person, f"channel:{user}") for user in other_users]
     accounts = await person.chat.db.fetchval("select count(*) from accounts")
 

@@ -8,6 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from pabal.hub import Hub
+from pabal.relay.webhook.message_events import publish_message_events
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from relay.skills import USE_CALLBACK, post_webhook, send_message, skill_payload, text_of
 from support.clusters import Connection
@@ -259,7 +261,7 @@ async def test_concurrent_webhooks_each_get_their_own_response(
 
 
 async def test_an_event_is_published_for_a_message_if_a_service_subscribes(
-    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+    hub: Hub, web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     key = await chat.conversation(owner)
     await send_message(web, "before the subscription")
@@ -270,6 +272,8 @@ async def test_an_event_is_published_for_a_message_if_a_service_subscribes(
         """
     )
     await send_message(web, "a secret")
+    async with hub.autocommit() as tx:
+        assert await publish_message_events(tx, 100) == 1
 
     rows = await chat.db.fetch(
         "select payload from event_queue where event_type = 'relay.message.received' and is_broadcast"

@@ -1,7 +1,7 @@
 """A TCP proxy in front of PostgreSQL that simulates network faults.
 
-It delays or drops bytes, or resets all connections. It can also treat the settings of a session like a pooler: refuse
-them as PgBouncer does, or accept and ignore them.
+It delays, drops or holds bytes, swallows answers, or resets all connections. It can also treat the settings
+of a session like a pooler: refuse them as PgBouncer does, or accept and ignore them.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from enum import Enum, auto
 from urllib.parse import urlsplit, urlunsplit
 
-SSL_REQUEST = 80877103
+SSL_REQUEST, CANCEL_REQUEST = 80877103, 80877102
 POOLER_PARAMETERS = {"user", "database", "application_name", "client_encoding"}
 """The startup parameters that a pooler accepts."""
 
@@ -25,22 +25,63 @@ class StartupSettings(Enum):
     IGNORED = auto()
 
 
+class Mood(Enum):
+    """What happens to the bytes of every connection."""
+
+    PASS = auto()
+    HALT = auto()
+    """Both directions wait until the proxy passes bytes again, as with a network that retransmits."""
+    DROP = auto()
+    """Both directions are lost for good. New connections wait."""
+    SWALLOW = auto()
+    """The server gets and executes everything; its answers are lost."""
+
+
 class FaultProxy:
     def __init__(self, host: str, port: int) -> None:
         self._upstream = (host, port)
         self._writers: set[asyncio.StreamWriter] = set()
+        self._mood = Mood.PASS
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._swallowed_after: bytes | None = None
+        self.swallowed = asyncio.Event()
+        """Set when the answer to a pattern was swallowed."""
         self.delay = 0.0
         self.settings = StartupSettings.PASSED
+        self.added_settings: dict[str, str] = {}
+        """Settings of every new session. `default_transaction_read_only` makes the host look like a standby."""
         self.accepted = 0
 
     def drop_bytes(self) -> None:
         """Drop all bytes silently from now on."""
-        self._flowing.clear()
+        self._set_mood(Mood.DROP)
+
+    def halt(self) -> None:
+        """Hold all bytes, in both directions, until `pass_bytes`."""
+        self._set_mood(Mood.HALT)
+
+    def swallow_answers(self) -> None:
+        """Drop all bytes that the server sends from now on."""
+        self._set_mood(Mood.SWALLOW)
+
+    def swallow_answer_to(self, pattern: bytes) -> None:
+        """Once a client sends `pattern`, for example b"COMMIT", swallow every further answer on that connection.
+
+        Only the first connection that sends it is affected.
+        """
+        self._swallowed_after = pattern
+        self.swallowed.clear()
 
     def pass_bytes(self) -> None:
-        self._flowing.set()
+        self._set_mood(Mood.PASS)
+
+    def _set_mood(self, mood: Mood) -> None:
+        self._mood = mood
+        if mood in (Mood.PASS, Mood.SWALLOW):
+            self._flowing.set()
+        else:
+            self._flowing.clear()
 
     def reset(self) -> None:
         """Reset every connection: both ends get RST."""
@@ -60,10 +101,11 @@ class FaultProxy:
                 upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
                 self._writers.add(upstream_writer)
                 upstream_writer.write(startup)
+                is_deaf = asyncio.Event()
                 await asyncio.wait(
                     [
-                        asyncio.ensure_future(self._pump(reader, upstream_writer)),
-                        asyncio.ensure_future(self._pump(upstream_reader, writer)),
+                        asyncio.ensure_future(self._pump_requests(reader, upstream_writer, is_deaf)),
+                        asyncio.ensure_future(self._pump_answers(upstream_reader, writer, is_deaf)),
                     ],
                     return_when=asyncio.FIRST_COMPLETED,
                 )
@@ -81,6 +123,8 @@ class FaultProxy:
             if writer.is_closing():  # reset while it waited: uvloop refuses to write
                 raise ConnectionResetError
             writer.write(b"N")
+        if code == CANCEL_REQUEST:
+            return struct.pack("!ii", size, code) + rest
         words = rest.rstrip(b"\0").split(b"\0")
         parameters = {name.decode(): value for name, value in zip(words[::2], words[1::2], strict=True)}
         unsupported = parameters.keys() - POOLER_PARAMETERS
@@ -94,16 +138,46 @@ class FaultProxy:
                 n.encode() + b"\0" + value + b"\0" for n, value in parameters.items() if n in POOLER_PARAMETERS
             )
             rest = accepted + b"\0"
+        if self.added_settings:
+            rest = rest[:-1] + b"".join(
+                name.encode() + b"\0" + text.encode() + b"\0" for name, text in self.added_settings.items()
+            )
+            rest += b"\0"
         return struct.pack("!ii", len(rest) + 8, code) + rest
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump_requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_deaf: asyncio.Event
+    ) -> None:
         with suppress(OSError, RuntimeError):  # uvloop raises RuntimeError for an aborted transport
             while data := await reader.read(65536):
-                if not self._flowing.is_set():
-                    continue  # dropped
-                await asyncio.sleep(self.delay)
+                if await self._is_lost():
+                    continue
+                if self._swallowed_after is not None and self._swallowed_after in data:
+                    self._swallowed_after = None
+                    is_deaf.set()
+                    self.swallowed.set()
                 writer.write(data)
                 await writer.drain()
+
+    async def _pump_answers(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_deaf: asyncio.Event
+    ) -> None:
+        with suppress(OSError, RuntimeError):
+            while data := await reader.read(65536):
+                if is_deaf.is_set() or await self._is_lost() or self._mood is Mood.SWALLOW:
+                    continue
+                writer.write(data)
+                await writer.drain()
+
+    async def _is_lost(self) -> bool:
+        """Delay or hold bytes as the mood says; returns whether they are dropped."""
+        if self._mood is Mood.HALT:
+            await self._flowing.wait()
+        if self._mood is Mood.DROP:
+            return True
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        return False
 
 
 @asynccontextmanager

@@ -107,6 +107,7 @@ async def open_database(settings: DatabaseSettings, target: DatabaseTarget) -> A
         connect_timeout=settings.connect_timeout,
         statement_timeout=settings.statement_timeout,
         pooler=settings.database_pooler,
+        prepared=settings.database_prepared,
     )
     async with Database(options) as db:
         yield db

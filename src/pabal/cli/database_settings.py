@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
-from urllib.parse import urlsplit
 
 from pabal.cli.options import Connection
 from pabal.core.data_dir import default_data_dir
+from pabal.core.database_url import parse_database_url
 
 if TYPE_CHECKING:
     from pabal.settings import Settings
@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 ENV_FILE = Path(".env")
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "pretty"]
-PARSED_NAMES = frozenset({"PABAL_DATABASE_POOLER", "PABAL_CONNECT_TIMEOUT", "PABAL_STATEMENT_TIMEOUT", "PABAL_PG_BIN"})
+PARSED_NAMES = frozenset(
+    {
+        "PABAL_DATABASE_POOLER",
+        "PABAL_DATABASE_PREPARED",
+        "PABAL_CONNECT_TIMEOUT",
+        "PABAL_STATEMENT_TIMEOUT",
+        "PABAL_PG_BIN",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,7 @@ class DatabaseSettings:
     database_url: str | None = None
     database_direct_url: str | None = None
     database_pooler: bool | None = None
+    database_prepared: bool = False
     connect_timeout: timedelta = timedelta(seconds=5)
     statement_timeout: timedelta = timedelta(seconds=30)
     pg_bin: Path | None = None
@@ -61,6 +70,7 @@ def database_settings(settings: "Settings") -> DatabaseSettings:
         database_url=url.get_secret_value() if url else None,
         database_direct_url=direct.get_secret_value() if direct else None,
         database_pooler=settings.database_pooler,
+        database_prepared=settings.database_prepared,
         connect_timeout=settings.connect_timeout,
         statement_timeout=settings.statement_timeout,
         pg_bin=settings.pg_bin,
@@ -100,8 +110,7 @@ def read_directly(variables: dict[str, str], connection: Connection) -> Database
 
 def is_postgres_url(url: str) -> bool:
     try:
-        parts = urlsplit(url)
-        _ = parts.port
+        parse_database_url(url)
     except ValueError:
         return False
-    return parts.scheme in {"postgresql", "postgres"}
+    return True

@@ -4,9 +4,9 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
 
 from pabal.cli.database_settings import DatabaseSettings
+from pabal.core.database_url import parse_database_url
 from pabal.core.errors import SetupError
 from pabal.db import embedded
 from pabal.db.embedded.cluster import list_clusters
@@ -97,5 +97,4 @@ def start_embedded_target(settings: DatabaseSettings) -> DatabaseTarget:
 
 
 def login_from_url(url: str) -> str | None:
-    name = urlsplit(url).username
-    return unquote(name) if name else None
+    return parse_database_url(url).login

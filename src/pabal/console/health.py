@@ -31,6 +31,7 @@ CHECK_NAMES = message_table(
     "encrypted values",
     "keys",
     "passwords",
+    "planner settings",
     "pooler",
     "python",
     "schema",

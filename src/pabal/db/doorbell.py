@@ -19,9 +19,10 @@ from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
 from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
+from pabal.db.connect import ConnectOptions, HostDialer, ServerInfo, connect_arguments
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error, translate_errors
 from pabal.db.load_polling import POLLING_ANNOUNCEMENT, SQL_SENDER, LoadPolling
-from pabal.db.pool import ConnectOptions, Database, ServerInfo, connect_arguments
+from pabal.db.pool import Database
 from pabal.db.queries import Query
 
 log = get_logger()
@@ -36,7 +37,7 @@ NOTIFY_QUERY = Query(
 POLL_INTERVAL = timedelta(seconds=1)
 """How long to wait for a wakeup before polling the table."""
 SELF_TEST_TIMEOUT = timedelta(seconds=2)
-KEEPALIVE_INTERVAL = timedelta(seconds=20)
+KEEPALIVE_INTERVAL = timedelta(seconds=5)
 """How often the process notifies itself to detect a dead connection."""
 MAX_PAYLOAD_BYTES = 7900
 """PostgreSQL allows 7999; the sender's id takes the rest."""
@@ -135,9 +136,10 @@ class Doorbell:
 
     async def _listen_loop(self, options: ConnectOptions) -> None:
         delay = FIRST_RECONNECT_DELAY
+        dialer = HostDialer(options.url, options.connect_timeout)
         while True:
             try:
-                await self._listen_once(options)
+                await self._listen_once(options, dialer)
             except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
                 log.warning("listener disconnected", error=summarize_error(error))
             except Exception:  # if this task ended, this process would no longer be woken
@@ -148,8 +150,8 @@ class Doorbell:
             await asyncio.sleep(spread(delay))
             delay = min(delay * 2, MAX_RECONNECT_DELAY)
 
-    async def _listen_once(self, options: ConnectOptions) -> None:
-        connection = await asyncpg.connect(**connect_arguments(options, ServerInfo(0, superuser=False, pooler=False)))
+    async def _listen_once(self, options: ConnectOptions, dialer: HostDialer) -> None:
+        connection = await dialer.dial(connect_arguments(options, ServerInfo(0, superuser=False, pooler=False)))
         terminated = asyncio.Event()
         connection.add_termination_listener(lambda _: terminated.set())
         try:
@@ -260,8 +262,8 @@ async def check_listen_notify(options: ConnectOptions) -> bool:
         received.set()
 
     with translate_errors():
-        connection = await asyncpg.connect(
-            **connect_arguments(options, ServerInfo(0, superuser=False, pooler=bool(options.pooler)))
+        connection = await HostDialer(options.url, options.connect_timeout).dial(
+            connect_arguments(options, ServerInfo(0, superuser=False, pooler=bool(options.pooler)))
         )
         try:
             await connection.add_listener("pabal_self_test", on_notify)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from pabal.core.errors import MigrationError, Unavailable
+from pabal.db.connect import INVALID_URL_TEXT, HostDialer
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error
-from pabal.db.pool import INVALID_URL_TEXT
+from pabal.db.login_settings import reset_planner_settings, store_planner_settings
 from pabal.db.schema import (
     AppliedMigration,
     Migration,
@@ -46,6 +47,7 @@ __all__ = [
 MIGRATION_LOCK_ID = 0x7061_6261_6C  # "pabal"
 LOCK_TIMEOUT = timedelta(minutes=2)
 LOCK_POLL_INTERVAL = timedelta(milliseconds=100)
+CONNECT_TIMEOUT = timedelta(seconds=15)
 
 
 async def apply_migrations(
@@ -92,6 +94,7 @@ async def apply_migrations(
         if login is not None:
             async with conn.transaction():
                 await _grant_service_role(conn, login)
+                await store_planner_settings(conn, login)
     return done
 
 
@@ -137,7 +140,7 @@ async def read_migration_status(url: str, *, folder: Path | None = None) -> Migr
 @asynccontextmanager
 async def _connect_for_migration(url: str) -> "AsyncGenerator[MigrationConnection]":
     try:
-        conn = await asyncpg.connect(url, statement_cache_size=0, timeout=15)
+        conn = await HostDialer(url, CONNECT_TIMEOUT).dial({"statement_cache_size": 0})
         try:
             check_server_version(conn.get_server_version().major)
             yield conn
@@ -257,6 +260,7 @@ async def _revert_one(conn: "MigrationConnection", migration: Migration, *, last
         raise MigrationError(f"{migration.file_name} has no rollback")
     # Before the file: the first one drops the schema.
     if last:
+        await reset_planner_settings(conn)
         await conn.execute("drop table pabal.schema_migrations")
     else:
         await conn.execute("delete from pabal.schema_migrations where version = $1", migration.version)

@@ -3,11 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
 
 import asyncpg
 from asyncpg import Record
@@ -15,98 +12,28 @@ from asyncpg.pool import Pool
 
 from pabal.core.errors import Unavailable
 from pabal.db.channels import Wakeup
-from pabal.db.errors import translate_errors
+from pabal.db.connect import (
+    ANSWER_MARGIN,
+    AnswerClock,
+    ConnectOptions,
+    HostDialer,
+    HubConnection,
+    ServerInfo,
+    connect_arguments,
+    probe_server,
+)
+from pabal.db.errors import CONNECTION_ERRORS, translate_errors
+from pabal.db.monitor import PoolMonitor
+from pabal.db.plans import PlanRefresher
 from pabal.db.stored_json import decode_jsonb, encode_jsonb
 from pabal.db.tx import CountedOutcome, Tx
 
 if TYPE_CHECKING:
     from pabal.db.tx import PooledConnection
 
-PLAN_CHECK_INTERVAL = 1.0
-"""Seconds between checks of the table sizes, while the pool is used."""
-MIN_PLANNED_ROWS = 50
-"""Below this size every plan is good enough."""
-REPLAN_GROWTH = 4
-"""A table that grew by this factor since its statements were planned needs new plans."""
 
-TABLE_ROW_COUNTS_SQL = """
-select c.oid::bigint as oid, pg_stat_get_live_tuples(c.oid) as rows
-from pg_class c
-where c.relkind = 'r'
-  and c.relnamespace in (select n.oid from pg_namespace n where n.nspname in ('public', 'pabal', 'notification'))
-"""
-
-
-class PlanRefresher:
-    """Discards the generic plans of a pool's connections when tables have outgrown them.
-
-    Connections are identified by the pid of their server process.
-    """
-
-    def __init__(self) -> None:
-        self._planned_rows: dict[int, int] = {}
-        self._last_check = monotonic()
-        self._is_outgrown = False
-        self._refreshed_backends: set[int] = set()
-
-    def needs_refresh(self, backend_pid: int) -> bool:
-        """Whether a check of the table sizes is due, or this connection has plans to discard."""
-        return monotonic() - self._last_check >= PLAN_CHECK_INTERVAL or (
-            self._is_outgrown and backend_pid not in self._refreshed_backends
-        )
-
-    async def refresh(self, connection: "PooledConnection") -> None:
-        """Check the table sizes if that is due, and discard the connection's plans if they are outdated."""
-        if monotonic() - self._last_check >= PLAN_CHECK_INTERVAL:
-            self._last_check = monotonic()
-            if self.update_row_counts(
-                {row["oid"]: row["rows"] for row in await connection.fetch(TABLE_ROW_COUNTS_SQL)}
-            ):
-                self._is_outgrown = True
-                self._refreshed_backends.clear()
-        backend_pid = connection.get_server_pid()
-        if self._is_outgrown and backend_pid not in self._refreshed_backends:
-            await connection.execute("discard plans")
-            self._refreshed_backends.add(backend_pid)
-
-    def update_row_counts(self, rows: dict[int, int]) -> bool:
-        """Store the table sizes; returns whether a table has outgrown its plans."""
-        outgrown = False
-        for table, count in rows.items():
-            planned_rows = max(self._planned_rows.get(table, 0), MIN_PLANNED_ROWS)
-            if count >= REPLAN_GROWTH * planned_rows:
-                outgrown = True
-            elif count * REPLAN_GROWTH > planned_rows:  # neither outgrown nor emptied
-                continue
-            self._planned_rows[table] = count
-        return outgrown
-
-
-INVALID_URL_TEXT = "the database URL is invalid; the characters : / @ # ? in a password must be percent-encoded"
-POOLER_PORTS = frozenset({6432, 6543})  # the defaults of PgBouncer and Supabase
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectOptions:
-    """How to connect to a database."""
-
-    url: str = field(repr=False)
-    pool_size: int = 16
-    reserved: int = 0
-    """How many of the connections only a `ReservedDatabase` may use."""
-    connect_timeout: timedelta = timedelta(seconds=5)
-    statement_timeout: timedelta = timedelta(seconds=30)
-    pooler: bool | None = None
-    """Whether the URL leads to a transaction pooler; None to detect it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
-    """What the first connection found out about the server."""
-
-    version: int
-    superuser: bool
-    pooler: bool
+IDLE_LIFETIME = timedelta(minutes=1)
+"""After this time an unused connection is closed, so that a quiet process holds few of them."""
 
 
 class Database:
@@ -122,6 +49,11 @@ class Database:
         self._pool: Pool[Record] | None = None
         self._server_info: ServerInfo | None = None
         self._plan_refresher: PlanRefresher | None = None
+        self._answers = AnswerClock()
+        self._dialer: HostDialer | None = None
+        self._monitor = PoolMonitor(self._answers, options.connect_timeout, self._dial, self._replace_idle)
+        self._deadline = options.statement_timeout + ANSWER_MARGIN
+        """How long one statement of this view of the pool may take."""
         self.on_commit = on_commit
         self.on_outcome_counts: Callable[[Mapping[tuple[str, CountedOutcome], int]], None] | None = None
 
@@ -140,22 +72,47 @@ class Database:
 
     async def open(self) -> None:
         """Probe the server and create the pool. Connections are opened on demand."""
-        self._server_info = server_info = await probe_server(self._options)
+        self._dialer = HostDialer(self._options.url, self._options.connect_timeout, self._answers)
+        self._server_info = server_info = await probe_server(self._options, self._dialer)
         self._plan_refresher = None if server_info.pooler else PlanRefresher()
         with translate_errors():
             self._pool = await asyncpg.create_pool(
                 min_size=0,
                 max_size=self._options.pool_size,
-                max_inactive_connection_lifetime=300,
-                init=register_json_codecs,
+                max_inactive_connection_lifetime=IDLE_LIFETIME.total_seconds(),
+                connect=self._dial_pooled,
+                connection_class=HubConnection,
+                init=declare_types,
                 reset=skip_reset,
-                **connect_arguments(self._options, server_info),
             )
+        self._monitor.start()
 
     async def close(self) -> None:
+        await self._monitor.stop()
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.terminate()
+
+    async def _dial(self, timeout: timedelta | None = None) -> HubConnection:
+        assert self._dialer is not None
+        return await self._dialer.dial(connect_arguments(self._options, self.server_info), timeout)
+
+    async def _dial_pooled(self, *_: object, **__: object) -> HubConnection:
+        try:
+            connection = await self._dial()
+        except CONNECTION_ERRORS as error:
+            self._monitor.suspect(error)
+            raise
+        self._monitor.register(connection)
+        return connection
+
+    async def _replace_idle(self) -> None:
+        if self._pool is not None:
+            await self._pool.expire_connections()
+
+    def with_deadline(self, deadline: timedelta) -> "Database":
+        """The same pool, for statements that may take at most `deadline` each."""
+        return DatabaseView(self, deadline, is_reserved=False)
 
     def connections_in_use(self) -> int:
         """The number of connections in use."""
@@ -165,7 +122,7 @@ class Database:
     async def autocommit(self) -> AsyncGenerator[Tx]:
         """Run each statement in its own transaction: one statement is one round trip."""
         async with self._acquire() as connection:
-            tx = Tx(connection)
+            tx = Tx(connection, self._deadline.total_seconds())
             try:
                 yield tx
             finally:
@@ -175,7 +132,7 @@ class Database:
     async def transaction(self) -> AsyncGenerator[Tx]:
         """Run all statements of the block in one transaction."""
         async with self._acquire() as connection:
-            tx = Tx(connection)
+            tx = Tx(connection, self._deadline.total_seconds())
             async with tx.atomic():
                 yield tx
             self._after_commit(tx)
@@ -186,47 +143,70 @@ class Database:
         if tx.outcome_counts and self.on_outcome_counts is not None:
             self.on_outcome_counts(tx.outcome_counts)
 
-    def _acquire(self, *, is_reserved: bool = False) -> "_PooledConnectionContext":
+    def _acquire(self) -> "_PooledConnectionContext":
+        return self._acquire_for(self._deadline, is_reserved=False)
+
+    def _acquire_for(self, deadline: timedelta, *, is_reserved: bool) -> "_PooledConnectionContext":
         if self._pool is None:
             raise Unavailable("the database is not open")
+        self._monitor.refuse_during_outage()
         return _PooledConnectionContext(
             self._pool,
             self._options.connect_timeout.total_seconds(),
+            deadline.total_seconds(),
             self._plan_refresher,
             None if is_reserved else self._shared_slots,
+            self._monitor,
         )
 
 
-class ReservedDatabase(Database):
-    """The same pool, for work that must not wait behind other work: a share of the connections is kept for it."""
+class DatabaseView(Database):
+    """The pool of another database object, with another deadline for its statements."""
 
-    def __init__(self, shared: Database) -> None:
+    def __init__(self, shared: Database, deadline: timedelta, *, is_reserved: bool) -> None:
         super().__init__(shared._options)  # noqa: SLF001 the same module
         self._shared = shared
+        self._is_reserved = is_reserved
+        self._deadline = min(deadline, self._deadline)
 
-    def _acquire(self, *, is_reserved: bool = True) -> "_PooledConnectionContext":
-        return self._shared._acquire(is_reserved=is_reserved)  # noqa: SLF001 the same module
+    @property
+    def server_info(self) -> ServerInfo:
+        return self._shared.server_info
+
+    def _acquire(self) -> "_PooledConnectionContext":
+        return self._shared._acquire_for(self._deadline, is_reserved=self._is_reserved)  # noqa: SLF001 the same module
 
     def _after_commit(self, tx: Tx) -> None:
         self._shared._after_commit(tx)  # noqa: SLF001 the same module
 
 
+class ReservedDatabase(DatabaseView):
+    """The same pool, for work that must not wait behind other work: a share of the connections is kept for it."""
+
+    def __init__(self, shared: Database, deadline: timedelta | None = None) -> None:
+        super().__init__(shared, deadline or shared._deadline, is_reserved=True)  # noqa: SLF001 the same module
+
+
 class _PooledConnectionContext:
     """Acquires and releases a connection, translating the errors of both but not those of the block."""
 
-    __slots__ = ("_connection", "_plan_refresher", "_pool", "_slots", "_timeout")
+    __slots__ = ("_connection", "_deadline", "_monitor", "_plan_refresher", "_pool", "_slots", "_timeout")
 
     def __init__(
         self,
         pool: "Pool[Record]",
         timeout: float,
+        deadline: float,
         plan_refresher: PlanRefresher | None,
         slots: asyncio.Semaphore | None,
+        monitor: PoolMonitor,
     ) -> None:
         self._pool = pool
         self._timeout = timeout
+        self._deadline = deadline
         self._plan_refresher = plan_refresher
         self._slots = slots
+        self._monitor = monitor
 
     async def __aenter__(self) -> "PooledConnection":
         if self._slots is None:
@@ -245,19 +225,28 @@ class _PooledConnectionContext:
         with translate_errors():
             async with asyncio.timeout(self._timeout):
                 await slots.acquire()
+        try:
+            self._monitor.refuse_during_outage()
+        except Unavailable:
+            slots.release()
+            raise
 
     async def _connect(self) -> "PooledConnection":
         with translate_errors():
             self._connection = connection = await self._pool.acquire(timeout=self._timeout)
-            if self._plan_refresher is not None and self._plan_refresher.needs_refresh(connection.get_server_pid()):
-                try:
-                    await self._plan_refresher.refresh(connection)
-                except BaseException:
-                    await self._pool.release(connection)
-                    raise
+        self._monitor.begin_use()
+        if self._plan_refresher is not None and self._plan_refresher.needs_refresh(connection.get_server_pid()):
+            try:
+                with translate_errors():
+                    await self._plan_refresher.refresh(connection, self._deadline)
+            except BaseException as error:
+                self._monitor.end_use(error)
+                await self._pool.release(connection)
+                raise
         return connection
 
-    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self._monitor.end_use(error)
         try:
             with translate_errors():
                 await self._pool.release(self._connection)
@@ -269,69 +258,36 @@ class _PooledConnectionContext:
                 self._slots.release()
 
 
-async def probe_server(options: ConnectOptions) -> ServerInfo:
-    """Connect once to find the server's version, our privileges, and whether there is a pooler."""
-    try:
-        with translate_errors():
-            pooler = urlsplit(options.url).port in POOLER_PORTS if options.pooler is None else options.pooler
-            try:
-                return await _probe_once(options, pooler=pooler)
-            except asyncpg.PostgresError as error:  # pgbouncer's "unsupported startup parameter"
-                if options.pooler is not None or pooler or "startup parameter" not in str(error):
-                    raise
-                return await _probe_once(options, pooler=True)
-    except ValueError as error:  # the driver cannot parse the URL
-        raise Unavailable(INVALID_URL_TEXT) from error
+ARRAY_TYPES = {
+    "bool": (1000, 16),
+    "bytea": (1001, 17),
+    "int2": (1005, 21),
+    "int4": (1007, 23),
+    "int8": (1016, 20),
+    "float8": (1022, 701),
+    "inet": (1041, 869),
+    "timestamptz": (1185, 1184),
+    "interval": (1187, 1186),
+    "numeric": (1231, 1700),
+    "uuid": (2951, 2950),
+    "jsonb": (3807, 3802),
+}
+"""The fixed ids of PostgreSQL's array types and of their elements."""
 
 
-async def _probe_once(options: ConnectOptions, *, pooler: bool) -> ServerInfo:
-    connection = await asyncpg.connect(**connect_arguments(options, ServerInfo(0, superuser=False, pooler=pooler)))
-    try:
-        record = await connection.fetchrow(
-            """
-            select current_setting('server_version_num')::int as version,
-                   r.rolsuper and exists (select from pg_roles where rolname = 'service_role') as superuser,
-                   (select setting from pg_settings where name = 'statement_timeout') <> $1 as ignores_settings
-            from pg_roles r where r.rolname = session_user
-            """,
-            to_milliseconds(options.statement_timeout),
-        )
-    finally:
-        connection.terminate()
-    assert record is not None
-    # Some poolers accept session settings and ignore them.
-    is_pooler = pooler or (options.pooler is None and record["ignores_settings"])
-    return ServerInfo(record["version"], record["superuser"], is_pooler)
+async def declare_types(connection: Any) -> None:
+    """Tell the driver the types of our statements.
 
-
-def connect_arguments(options: ConnectOptions, server_info: ServerInfo) -> dict[str, Any]:
-    """The arguments of asyncpg.connect.
-
-    A pooler supports neither session settings nor prepared statements. A superuser takes the role service_role.
+    Otherwise it asks the server about each array type, on every new connection, with a statement that takes a second if
+    JIT compilation is on. Through a transaction pooler the driver cannot turn it off for that statement.
     """
-    arguments: dict[str, Any] = {
-        "dsn": options.url,
-        "timeout": options.connect_timeout.total_seconds(),
-        "command_timeout": options.statement_timeout.total_seconds() + 1,
-    }
-    if server_info.pooler:
-        return arguments | {"statement_cache_size": 0, "server_settings": {"application_name": "pabal"}}
-    settings = {
-        "application_name": "pabal",
-        "statement_timeout": to_milliseconds(options.statement_timeout),
-        "idle_in_transaction_session_timeout": "60000",
-        "jit": "off",
-        # The statements are few and written for their indexes: planned once, and again when a table has outgrown it.
-        "plan_cache_mode": "force_generic_plan",
-        "enable_seqscan": "off",
-    }
-    if server_info.superuser:
-        settings["role"] = "service_role"
-    return arguments | {"server_settings": settings}
-
-
-def to_milliseconds(duration: timedelta) -> str:
-    return str(max(1, duration // timedelta(milliseconds=1)))
+    await register_json_codecs(connection)
+    types = [
+        {"oid": array, "ns": "pg_catalog", "name": f"_{name}", "kind": b"b", "elemtype": element, "elemdelim": ","}
+        | dict.fromkeys(("basetype", "range_subtype", "attrtypoids", "attrnames"))
+        for name, (array, element) in ARRAY_TYPES.items()
+    ]
+    connection._protocol.get_settings().register_data_types(types)  # noqa: SLF001 the driver has no other access
 
 
 async def register_json_codecs(connection: Any) -> None:

@@ -1,5 +1,6 @@
 """A transaction and its six query methods."""
 
+import asyncio
 import operator
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -28,10 +29,12 @@ class Tx:
     `one`, `maybe` and `all` read rows into a frozen dataclass or struct whose fields are named like the columns.
     """
 
-    __slots__ = ("_connection", "outcome_counts", "wakeups")
+    __slots__ = ("_connection", "_deadline", "outcome_counts", "wakeups")
 
-    def __init__(self, connection: "PooledConnection") -> None:
+    def __init__(self, connection: "PooledConnection", deadline: float | None = None) -> None:
         self._connection = connection
+        self._deadline = deadline
+        """Seconds that one statement may take, COMMIT included; None for the connection's own timeout."""
         self.wakeups: set[Wakeup] = set()
         self.outcome_counts: dict[tuple[str, CountedOutcome], int] = {}
 
@@ -43,28 +46,28 @@ class Tx:
 
     async def maybe(self, row_type: type[RowType], query: Query, **arguments: object) -> RowType | None:
         with translate_errors():
-            record = await self._connection.fetchrow(query.sql, *query.bind(arguments))
+            record = await self._connection.fetchrow(query.sql, *query.bind(arguments), timeout=self._deadline)
         return None if record is None else row_reader(row_type)(record)
 
     async def all(self, row_type: type[RowType], query: Query, **arguments: object) -> list[RowType]:
         with translate_errors():
-            records = await self._connection.fetch(query.sql, *query.bind(arguments))
+            records = await self._connection.fetch(query.sql, *query.bind(arguments), timeout=self._deadline)
         return [*map(row_reader(row_type), records)]
 
     async def column(self, query: Query, **arguments: object) -> list[Any]:
         """The first column of every row."""
         with translate_errors():
-            records = await self._connection.fetch(query.sql, *query.bind(arguments))
+            records = await self._connection.fetch(query.sql, *query.bind(arguments), timeout=self._deadline)
         return [record[0] for record in records]
 
     async def value(self, query: Query, **arguments: object) -> Any:
         with translate_errors():
-            return await self._connection.fetchval(query.sql, *query.bind(arguments))
+            return await self._connection.fetchval(query.sql, *query.bind(arguments), timeout=self._deadline)
 
     async def run(self, query: Query, **arguments: object) -> int:
         """Execute a statement; returns the number of rows it affected."""
         with translate_errors():
-            status = await self._connection.execute(query.sql, *query.bind(arguments))
+            status = await self._connection.execute(query.sql, *query.bind(arguments), timeout=self._deadline)
         count = status.rpartition(" ")[2]
         return int(count) if count.isdecimal() else 0
 
@@ -73,7 +76,8 @@ class Tx:
         """Make the statements of a block atomic, also in autocommit mode."""
         transaction, before = self._connection.transaction(), self.outcome_counts.copy()
         with translate_errors():
-            await transaction.start()
+            async with asyncio.timeout(self._deadline):
+                await transaction.start()
         try:
             yield
         except BaseException:
@@ -81,7 +85,8 @@ class Tx:
             await _rollback(transaction)
             raise
         with translate_errors():
-            await transaction.commit()
+            async with asyncio.timeout(self._deadline):
+                await transaction.commit()
 
     def notify(self, channel: Channel, topic: str = "") -> None:
         """Wake the listeners of this channel, or of this topic of it, after the commit."""

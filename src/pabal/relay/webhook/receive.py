@@ -68,7 +68,6 @@ class ReceiveRow(msgspec.Struct, frozen=True):
     duplicate_of: UUID | None
     answer: dict[str, Any] | None
     had_callback: bool
-    event_published: bool
     delivery_seq: int | None
     """The event id of a message that was handed to its stream; None if it is queued. The rest is for the stream."""
     seq: int | None
@@ -151,8 +150,6 @@ class WebhookReceiver:
                 self.handover.remember_account(drafts[row.position].payload.conversation_key, row.account_id)
             if row.message_id and row.delivery_seq is None:
                 tx.notify(Channel.MESSAGES, str(row.account_id))
-            if row.event_published:
-                tx.notify(Channel.EVENTS)
         return rows
 
     async def _insert(self, tx: Tx, drafts: dict[int, InboundDraft], reserved: ReservedStreams) -> list[ReceiveRow]:

@@ -138,15 +138,13 @@ put as (
               case when delivery_seq is not null then normalized end as normalized
 ),
 emitted as materialized (
-    select pabal.emit_events('relay.message.received', array_agg(
-        jsonb_build_object('message_id', p.id, 'account_id', p.account_id, 'conversation_key', p.conversation_key)
-    )) as count
+    select pabal.queue_message_events(array_agg(p.id)) as count
     from put p
 )
 select a.position, c.position is not null as within_new_limits, coalesce(c.within_conversation_limit, true) as within_conversation_limit,
        l.position is not null as within_channel_limit, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
        p.id as message_id, e.id as duplicate_of, e.answer, e.callback_url is not null as had_callback,
-       (select count from emitted) > 0 as event_published,
+       (select count from emitted) > 0 as event_queued,
        p.delivery_seq, p.seq, p.created_at, p.callback_expires_at, p.kakao_payload, p.normalized
 from arrived a
 left join conversation_limits c on c.position = a.position

@@ -1,0 +1,162 @@
+"""Notices a database that no longer answers, and dials it again, once for the whole pool.
+
+A lost connection, or statements without an answer for a while, start a check: a new connection. If it works although no
+other connection got an answer, the idle ones are replaced, because they may be dead too. If it does not work, all
+connections are terminated, and callers are refused at once until the server can be reached again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import asyncpg
+
+from pabal.core.backoff import spread
+from pabal.core.errors import Unavailable
+from pabal.db.connect import CANCEL_WINDOW, HOST_TIMEOUT, AnswerClock, HubConnection, is_server_unreachable
+from pabal.db.errors import CONNECTION_ERRORS, DatabaseError, summarize_error
+
+WATCH_INTERVAL = 0.5
+MAX_SILENCE = 2.0
+"""Seconds without an answer, while a connection is used, after which the server is checked."""
+CHECK_INTERVAL = 5.0
+"""Seconds between checks while one statement is slow and nothing else answers."""
+MIN_CHECK_INTERVAL = 0.5
+FIRST_REDIAL_DELAY, MAX_REDIAL_DELAY = 0.1, 1.0
+REMINDER_INTERVAL = 60.0
+
+
+class PoolMonitor:
+    """Whether the database of one pool can be reached.
+
+    `dial` opens a connection for a check, `replace_idle` makes the pool open new connections. The pool registers the
+    connections it opened and counts those in use.
+    """
+
+    def __init__(
+        self,
+        answers: AnswerClock,
+        connect_timeout: timedelta,
+        dial: Callable[[timedelta], Awaitable[HubConnection]],
+        replace_idle: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._answers = answers
+        self._connect_timeout = connect_timeout
+        self._dial = dial
+        self._replace_idle = replace_idle
+        self._connections: set[HubConnection] = set()
+        self._busy_since = 0.0
+        self._in_use = 0
+        self._outage: str | None = None
+        self._last_check = float("-inf")
+        self._check_task: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._watch_task = asyncio.create_task(self._watch(), name="database monitor")
+
+    async def stop(self) -> None:
+        tasks = [task for task in (self._watch_task, self._check_task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def register(self, connection: HubConnection) -> None:
+        self._connections = {open_one for open_one in self._connections if not open_one.is_closed()} | {connection}
+
+    def refuse_during_outage(self) -> None:
+        """Raise Unavailable at once while the server cannot be reached."""
+        if self._outage is not None:
+            raise Unavailable(f"the database is not available: {self._outage}")
+
+    def begin_use(self) -> None:
+        self._in_use += 1
+        if self._in_use == 1:
+            self._busy_since = monotonic()
+
+    def end_use(self, error: BaseException | None) -> None:
+        """Record how a connection's use ended: with an answer of the server, without one, or with its loss."""
+        self._in_use -= 1
+        if error is None or isinstance(error, DatabaseError):
+            self._answers.record_answer()
+        elif isinstance(error, Unavailable) and error.__cause__ is not None:
+            if is_server_unreachable(error.__cause__):
+                self.suspect(error.__cause__)
+            else:
+                self._answers.record_answer()
+
+    def suspect(self, error: BaseException) -> None:
+        """Check the server, because a connection was lost or could not be opened.
+
+        A timeout while other statements are answered is only a slow statement.
+        """
+        is_slow = isinstance(error, TimeoutError) and not self._is_silent()
+        if is_server_unreachable(error) and not is_slow and monotonic() - self._last_check >= MIN_CHECK_INTERVAL:
+            self._start_check()
+
+    def _is_silent(self) -> bool:
+        return monotonic() - self._answers.last_answer >= CANCEL_WINDOW
+
+    def _start_check(self) -> None:
+        if self._check_task is None or self._check_task.done():
+            self._last_check = monotonic()
+            self._check_task = asyncio.create_task(self._check(), name="database check")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL)
+            if self._in_use:
+                now = monotonic()
+                silence = now - max(self._answers.last_answer, self._busy_since)
+                if silence >= MAX_SILENCE and now - self._last_check >= CHECK_INTERVAL:
+                    self._start_check()
+
+    async def _check(self) -> None:
+        from pabal.core.log import get_logger  # not at import: commands do without it
+
+        log = get_logger()
+        try:
+            await self._dial_until_reachable(log)
+        except Exception:  # callers would be refused forever
+            log.exception("database check failed")
+        finally:
+            self._outage = None
+            self._last_check = monotonic()
+
+    async def _dial_until_reachable(self, log: Any) -> None:
+        started = reminded = monotonic()
+        was_silent = self._is_silent()
+        delay, timeout = FIRST_REDIAL_DELAY, min(HOST_TIMEOUT, self._connect_timeout)
+        while True:
+            try:
+                connection = await self._dial(timeout)
+            except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
+                if not is_server_unreachable(error):
+                    break  # the server refuses us, so the other connections may be fine
+                if self._outage is None or monotonic() - reminded >= REMINDER_INTERVAL:
+                    reminded = monotonic()
+                    log.warning("database unavailable", error=summarize_error(error))
+                self._begin_outage(summarize_error(error))
+                await asyncio.sleep(spread(delay))
+                delay = min(delay * 2, MAX_REDIAL_DELAY)
+                timeout = min(timeout * 2, self._connect_timeout)
+                continue
+            connection.terminate()
+            self._terminate({other for other in self._connections if other.host != connection.host})
+            if was_silent:
+                await self._replace_idle()
+            break
+        if self._outage is not None:
+            log.info("database available again", seconds=round(monotonic() - started, 1))
+
+    def _begin_outage(self, error: str) -> None:
+        """Refuse callers, and end those that wait for an answer. Terminating needs no answer of the server."""
+        self._outage = error
+        self._terminate(self._connections.copy())
+
+    def _terminate(self, connections: set[HubConnection]) -> None:
+        for connection in connections:
+            connection.terminate()
+        self._connections -= connections

@@ -1,0 +1,71 @@
+"""Short faults of the network under a workload of all lanes: nothing acknowledged is lost, nothing is posted twice."""
+
+import random
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from faults.workload import Verdict, open_workload
+from pabal.core.errors import Unavailable
+from pabal.hub import DatabaseUrls
+from pabal.settings import Settings
+from support.wait import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+RESETS = 3
+Travel = Callable[[timedelta], Awaitable[None]]
+
+
+def check(verdict: Verdict) -> None:
+    assert verdict.faults() == {}, verdict
+    assert min(verdict.accepted.values()) >= 20
+
+
+async def test_a_halted_network(settings: Settings, database_urls: DatabaseUrls, travel: Travel) -> None:
+    async with open_workload(settings, database_urls, travel) as workload:
+
+        async def halt() -> None:
+            workload.proxy.halt()
+
+            async def is_refused() -> bool:
+                try:
+                    async with workload.hub.autocommit():
+                        return False
+                except Unavailable:
+                    return True
+
+            await wait_until(is_refused)
+            workload.proxy.pass_bytes()
+
+        check(await workload.run_through(halt))
+
+
+@pytest.mark.parametrize("seed", [18], ids="seed {}".format)
+async def test_connections_that_are_reset_again_and_again(
+    settings: Settings, database_urls: DatabaseUrls, travel: Travel, seed: int
+) -> None:
+    numbers = random.Random(seed)
+    async with open_workload(settings, database_urls, travel) as workload:
+
+        async def reset() -> None:
+            for _ in range(RESETS):
+                accepted = sum(map(len, workload.accepted_at.values())) + numbers.randrange(1, 20)
+                await wait_until(lambda: sum(map(len, workload.accepted_at.values())) >= accepted)  # noqa: B023
+                workload.proxy.reset()
+
+        check(await workload.run_through(reset))
+
+
+async def test_answers_that_are_lost(settings: Settings, database_urls: DatabaseUrls, travel: Travel) -> None:
+    async with open_workload(settings, database_urls, travel) as workload:
+
+        async def swallow() -> None:
+            workload.proxy.swallow_answers()
+            dials = workload.proxy.accepted
+            await wait_until(lambda: workload.proxy.accepted > dials)  # the pool was found dead and is dialed again
+            workload.proxy.reset()
+            workload.proxy.pass_bytes()
+
+        check(await workload.run_through(swallow))

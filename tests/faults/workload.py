@@ -1,0 +1,247 @@
+"""A workload of all three lanes on one hub, and an oracle that compares what was acknowledged with what is stored.
+
+The hub, its workers, chores and web server run in this process, behind a proxy that makes the network fail. Publishers,
+chat users, a bot, a consumer and a notifier act until they are stopped. The oracle reads the database directly.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+import httpx2
+
+from pabal.core.errors import PabalError
+from pabal.events.lane import LANE, EventClaimFilter
+from pabal.events.publish import EventDraft
+from pabal.hub import DatabaseUrls, Hub, build_workers, open_hub
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.queue.lane import Settlement
+from pabal.queue.outcome import Done
+from pabal.settings import Settings
+from relay.skills import USE_CALLBACK, send_message
+from support.clusters import Connection, open_connection
+from support.fake_kakao import FakeKakao, run_fake_kakao
+from support.fault_proxy import FaultProxy, run_fault_proxy
+from support.notifications import draft_notification, register_builtin_templates, request_drafts
+from support.relay_rows import Chat, Owner, skill_response
+from support.server import serve_hub
+from support.wait import wait_until
+
+SOURCE, TARGET = "minu_build", "minu_find"
+RETRY_DELAY, PACE = 0.02, 0.01
+LANES = ("events", "messages", "notifications")
+STUCK_EVENTS = "select id from event_queue where id = any($1::uuid[]) and status <> 'completed'"
+LOST_EVENTS = "select x from unnest($1::uuid[]) x where not exists (select from event_queue q where q.id = x)"
+LOST_MESSAGES = """
+select x from unnest($1::text[]) x
+where not exists (select from inbound_messages m where m.normalized ->> 'text' = x)
+"""
+STUCK_MESSAGES = "select id from inbound_messages where normalized ->> 'text' = any($1::text[]) and status = 'QUEUED'"
+LOST_NOTIFICATIONS = """
+select x from unnest($1::uuid[]) x where not exists (select from notification.requests r where r.id = x)
+"""
+STUCK_NOTIFICATIONS = """
+select x from unnest($1::uuid[]) x where not exists (select from notification.toasts t where t.id = x)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the oracle found. Everything but `accepted` and the times must be empty or zero."""
+
+    accepted: dict[str, int]
+    lost: list[Any]
+    stuck: list[Any]
+    repeated_posts: list[str]
+    order_breaks: list[tuple[int, int]]
+    longest_gap: float
+    recovery: float
+    """Seconds from the end of the fault until every lane accepted again."""
+
+    def faults(self) -> dict[str, list[Any]]:
+        names = ("lost", "stuck", "repeated_posts", "order_breaks")
+        return {name: rows for name in names if (rows := getattr(self, name))}
+
+
+@dataclass(slots=True)
+class Workload:
+    """The actors and what was acknowledged to them."""
+
+    hub: Hub
+    web: httpx2.AsyncClient
+    proxy: FaultProxy
+    kakao: FakeKakao
+    owner: Owner
+    db: Connection
+    """A connection that bypasses the proxy."""
+    travel: Callable[[timedelta], Awaitable[None]]
+    events: list[UUID] = field(default_factory=list[UUID])
+    messages: list[str] = field(default_factory=list[str])
+    notifications: list[UUID] = field(default_factory=list[UUID])
+    handled: list[UUID] = field(default_factory=list[UUID])
+    read_by_bot: list[int] = field(default_factory=list[int])
+    accepted_at: dict[str, list[float]] = field(default_factory=lambda: {lane: [] for lane in LANES})
+    fault_ended: float = 0.0
+
+    def acknowledged(self, lane: str) -> None:
+        self.accepted_at[lane].append(monotonic())
+
+    async def publish(self, _: int) -> None:
+        result = await self.hub.publisher.put(EventDraft(SOURCE, "fault.tested", target=TARGET))
+        self.events.append(result.id)
+        self.acknowledged("events")
+
+    async def chat(self, number: int) -> None:
+        text = str(number)
+        if await send_message(self.web, text, callbackUrl=self.kakao.url(text)) == USE_CALLBACK:
+            self.messages.append(text)
+            self.acknowledged("messages")
+
+    async def notify(self, number: int) -> None:
+        draft = draft_notification(self.hub, channel=NotificationChannel.DASHBOARD_TOAST, recipient=str(number))
+        [request] = await request_drafts(self.hub, draft)
+        self.notifications.append(request.id)
+        self.acknowledged("notifications")
+
+    async def consume(self, _: int) -> None:
+        async with self.hub.autocommit() as tx:
+            events = await LANE.claim(tx, 50, timedelta(seconds=3), "oracle", EventClaimFilter(TARGET))
+        if events:
+            async with self.hub.autocommit() as tx:
+                await LANE.settle(tx, [Settlement(event, Done()) for event in events])
+            self.handled += [event.id for event in events]
+
+    async def answer(self, _: int) -> None:
+        response = await self.web.get("/openclaw/messages", params={"limit": 20}, headers=self.owner.header)
+        for message in response.raise_for_status().json()["messages"]:
+            self.read_by_bot.append(int(message["normalized"]["text"]))
+            body = {"messageId": message["id"], "response": skill_response(message["normalized"]["text"])}
+            await self.web.post("/openclaw/reply", json=body, headers=self.owner.header)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Run producers and consumers; producers end with the block, consumers when nothing is left to do.
+
+        A row whose claim was committed without an answer is held until its lease ends, so time moves on.
+        """
+        producers = [asyncio.create_task(repeat(act)) for act in (self.publish, self.chat, self.notify)]
+        consumers = [asyncio.create_task(repeat(act)) for act in (self.consume, self.answer)]
+        try:
+            yield
+            for task in producers:
+                task.cancel()
+            await asyncio.gather(*producers, return_exceptions=True)
+            await self.travel(timedelta(minutes=1))
+            await wait_until(self.is_drained, within=60)
+        finally:
+            for task in (*producers, *consumers):
+                task.cancel()
+            await asyncio.gather(*producers, *consumers, return_exceptions=True)
+
+    async def run_through(self, fault: Callable[[], Awaitable[None]], warm: int = 10) -> Verdict:
+        """Accept `warm` messages of each lane, apply the fault, and accept as many again after it."""
+        async with self.running():
+            await wait_until(lambda: min(map(len, self.accepted_at.values())) >= warm, within=30)
+            await fault()
+            self.fault_ended = monotonic()
+            before = {lane: len(times) for lane, times in self.accepted_at.items()}
+            await wait_until(lambda: all(len(self.accepted_at[lane]) > before[lane] for lane in LANES), within=30)
+            recovered = monotonic()
+            await wait_until(
+                lambda: all(len(self.accepted_at[lane]) >= before[lane] + warm for lane in LANES), within=30
+            )
+        return await self.judge(recovered - self.fault_ended)
+
+    async def is_drained(self) -> bool:
+        stuck = [
+            await self.db.fetch(STUCK_EVENTS, self.events),
+            await self.db.fetch(STUCK_MESSAGES, self.messages),
+            await self.db.fetch(STUCK_NOTIFICATIONS, self.notifications),
+        ]
+        return not any(stuck)
+
+    async def judge(self, recovery: float) -> Verdict:
+        posts = Counter(request.target for request in self.kakao.receiver.requests)
+        lost = [
+            *await self.db.fetch(LOST_EVENTS, self.events),
+            *await self.db.fetch(LOST_MESSAGES, self.messages),
+            *await self.db.fetch(LOST_NOTIFICATIONS, self.notifications),
+        ]
+        stuck = [
+            *await self.db.fetch(STUCK_EVENTS, self.events),
+            *await self.db.fetch(STUCK_MESSAGES, self.messages),
+            *await self.db.fetch(STUCK_NOTIFICATIONS, self.notifications),
+        ]
+        acknowledged = {*map(int, self.messages)}
+        first_reads = [number for number in dict.fromkeys(self.read_by_bot) if number in acknowledged]
+        return Verdict(
+            accepted={
+                "events": len(self.events),
+                "messages": len(self.messages),
+                "notifications": len(self.notifications),
+            },
+            lost=[row[0] for row in lost],
+            stuck=[row[0] for row in stuck],
+            repeated_posts=[target for target, count in posts.items() if count > 1],
+            order_breaks=[(one, two) for one, two in pairwise(first_reads) if two < one],
+            longest_gap=max(map(longest_gap, self.accepted_at.values())),
+            recovery=recovery,
+        )
+
+
+def longest_gap(times: list[float]) -> float:
+    return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+
+
+async def repeat(act: Callable[[int], Awaitable[None]]) -> None:
+    """Act again and again. A refusal is retried, as clients do, with a new number."""
+    number = 0
+    while True:
+        number += 1
+        try:
+            await act(number)
+        except (PabalError, httpx2.HTTPError, AssertionError):
+            await asyncio.sleep(RETRY_DELAY)
+        await asyncio.sleep(PACE)
+
+
+@asynccontextmanager
+async def open_workload(
+    settings: Settings, urls: DatabaseUrls, travel: Callable[[timedelta], Awaitable[None]]
+) -> AsyncGenerator[Workload]:
+    """Open a hub with workers, chores and a web server behind a proxy."""
+    settings = settings.model_copy(
+        update={"callback_allow": ["http://127.0.0.1"], "webhook_per_conversation": 0, "webhook_per_channel": 0}
+    )
+    assert urls.direct
+    async with (
+        run_fault_proxy(urls.main) as (proxy, url),
+        run_fake_kakao() as kakao,
+        open_connection(urls.direct) as db,
+        open_hub(settings, DatabaseUrls(url, None)) as hub,
+        serve_hub(hub) as address,
+        httpx2.AsyncClient(base_url=address, timeout=30) as web,
+    ):
+        chat = Chat(db)
+        owner = await chat.owner()
+        await chat.conversation(owner)
+        await register_builtin_templates(hub)
+        workers = build_workers(hub)
+        tasks = [asyncio.create_task(worker.run()) for worker in workers]
+        chores = asyncio.create_task(hub.chores.run())
+        try:
+            yield Workload(hub, web, proxy, kakao, owner, db, travel)
+        finally:
+            for worker in workers:
+                worker.stop()
+            chores.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(10):
+                    await asyncio.gather(*tasks, chores, return_exceptions=True)

@@ -1,0 +1,80 @@
+"""The chat goes on while a table of another lane is locked, for example by a migration."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import httpx2
+import pytest
+
+from pabal.hub import DatabaseUrls, Hub
+from pabal.relay.webhook.message_events import publish_message_events
+from relay.skills import USE_CALLBACK, send_message
+from support.clusters import open_connection
+from support.relay_rows import Chat, Owner
+
+pytestmark = pytest.mark.anyio
+
+SUBSCRIBE = """
+update public.services set permissions = '["write", "hub:events"]' where name = 'minu_find';
+insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{relay.*}');
+"""
+OTHER_LANES = "public.event_queue, public.dead_letter_queue, pabal.event_due, pabal.event_leases, notification.requests"
+RECEIVED = "select payload from event_queue where event_type = 'relay.message.received' and is_broadcast order by id"
+
+
+@pytest.fixture
+async def owner(chat: Chat) -> Owner:
+    return await chat.owner()
+
+
+@asynccontextmanager
+async def other_lanes_locked(urls: DatabaseUrls) -> AsyncGenerator[None]:
+    async with open_connection(urls.direct or urls.main) as connection, connection.transaction():
+        await connection.execute(f"lock table {OTHER_LANES} in access exclusive mode")
+        yield
+
+
+async def publish(hub: Hub, batch: int = 100) -> int:
+    async with hub.autocommit() as tx:
+        return await publish_message_events(tx, batch)
+
+
+@pytest.mark.parametrize("setup", ["select 1", SUBSCRIBE], ids=["no subscriber", "subscriber"])
+async def test_a_message_arrives_and_is_delivered_while_other_lanes_are_locked(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner, database_urls: DatabaseUrls, setup: str
+) -> None:
+    await chat.conversation(owner)
+    await chat.db.execute(setup)
+
+    async with other_lanes_locked(database_urls):
+        assert await send_message(web, "hello") == USE_CALLBACK
+        response = await web.get("/openclaw/messages", headers=owner.header)
+
+    assert [message["normalized"]["text"] for message in response.json()["messages"]] == ["hello"]
+
+
+async def test_the_events_of_messages_are_published_once_and_in_order(
+    hub: Hub, web: httpx2.AsyncClient, chat: Chat, owner: Owner, database_urls: DatabaseUrls
+) -> None:
+    await chat.conversation(owner)
+    await chat.db.execute(SUBSCRIBE)
+    async with other_lanes_locked(database_urls):
+        for text in ("one", "two", "three"):
+            await send_message(web, text)
+    messages: list[UUID] = [row["id"] for row in await chat.db.fetch("select id from inbound_messages order by seq")]
+    await chat.db.execute("delete from inbound_messages where id = $1", messages[1])  # erased meanwhile
+
+    assert [await publish(hub, 2), await publish(hub, 2), await publish(hub, 2)] == [2, 1, 0]
+
+    events = [json.loads(row["payload"])["message_id"] for row in await chat.db.fetch(RECEIVED)]
+    assert events == [str(messages[0]), str(messages[2])]
+
+
+async def test_without_a_subscriber_nothing_is_noted(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
+    await chat.conversation(owner)
+
+    await send_message(web, "hello")
+
+    assert await chat.db.fetchval("select count(*) from pabal.relay_outbox") == 0
