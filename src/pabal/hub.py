@@ -35,6 +35,7 @@ from pabal.notifications.dispatch.discord import DiscordSender, DryRunSender, Me
 from pabal.notifications.dispatch.dispatcher import NotificationDispatcher
 from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.operator_alerts import AlertTarget
+from pabal.notifications.people.links import LINK_PAGE_PATH, LinkRequester
 from pabal.notifications.requests import notification_rate_limit
 from pabal.notifications.rules.apply_rules import apply_rules
 from pabal.notifications.templates.catalogue import TemplateCatalogue, load_templates
@@ -105,6 +106,7 @@ class Hub:
     toast_streams: ToastStreams
     templates: TemplateCatalogue
     dispatcher: NotificationDispatcher
+    link_requester: LinkRequester
     untrusted_proxies: UntrustedProxyLog
     closing: asyncio.Event
     """Set when shutdown begins; open streams then end."""
@@ -168,6 +170,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
         relay = build_relay(settings, db, doorbell, metrics, kakao_client)
         templates = load_templates(settings.templates)
         alert_target = AlertTarget(templates, settings.operator_channel)
+        discord_sender = build_discord_sender(settings, db, discord_client)
         audit_sealer = AuditSealer(key_ring, ChainHeadFile(settings.data_dir))
         hub = Hub(
             settings=settings,
@@ -191,9 +194,8 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             relay=relay,
             toast_streams=ToastStreams(db, doorbell),
             templates=templates,
-            dispatcher=NotificationDispatcher(
-                db, templates, build_discord_sender(settings, db, discord_client), settings.chat_language
-            ),
+            dispatcher=NotificationDispatcher(db, templates, discord_sender, settings.chat_language),
+            link_requester=LinkRequester(db, discord_sender, f"{settings.issuer}{LINK_PAGE_PATH}"),
             untrusted_proxies=UntrustedProxyLog(),
             closing=asyncio.Event(),
         )

@@ -22,6 +22,7 @@ from pabal.notifications.operator_alerts import (
     alert_undelivered_emergencies,
     send_operator_alerts,
 )
+from pabal.notifications.people.links import purge_link_requests
 from pabal.notifications.people.tokens import purge_person_tokens
 from pabal.operators.sessions import purge_operator_sessions
 from pabal.queue.chores import Chore
@@ -82,6 +83,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("purge limits", 10 * MINUTE, limits.purge_rate_limits),
         Chore("purge operator sessions", HOUR, purge_operator_sessions),
         Chore("purge person tokens", HOUR, purge_person_tokens),
+        Chore("purge link requests", HOUR, purge_link_requests),
         Chore("disable programs", HOUR, disable_unseen_programs),
         Chore("purge processes", MINUTE, purge_processes),
         Chore("purge throughput", HOUR, purge_throughput),

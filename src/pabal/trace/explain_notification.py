@@ -11,7 +11,7 @@ from typing import Literal
 from uuid import UUID
 
 from pabal.db.tx import Tx
-from pabal.notifications.decision.decide import DecisionStep, NotificationChannel
+from pabal.notifications.decision.decide import ORIGIN_STEPS, DecisionStep, NotificationChannel
 from pabal.notifications.decision.texts import (
     CATEGORY_TEXTS,
     CHANNEL_TEXTS,
@@ -34,6 +34,7 @@ from pabal.trace.notification_entries import (
 )
 from pabal.trace.notifications import NotificationTrace, trace_notification
 
+ORIGIN_STEP_NAMES = frozenset[str](ORIGIN_STEPS.values())
 ExplanationPart = Literal["asked", "decided", "again", "attempt", "address", "ended", "next"]
 TimeFormatter = Callable[[datetime], str]
 """Formats a time in the reader's time zone."""
@@ -113,6 +114,10 @@ class ExplanationBuilder:
         steps = decision_steps_at_request(self.request)
         if not steps:
             yield ExplanationLine("decided", self._text("undecided"))
+        elif (
+            self.request.recipient_type != NotificationChannel.GUILD_AUDIT_CHANNEL and not {*steps} & ORIGIN_STEP_NAMES
+        ):
+            yield ExplanationLine("decided", self._text("account preferences"))
         yield from (ExplanationLine("decided", text) for text in self._step_texts(steps))
 
     def recheck_lines(self) -> Iterator[ExplanationLine]:

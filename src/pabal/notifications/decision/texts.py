@@ -31,6 +31,14 @@ PART_TITLES: Mapping[str, BilingualText] = {
     "next": ("다음 할 일", "What to do next"),
 }
 STEP_TEXTS: Mapping[str, BilingualText] = {
+    DecisionStep.USER_PREFERENCES: (
+        "이 계정과 연결된 가입 사용자의 수신 설정을 따릅니다.",
+        "The preferences of the registered user linked to this account decide.",
+    ),
+    DecisionStep.SERVICE_LINK_PREFERENCES: (
+        "보내는 서비스가 이 계정의 것이라고 밝힌 가입 사용자의 수신 설정도 함께 따릅니다.",
+        "The preferences of the account decide, and those of the registered user that the sending service named.",
+    ),
     DecisionStep.EMERGENCY: (
         "긴급 알림이라 수신 설정과 상관없이 보냅니다.",
         "This is an emergency, which overrides preferences.",
@@ -188,6 +196,10 @@ EXPLANATION_TEXTS: Mapping[str, BilingualText] = {
     "what": (
         "템플릿: {template}, 받는 곳: {channel} {recipient}",
         "Template: {template}, recipient: {channel} {recipient}",
+    ),
+    "account preferences": (
+        "이 계정의 수신 설정을 따릅니다. 가입 사용자와 연결되지 않았습니다.",
+        "The preferences of the account itself decide. It is not linked to a registered user.",
     ),
     "undecided": (
         "요청할 때는 수신 설정을 확인하지 않았습니다. 보낼 때 확인합니다.",

@@ -152,10 +152,10 @@ class NotificationDispatcher:
         return outcome
 
     async def _load_context(self, notification: ClaimedNotification) -> SendContext:
-        recipient = notification.recipient_id
+        recipient = (notification.recipient_id, notification.source_service)
         async with self._db.autocommit() as tx:
             profiles = await load_recipient_profiles(tx, [recipient])
-            details = await tx.one(RecipientDetails, Q.find_recipient_details, recipient=recipient)
+            details = await tx.one(RecipientDetails, Q.find_recipient_details, recipient=notification.recipient_id)
         return SendContext(profiles[recipient], details.locale, details.dm_channel_id, details.now)
 
 
