@@ -33,6 +33,7 @@ from pabal.maintenance import build_alert_chores, build_chores
 from pabal.notifications.dispatch.concurrency import DISPATCH_CONCURRENCY
 from pabal.notifications.dispatch.discord import DiscordSender, DryRunSender, MessageSender
 from pabal.notifications.dispatch.dispatcher import NotificationDispatcher
+from pabal.notifications.dispatch.missing_transport import MissingTransportSender
 from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.operator_alerts import AlertTarget
 from pabal.notifications.people.links import LINK_PAGE_PATH, LinkRequester
@@ -169,7 +170,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
         discord_client = await stack.enter_async_context(HttpClient(allowed_discord_origins(settings)))
         relay = build_relay(settings, db, doorbell, metrics, kakao_client)
         templates = load_templates(settings.templates)
-        alert_target = AlertTarget(templates, settings.operator_channel)
+        alert_target = AlertTarget(templates, settings.operator_channel if settings.has_discord_transport else None)
         discord_sender = build_discord_sender(settings, db, discord_client)
         audit_sealer = AuditSealer(key_ring, ChainHeadFile(settings.data_dir))
         hub = Hub(
@@ -311,9 +312,11 @@ def register_hub_process(
 
 
 def build_discord_sender(settings: Settings, db: Database, discord_client: HttpClient) -> MessageSender:
-    """The sender for Discord: its API, or the log if no token is set."""
-    if settings.discord_token is None or not (token := settings.discord_token.get_secret_value()):
+    """The sender for Discord: its API, the log of a dry run, or one that sends nothing if no token is set."""
+    if settings.discord_dry_run:
         return DryRunSender()
+    if settings.discord_token is None or not (token := settings.discord_token.get_secret_value()):
+        return MissingTransportSender()
     return DiscordSender(db, DiscordApi(discord_client, token, settings.discord_api_url))
 
 

@@ -15,6 +15,7 @@ from pabal.events.handlers import disable_unseen_programs
 from pabal.events.lane import LANE as EVENTS
 from pabal.events.publish import expire_idempotency_keys
 from pabal.events.repair import advance_ordered_events, repair_event_tables
+from pabal.notifications.dispatch.missing_transport import alert_missing_transport
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.notifications.operator_alerts import (
     AlertTarget,
@@ -132,13 +133,19 @@ def build_alert_chores(
         ]
         return await send_operator_alerts(tx, operator_alerts, alerts)
 
-    return (
+    chores = (
         Chore("seal audit", SECOND, seal_audit, audit_sealer.store_head),
         Chore("alert undelivered", SECOND, lambda tx, batch: alert_undelivered_emergencies(tx, operator_alerts, batch)),
         Chore("alert token reuse", 10 * SECOND, alert_token_reuse),
         Chore("alert dead letters", MINUTE, alert_dead_letters),
         Chore("alert failing callbacks", MINUTE, alert_failing_callbacks),
     )
+    if settings.has_discord_transport:
+        return chores
+    alert = Chore(
+        "alert missing token", 10 * SECOND, lambda tx, batch: alert_missing_transport(tx, operator_alerts, batch)
+    )
+    return (*chores, alert)
 
 
 def purge_lane_chore(lane: Lane[Any, Any], keep: timedelta) -> Callable[[Tx, int], Awaitable[int]]:

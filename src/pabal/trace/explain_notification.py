@@ -28,6 +28,7 @@ from pabal.notifications.notifications import NotificationAccess, find_notificat
 from pabal.notifications.resend import list_resends
 from pabal.notifications.states import NotificationReason, NotificationState
 from pabal.trace.notification_entries import (
+    CHORE_STEPS,
     TracedNotification,
     TracedNotificationAttempt,
     decision_steps_at_request,
@@ -123,7 +124,7 @@ class ExplanationBuilder:
     def recheck_lines(self) -> Iterator[ExplanationLine]:
         """The second check, right before sending. If it changed nothing, no step is recorded."""
         steps_at_send = [*self.request.decision][len(decision_steps_at_request(self.request)) :]
-        steps = [step for step in steps_at_send if step != DecisionStep.RAISED]
+        steps = [step for step in steps_at_send if step not in CHORE_STEPS]
         yield from (ExplanationLine("again", text) for text in self._step_texts(steps))
         if self.request.state == "sent" and not steps:
             yield ExplanationLine("again", self._text("again"))
@@ -175,7 +176,7 @@ class ExplanationBuilder:
             return self._text("held", worker=request.held_by or "?")
         if request.scheduled_at > now:
             return self._text("later", at=self.format_time(request.scheduled_at))
-        return self._text("due")
+        return self._text("no transport" if DecisionStep.NO_TRANSPORT in request.decision else "due")
 
     def _toast_lines(self) -> Iterator[ExplanationLine]:
         request = self.request

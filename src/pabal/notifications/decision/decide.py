@@ -64,6 +64,7 @@ class SuppressReason(StrEnum):
     EXPIRED = "expired"
     STORM = "storm"
     CANCELLED = "cancelled"
+    NO_TRANSPORT = "no_transport"
 
 
 class PreferencesOrigin(StrEnum):
@@ -97,6 +98,7 @@ class DecisionStep(StrEnum):
     SAME_INCIDENT = "same_incident"
     TOO_MANY_EMERGENCIES = "too_many_emergencies"
     RAISED = "raised"
+    NO_TRANSPORT = "no_transport"
 
 
 ORIGIN_STEPS: Mapping[PreferencesOrigin, DecisionStep] = {
