@@ -13,6 +13,7 @@ from pabal.db.tx import Tx
 from pabal.events.dead_letters import list_dead_letter_backlogs, purge_dead_letters
 from pabal.events.handlers import disable_unseen_programs
 from pabal.events.lane import LANE as EVENTS
+from pabal.events.plain_claims import return_plain_claims
 from pabal.events.publish import expire_idempotency_keys
 from pabal.events.repair import advance_ordered_events, repair_event_tables
 from pabal.notifications.dispatch.missing_transport import alert_missing_transport
@@ -55,6 +56,11 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("revive events", SECOND, EVENTS.revive),
         Chore("advance ordered events", SECOND, advance_ordered_events),
         Chore("repair events", MINUTE, repair_event_tables),
+        Chore(
+            "return plain claims",
+            30 * SECOND,
+            lambda tx, batch: return_plain_claims(tx, settings.plain_claim_life, batch),
+        ),
         Chore("expire events", MINUTE, EVENTS.expire),
         Chore("expire idempotency keys", MINUTE, expire_idempotency_keys),
         Chore("expire notifications", MINUTE, NOTIFICATIONS.expire),

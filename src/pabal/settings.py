@@ -177,6 +177,11 @@ class Settings(BaseSettings):
     discord_api_url: str = Field(
         "https://discord.com/api/v10", description="Base URL of Discord's API; change it to use a fake for testing."
     )
+    plain_claim_life: Duration = Field(
+        timedelta(minutes=5),
+        ge=MIN_DURATION,
+        description="How long an event that plain SQL set to processing is left to its consumer.",
+    )
     subscriptions_per_service: int = Field(
         100, ge=1, le=10_000, description="Maximum number of subscriptions per service. Existing ones stay."
     )

@@ -86,8 +86,8 @@ using (
 where d.id = stale.id;
 
 -- name: requeue_events_without_lease
--- Events whose lease no longer exists: as if it had expired. (An event in `processing` without a lease was claimed by plain SQL
--- and is left alone.)
+-- Events whose lease no longer exists: as if it had expired. (An event in `processing` without a lease was claimed by plain
+-- SQL; plain_claims.sql returns it.)
 with lost as materialized (
     select e.id
     from public.event_queue e
