@@ -15,6 +15,7 @@ from pabal.events.handlers import disable_unseen_programs
 from pabal.events.lane import LANE as EVENTS
 from pabal.events.plain_claims import return_plain_claims
 from pabal.events.publish import expire_idempotency_keys
+from pabal.events.push.blocked_keys import end_blocking_events
 from pabal.events.repair import advance_ordered_events, repair_event_tables
 from pabal.notifications.dispatch.missing_transport import alert_missing_transport
 from pabal.notifications.lane import LANE as NOTIFICATIONS
@@ -56,6 +57,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("revive events", SECOND, EVENTS.revive),
         Chore("advance ordered events", SECOND, advance_ordered_events),
         Chore("repair events", MINUTE, repair_event_tables),
+        Chore("release ordering keys", 30 * SECOND, end_blocking_events),
         Chore(
             "return plain claims",
             30 * SECOND,

@@ -17,7 +17,7 @@ order by s.service_name, s.created_at, s.id;
 select distinct on (t.event_type)
        t.event_type, s.id, s.service_name, s.url, s.secret,
        case when s.previous_secret_until > pabal.now() then s.previous_secret end as previous_secret,
-       s.timeout_seconds, s.failures, false as is_probe, pabal.now() as now
+       s.timeout_seconds, s.failures, s.retry_schedule, s.on_blocked, false as is_probe, pabal.now() as now
 from unnest(:event_types::text[]) as t (event_type)
 join pabal.subscriptions s on t.event_type like any (s.patterns)
 join public.services v on v.name = s.service_name
@@ -37,12 +37,12 @@ where s.id = :id and s.service_name = :service and v.name = s.service_name
   and s.open_until <= pabal.now()
 returning :event_type::text as event_type, s.id, s.service_name, s.url, s.secret,
           case when s.previous_secret_until > pabal.now() then s.previous_secret end as previous_secret,
-          s.timeout_seconds, s.failures, true as is_probe, pabal.now() as now;
+          s.timeout_seconds, s.failures, s.retry_schedule, s.on_blocked, true as is_probe, pabal.now() as now;
 
 -- name: find_test_target
 -- Also for a subscription that is paused, disabled or failing.
 select 'pabal.test' as event_type, s.id, s.service_name, s.url, s.secret,
        case when s.previous_secret_until > pabal.now() then s.previous_secret end as previous_secret,
-       s.timeout_seconds, s.failures, false as is_probe, pabal.now() as now
+       s.timeout_seconds, s.failures, s.retry_schedule, s.on_blocked, false as is_probe, pabal.now() as now
 from pabal.subscriptions s
 where s.id = :id and s.service_name = :service and s.mode = 'push';
