@@ -94,6 +94,7 @@ LISTS = (
     ["order.paid", "order.paid\n"],
     ["user_dm", "guild_audit_channel", "dashboard_toast"],
 )
+MODES = (*TEXTS, "hold", "dead_letter")
 SCHEDULES = ([], *([number] for number in (*NUMBERS, 86_400, 86_401)), [1] * 20, [1] * 21, [5, 0], [5, 86_401])
 OBJECTS = ({}, {"a": 1}, {"a": {"b": [1, None]}}, [], [{}], "text", 1, None, True)
 
@@ -163,9 +164,7 @@ COMPARED = {
     "subscription_retry_schedule": Comparison(
         "retry_schedule", "integer[]", by_type(RetrySchedule), SCHEDULES, is_exact=True
     ),
-    "subscription_on_blocked": Comparison(
-        "on_blocked", "text", by_type(OnBlocked), (*TEXTS, "hold", "dead_letter"), is_exact=True
-    ),
+    "subscription_on_blocked": Comparison("on_blocked", "text", by_type(OnBlocked), MODES, is_exact=True),
     "requests_recipient_type_check": Comparison("recipient_type", "text", by_type(RecipientType), TEXTS, is_exact=True),
     "request_recipient_named": Comparison(
         "recipient_id", "text", by_type(field_type(NotificationBody, "recipient_id")), TEXTS

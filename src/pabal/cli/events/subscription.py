@@ -264,15 +264,7 @@ def print_subscription(subscription: Subscription, *, json: bool) -> None:
             ("types", " ".join(subscription.event_types)),
             ("description", subscription.description or ""),
             ("state", subscription_state(subscription)),
-            *(
-                [
-                    ("url", subscription.url),
-                    ("timeout", f"{subscription.timeout_seconds} s"),
-                    *retry_fields(subscription),
-                ]
-                if subscription.url
-                else []
-            ),
+            *(push_fields(subscription) if subscription.url else []),
             *([("old secret", f"signs until {local_time(until)}")] if until else []),
             ("added", local_time(subscription.created_at)),
         ],
@@ -313,7 +305,12 @@ def parse_retry_schedule(text: str) -> list[int]:
         raise Invalid.of_field("retry_schedule", str(error)) from None
 
 
-def retry_fields(subscription: Subscription) -> list[tuple[str, str]]:
+def push_fields(subscription: Subscription) -> list[tuple[str, Any]]:
     steps = subscription.retry_schedule or DEFAULT_RETRY_SCHEDULE
     text = ", ".join(format_duration(timedelta(seconds=step)) for step in steps)
-    return [("retries after", text), ("if its key is blocked", subscription.on_blocked)]
+    return [
+        ("url", subscription.url),
+        ("timeout", f"{subscription.timeout_seconds} s"),
+        ("retries after", text),
+        ("on blocked", subscription.on_blocked),
+    ]
