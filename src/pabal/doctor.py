@@ -25,6 +25,7 @@ from pabal.keys.keyring import KEY_FILE_NAME, find_keyring
 from pabal.keys.rotation import count_envelopes
 from pabal.keys.webhook_secret import WEBHOOK_SECRET_FILE, read_webhook_secret, webhook_secret_path
 from pabal.maintenance import check_chores
+from pabal.notifications.dispatch.missing_transport import count_without_transport
 from pabal.settings import ENV_PREFIX, Settings, is_loopback, variable_name
 
 MIN_FREE_DISK = 1 << 30
@@ -98,6 +99,7 @@ async def check_database(settings: Settings, database_urls: DatabaseUrls | None)
         yield await check_envelopes(settings, options)
         yield await check_audit(settings, options)
         yield await check_chores(options)
+        yield await check_discord_token(settings, options)
     direct = database_urls.direct or (None if server.pooler else database_urls.main)
     if direct is not None:
         yield await check_doorbell(connect_options(settings, direct, pooler=False))
@@ -270,6 +272,41 @@ def mode_if_shared(path: Path) -> int:
     except OSError:
         return 0
     return mode if mode & (stat.S_IRWXG | stat.S_IRWXO) else 0
+
+
+async def check_discord_token(settings: Settings, options: ConnectOptions) -> Finding:
+    """Whether notifications for Discord can be sent. Without a token that is a problem only once there are any."""
+    if settings.discord_dry_run:
+        return Finding(
+            FindingLevel.WARNING,
+            "discord",
+            Message("dry run: notifications are logged and marked as sent"),
+            Message("unset PABAL_DISCORD_DRY_RUN to send them"),
+        )
+    if settings.has_discord_transport:
+        return Finding(FindingLevel.GOOD, "discord", Message("a bot token is set"))
+    try:
+        async with Database(options) as db, db.autocommit() as tx:
+            counts = await count_without_transport(tx)
+    except PabalError as error:
+        return Finding(
+            FindingLevel.WARNING,
+            "discord",
+            Message("not checked: {}", error),
+            Message("fix that error, then run `pabal doctor` again"),
+        )
+    if not counts.total:
+        return Finding(FindingLevel.GOOD, "discord", Message("no bot token is set, and no notification needed one"))
+    return Finding(
+        FindingLevel.BAD if counts.waiting else FindingLevel.WARNING,
+        "discord",
+        Message(
+            "no bot token is set: {} notifications wait, {} were suppressed in the last day",
+            counts.waiting,
+            counts.suppressed,
+        ),
+        Message("set PABAL_DISCORD_TOKEN and restart the hub"),
+    )
 
 
 async def check_envelopes(settings: Settings, options: ConnectOptions) -> Finding:

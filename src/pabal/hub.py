@@ -34,8 +34,10 @@ from pabal.maintenance import build_alert_chores, build_chores
 from pabal.notifications.dispatch.concurrency import DISPATCH_CONCURRENCY
 from pabal.notifications.dispatch.discord import DiscordSender, DryRunSender, MessageSender
 from pabal.notifications.dispatch.dispatcher import NotificationDispatcher
+from pabal.notifications.dispatch.missing_transport import MissingTransportSender
 from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.operator_alerts import AlertTarget
+from pabal.notifications.people.links import LINK_PAGE_PATH, LinkRequester
 from pabal.notifications.requests import notification_rate_limit
 from pabal.notifications.rules.apply_rules import apply_rules
 from pabal.notifications.templates.catalogue import TemplateCatalogue, load_templates
@@ -109,6 +111,7 @@ class Hub:
     toast_streams: ToastStreams
     templates: TemplateCatalogue
     dispatcher: NotificationDispatcher
+    link_requester: LinkRequester
     untrusted_proxies: UntrustedProxyLog
     closing: asyncio.Event
     """Set when shutdown begins; open streams then end."""
@@ -178,7 +181,8 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
         discord_client = await stack.enter_async_context(HttpClient(allowed_discord_origins(settings)))
         relay = build_relay(settings, db, doorbell, metrics, kakao_client)
         templates = load_templates(settings.templates)
-        alert_target = AlertTarget(templates, settings.operator_channel)
+        alert_target = AlertTarget(templates, settings.operator_channel if settings.has_discord_transport else None)
+        discord_sender = build_discord_sender(settings, db, discord_client)
         audit_sealer = AuditSealer(key_ring, ChainHeadFile(settings.data_dir))
         hub = Hub(
             settings=settings,
@@ -209,9 +213,8 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             relay=relay,
             toast_streams=ToastStreams(db, doorbell),
             templates=templates,
-            dispatcher=NotificationDispatcher(
-                db, templates, build_discord_sender(settings, db, discord_client), settings.chat_language
-            ),
+            dispatcher=NotificationDispatcher(db, templates, discord_sender, settings.chat_language),
+            link_requester=LinkRequester(db, discord_sender, f"{settings.issuer}{LINK_PAGE_PATH}"),
             untrusted_proxies=UntrustedProxyLog(),
             closing=asyncio.Event(),
         )
@@ -359,9 +362,11 @@ def register_hub_process(
 
 
 def build_discord_sender(settings: Settings, db: Database, discord_client: HttpClient) -> MessageSender:
-    """The sender for Discord: its API, or the log if no token is set."""
-    if settings.discord_token is None or not (token := settings.discord_token.get_secret_value()):
+    """The sender for Discord: its API, the log of a dry run, or one that sends nothing if no token is set."""
+    if settings.discord_dry_run:
         return DryRunSender()
+    if settings.discord_token is None or not (token := settings.discord_token.get_secret_value()):
+        return MissingTransportSender()
     return DiscordSender(db, DiscordApi(discord_client, token, settings.discord_api_url))
 
 

@@ -19,9 +19,12 @@ from pabal.events.dead_letters import list_dead_letter_backlogs, purge_dead_lett
 from pabal.events.fan_out import expand_broadcasts
 from pabal.events.handlers import disable_unseen_programs
 from pabal.events.lane import LANE as EVENTS
+from pabal.events.plain_claims import return_plain_claims
 from pabal.events.publish import expire_idempotency_keys
+from pabal.events.push.blocked_keys import end_blocking_events
 from pabal.events.registry_check import check_service_names
 from pabal.events.repair import advance_ordered_events, repair_event_tables
+from pabal.notifications.dispatch.missing_transport import alert_missing_transport
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.notifications.operator_alerts import (
     AlertTarget,
@@ -29,6 +32,7 @@ from pabal.notifications.operator_alerts import (
     alert_undelivered_emergencies,
     send_operator_alerts,
 )
+from pabal.notifications.people.links import purge_link_requests
 from pabal.notifications.people.tokens import purge_person_tokens
 from pabal.operators.sessions import purge_operator_sessions
 from pabal.queue.chores import OVERDUE_AFTER, Chore, ChoreRun, list_recorded_runs
@@ -66,6 +70,12 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("expand broadcasts", SECOND, expand_broadcasts),
         Chore("repair events", MINUTE, repair_event_tables),
         Chore("check service names", HOUR, check_service_names),
+        Chore("release ordering keys", 30 * SECOND, end_blocking_events),
+        Chore(
+            "return plain claims",
+            30 * SECOND,
+            lambda tx, batch: return_plain_claims(tx, settings.plain_claim_life, batch),
+        ),
         Chore("expire events", MINUTE, EVENTS.expire),
         Chore("expire idempotency keys", MINUTE, expire_idempotency_keys),
         Chore("expire notifications", MINUTE, NOTIFICATIONS.expire),
@@ -96,6 +106,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("purge limits", 10 * MINUTE, limits.purge_rate_limits),
         Chore("purge operator sessions", HOUR, purge_operator_sessions),
         Chore("purge person tokens", HOUR, purge_person_tokens),
+        Chore("purge link requests", HOUR, purge_link_requests),
         Chore("disable programs", HOUR, disable_unseen_programs),
         Chore("purge processes", MINUTE, purge_processes),
         Chore("purge throughput", HOUR, purge_throughput),
@@ -144,13 +155,19 @@ def build_alert_chores(
         ]
         return await send_operator_alerts(tx, operator_alerts, alerts)
 
-    return (
+    chores = (
         Chore(SEAL_AUDIT, SECOND, seal_audit, audit_sealer.store_head),
         Chore("alert undelivered", SECOND, lambda tx, batch: alert_undelivered_emergencies(tx, operator_alerts, batch)),
         Chore("alert token reuse", 10 * SECOND, alert_token_reuse),
         Chore("alert dead letters", MINUTE, alert_dead_letters),
         Chore("alert failing callbacks", MINUTE, alert_failing_callbacks),
     )
+    if settings.has_discord_transport:
+        return chores
+    alert = Chore(
+        "alert missing token", 10 * SECOND, lambda tx, batch: alert_missing_transport(tx, operator_alerts, batch)
+    )
+    return (*chores, alert)
 
 
 async def check_chores(options: ConnectOptions) -> Finding:

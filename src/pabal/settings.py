@@ -186,10 +186,22 @@ class Settings(BaseSettings):
         None, description="Directory of your notification templates: one TOML file per template, named after its key."
     )
     discord_token: SecretStr | None = Field(
-        None, description="Token of the Discord bot. Unset: Discord notifications are recorded but not sent."
+        None,
+        description=(
+            "Token of the Discord bot. Unset: normal notifications for Discord are suppressed (no_transport), "
+            "important ones and emergencies wait."
+        ),
+    )
+    discord_dry_run: bool = Field(
+        False, description="Log notifications for Discord instead of sending them, and mark them as sent. For demos."
     )
     discord_api_url: str = Field(
         "https://discord.com/api/v10", description="Base URL of Discord's API; change it to use a fake for testing."
+    )
+    plain_claim_life: Duration = Field(
+        timedelta(minutes=5),
+        ge=MIN_DURATION,
+        description="How long an event that plain SQL set to processing is left to its consumer.",
     )
     subscriptions_per_service: int = Field(
         100, ge=1, le=10_000, description="Maximum number of subscriptions per service. Existing ones stay."
@@ -301,6 +313,12 @@ class Settings(BaseSettings):
         """The issuer (iss) of access tokens."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.public_url or f"http://{host}:{self.port}"
+
+    @property
+    def has_discord_transport(self) -> bool:
+        """Whether notifications can be sent to Discord, or are logged as if they were."""
+        token = self.discord_token.get_secret_value() if self.discord_token else ""
+        return bool(token) or self.discord_dry_run
 
     @property
     def uses_embedded_server(self) -> bool:

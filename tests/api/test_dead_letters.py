@@ -1,4 +1,4 @@
-"""The dead letter endpoints, which require hub:admin."""
+"""The dead letter endpoints, for operators and for services with their own dead letters."""
 
 from typing import Any
 
@@ -186,15 +186,84 @@ async def test_an_unknown_dead_letter_is_not_found(admin: httpx2.AsyncClient, ac
     assert (response.status_code, response.json()["code"]) == (404, "not_found")
 
 
-async def test_dead_letters_require_the_admin_permission(
+async def test_groups_and_resolving_require_the_admin_permission(
     hub: Hub, web: httpx2.AsyncClient, event_queue: EventQueue
 ) -> None:
     _, letter = await event_queue.publish_failed()
     token = (await (await register_oauth_service(hub, web, "shop", "write", "tokens:admin")).tokens())["access_token"]
+    protected = [route for route in dead_letters.ROUTES if not route.or_admin]
 
-    for route in dead_letters.ROUTES:
+    assert [route.path for route in protected] == ["/v1/dead-letters/groups", "/v1/dead-letters/{id}/resolve"]
+    for route in protected:
         response = await web.request(route.method, route.path.replace("{id}", str(letter)), headers=bearer(token))
 
         assert (route.path, response.status_code) == (route.path, 403)
         assert 'scope="hub:admin"' in response.headers["www-authenticate"]
     assert await event_queue.audit_entries(letter) == []
+
+
+async def service_headers(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> dict[str, str]:
+    return bearer((await (await register_oauth_service(hub, web, name, *permissions)).tokens())["access_token"])
+
+
+async def test_a_service_sees_the_dead_letters_sent_to_it_and_by_it(
+    hub: Hub, web: httpx2.AsyncClient, event_queue: EventQueue
+) -> None:
+    shop = await service_headers(hub, web, "shop", "events:consume", "events:publish")
+    consumer = await service_headers(hub, web, "reader", "events:consume")
+    to_shop, from_shop, to_itself, other, to_reader = [
+        str(await event_queue.find_letter(event))
+        for source, target in (
+            ("minu_find", "shop"),
+            ("shop", "minu_build"),
+            ("shop", "shop"),
+            ("minu_find", "minu_build"),
+            ("reader", "reader"),
+        )
+        for event in await event_queue.insert_failed(1, source=source, target=target)
+    ]
+
+    async def visible(headers: dict[str, str], **query: Any) -> list[str]:
+        page = (await web.get("/v1/dead-letters", headers=headers, params=query)).json()
+        return [item["id"] for item in page["items"]]
+
+    assert await visible(shop) == [to_itself, from_shop, to_shop]
+    assert await visible(shop, target="minu_build") == [from_shop]
+    assert await visible(consumer) == [to_reader]
+    assert await visible(shop, state="resolved") == []
+    pages = [await web.get(f"/v1/dead-letters/{letter}", headers=shop) for letter in (to_shop, from_shop, other)]
+    assert [page.status_code for page in pages] == [200, 200, 404]
+
+
+async def test_a_service_replays_only_what_was_sent_to_it(
+    hub: Hub, web: httpx2.AsyncClient, event_queue: EventQueue
+) -> None:
+    shop = await service_headers(hub, web, "shop", "events:consume", "events:publish")
+    [mine] = await event_queue.insert_failed(1, target="shop")
+    [sent] = await event_queue.insert_failed(1, source="shop")
+    [other] = await event_queue.insert_failed(1)
+    letters = [await event_queue.find_letter(event) for event in (mine, sent, other)]
+
+    statuses = [(await web.post(f"/v1/dead-letters/{letter}/replay", headers=shop)).status_code for letter in letters]
+    foreign = await web.post("/v1/dead-letters/replay", headers=shop, json={"target": "minu_build"})
+    await event_queue.insert_failed(2, target="shop")
+    bulk = await web.post("/v1/dead-letters/replay", headers=shop, json={})
+
+    assert statuses == [200, 403, 404]
+    assert (await event_queue.load_event(mine))["status"] == "pending"
+    assert (foreign.json()["replayed"], bulk.json()["replayed"]) == (0, 2)
+    assert [(await event_queue.load_event(event))["status"] for event in (sent, other)] == ["failed", "failed"]
+
+
+async def test_a_publisher_alone_cannot_replay(hub: Hub, web: httpx2.AsyncClient, event_queue: EventQueue) -> None:
+    publisher = await service_headers(hub, web, "shop", "events:publish")
+    [sent] = await event_queue.insert_failed(1, source="shop")
+    letter = await event_queue.find_letter(sent)
+
+    responses = [
+        await web.get(f"/v1/dead-letters/{letter}", headers=publisher),
+        await web.post(f"/v1/dead-letters/{letter}/replay", headers=publisher),
+        await web.post(f"/v1/dead-letters/{letter}/resolve", headers=publisher, json={"note": "done"}),
+    ]
+
+    assert [response.status_code for response in responses] == [200, 403, 403]

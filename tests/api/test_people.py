@@ -125,3 +125,44 @@ async def test_an_invalid_id_is_refused(web: httpx2.AsyncClient, shop: dict[str,
     response = await web.post(f"/v1/people/{name}/token", headers=shop)
 
     assert response.status_code == 400
+
+
+async def test_a_service_asserts_and_withdraws_a_link(
+    hub: Hub, inbox: Inbox, shop: dict[str, str], web: httpx2.AsyncClient
+) -> None:
+    keep = await service_header(hub, web, "keep", Permission.WRITE_PEOPLE)
+    user = await inbox.db.fetchval("insert into identity.users default values returning id")
+    path = f"/v1/people/{MINA}/user"
+
+    unknown = await web.put(path, headers=shop, json={"user_id": "019a9b1c-5c1e-7d3a-b1a5-0c8d7f0a4e21"})
+    asserted = await web.put(path, headers=shop, json={"user_id": str(user)})
+    foreign = await web.delete(path, headers=keep)
+    preferences = await web.get(f"/v1/preferences/{MINA}", headers=shop)
+    withdrawn = await web.delete(path, headers=shop)
+
+    assert (unknown.status_code, unknown.json()["detail"]) == (404, "No such user")
+    assert asserted.status_code == 200
+    assert (asserted.json()["service_name"], asserted.json()["user_id"]) == ("shop", str(user))
+    assert foreign.status_code == 404
+    assert preferences.json()["user_id"] is None
+    assert withdrawn.status_code == 204
+    assert await inbox.db.fetchval("select count(*) from notification.service_links") == 0
+
+
+async def test_a_token_of_an_unknown_user_is_not_issued(shop: dict[str, str], web: httpx2.AsyncClient) -> None:
+    response = await web.post("/v1/people/019a9b1c-5c1e-7d3a-b1a5-0c8d7f0a4e21/token", headers=shop)
+
+    assert (response.status_code, response.json()["detail"]) == (404, "No such user")
+
+
+async def test_links_are_exported_and_erased(
+    inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient, database_urls: DatabaseUrls
+) -> None:
+    user = await inbox.db.fetchval("insert into identity.users default values returning id")
+    await web.put(f"/v1/people/{MINA}/user", headers=shop, json={"user_id": str(user)})
+
+    document = (await web.get(f"/v1/people/{MINA}/export", headers=admin)).json()
+    await web.delete(f"/v1/people/{MINA}", headers=admin)
+
+    assert [link["service_name"] for link in document["service_links"]] == ["shop"]
+    assert MINA.encode() not in await dump_database(database_urls)

@@ -19,7 +19,7 @@ OLD_CALLS = [
 ]
 VERBS = {
     *("list", "show", "add", "set", "remove", "enable", "disable", "edit", "tail", "cancel", "publish"),
-    *("export", "erase", "approve", "deny", "block", "unblock", "unpair", "pause", "resume", "test"),
+    *("export", "erase", "approve", "deny", "block", "unblock", "unpair", "link", "unlink", "pause", "resume", "test"),
     *("groups", "replay", "resolve", "send", "explain", "resend", "preview", "check", "preferences"),
     *("issue", "refresh", "verify", "revoke", "generate", "rotate", "rewrap", "retire", "up", "down", "status"),
     *("rotate-secret", "rotate-token", "set-password", "set-role", "url", "shell", "accept-restore"),

@@ -84,7 +84,7 @@ async def test_explain_answers_in_both_languages(terminal: Terminal) -> None:
     assert "  Direct messages are off.\n" in english
     assert "  DM 수신이 꺼져 있습니다.\n" in korean
     assert (read["state"], read["reason"], read["language"]) == ("suppressed", "dm_disabled", "ko")
-    assert [line["part"] for line in read["lines"]] == ["asked", "asked", *["decided"] * 3, "ended", "next"]
+    assert [line["part"] for line in read["lines"]] == ["asked", "asked", *["decided"] * 4, "ended", "next"]
 
 
 async def test_a_dry_run_prints_the_decision_and_sends_nothing(terminal: Terminal) -> None:

@@ -10,6 +10,7 @@ from pabal.audit.pseudonym import person_pseudonym
 from pabal.hub import DatabaseUrls
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.people.tokens import issue_person_link
+from support.clusters import Connection
 from support.dump import dump_database
 from support.notifications import TESTER, draft_notification, register_builtin_templates, request_drafts
 from support.terminal import Terminal, open_terminal
@@ -76,3 +77,17 @@ async def test_an_unknown_key_is_one_line(terminal: Terminal, args: list[str]) -
     refused = await terminal.run("person", *args, "nobody", code=1)
 
     assert (refused.stdout, refused.stderr) == ("", "pabal: No such person\n")
+
+
+async def test_an_operator_links_and_unlinks_an_account(terminal: Terminal, owner: Connection) -> None:
+    user = str(await owner.fetchval("insert into identity.users default values returning id"))
+
+    without = await terminal.run("person", "link", MINA, user, code=2)
+    linked = await terminal.run("person", "link", MINA, user, "--reason", "identity checked", "--json")
+    shown = await terminal.run("person", "preferences", MINA)
+    unlinked = await terminal.run("person", "unlink", MINA, "--reason", "wrong user", "--json")
+
+    assert "reason" in without.stderr
+    assert json.loads(linked.stdout)["user_id"] == user
+    assert " by cli:" in shown.stdout
+    assert json.loads(unlinked.stdout)["user_id"] is None

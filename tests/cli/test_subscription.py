@@ -47,7 +47,17 @@ async def there() -> AsyncGenerator[Receiver]:
 
 async def test_a_life(database_urls: DatabaseUrls, run: Run, ask: Ask, there: Receiver) -> None:
     result = run(
-        "add", "order.*", "cart.filled", "--service", "minu_build", "--url", there.url, "--timeout", "7"
+        "add",
+        "order.*",
+        "cart.filled",
+        "--service",
+        "minu_build",
+        "--url",
+        there.url,
+        "--timeout",
+        "7",
+        "--retry-schedule",
+        "5s,2m",
     ).stdout
     [secret] = SECRET.findall(result)
     [one] = ask("list")["items"]
@@ -62,6 +72,8 @@ async def test_a_life(database_urls: DatabaseUrls, run: Run, ask: Ask, there: Re
     shown = run("show", row).stdout
     assert there.url in shown
     assert "active" in shown
+    assert (one["retry_schedule"], one["on_blocked"]) == ([5, 120], "dead_letter")
+    assert "5s, 2m" in shown
     assert "whsec_" not in shown + str(one)
 
     assert ask("pause", row)["paused_at"] is not None

@@ -85,7 +85,7 @@ async def test_a_push_is_signed_and_has_the_fields_of_a_pulled_event(hub: Hub, e
         "payload": {"이름": "파발"},
         "priority": 3,
         "retry_count": 0,
-        "max_retries": 3,
+        "max_retries": 7,
         "created_at": msgspec.to_builtins(done.created_at),
         "ordering_key": None,
         "correlation_id": "c-1",

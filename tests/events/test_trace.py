@@ -20,6 +20,7 @@ from pabal.queue.outcome import Dead, Retry, Snooze
 from pabal.trace.event_entries import TracedEvent, event_attempt_entries, event_status_text
 from pabal.trace.events import EventTrace, trace_event
 from support.failed_events import MINA, EventQueue
+from support.subscriptions import pause, resume, subscribe
 
 pytestmark = pytest.mark.anyio
 
@@ -126,7 +127,7 @@ async def test_the_status_of_an_open_event(hub: Hub, event_queue: EventQueue, tr
         return event_status_text(row, trace.now)
 
     event = await event_queue.publish()
-    assert await status(event) == "pending, due"
+    assert (await status(event)).startswith("pending, due; minu_build has no subscription")
     [held] = await event_queue.claim()
     assert (await load_trace(hub, event)).entries[-1].says == "attempt 1 started by w1"
     assert (await status(event)).startswith("processing, held by w1; the lease ends in ")
@@ -315,12 +316,58 @@ def test_a_full_history_says_that_earlier_attempts_are_not_stored() -> None:
     assert not [entry for entry in others if "no longer stored" in entry.says]
 
 
-async def test_an_ordered_event_says_that_it_waits_for_its_key(hub: Hub, event_queue: EventQueue) -> None:
+async def test_a_finished_event_has_only_its_status(hub: Hub, event_queue: EventQueue) -> None:
     event = await event_queue.publish(ordering_key="o1")
     trace = await load_trace(hub, event)
     [row] = trace.events
 
     changed: dict[str, Any] = {"status": "completed"}
-    assert event_status_text(row, trace.now) == "pending, in the order of its ordering key"
     assert isinstance(row, TracedEvent)
     assert event_status_text(replace(row, **changed), trace.now) == "completed"
+
+
+class TestWhyItWaits:
+    async def status(self, hub: Hub, event: UUID) -> str:
+        trace = await load_trace(hub, event)
+        [row] = [row for row in trace.events if row.id == event]
+        return event_status_text(row, trace.now)
+
+    async def test_without_a_subscription_the_service_must_pull(self, hub: Hub, event_queue: EventQueue) -> None:
+        event = await event_queue.publish()
+
+        assert await self.status(hub, event) == (
+            "pending, due; minu_build has no subscription for order.paid and must pull it"
+        )
+
+    async def test_behind_another_event_of_its_key(self, hub: Hub, event_queue: EventQueue) -> None:
+        first, second = [await event_queue.publish(ordering_key="cart-1") for _ in range(2)]
+
+        assert await self.status(hub, second) == f"pending, behind {first} in its ordering key cart-1"
+        assert "behind" not in await self.status(hub, first)
+
+    async def test_a_paused_or_disabled_subscription_or_an_open_breaker(
+        self, hub: Hub, event_queue: EventQueue
+    ) -> None:
+        subscription, _ = await subscribe(hub, "minu_build", "order.*", url="https://receiver.example.org")
+        event = await event_queue.publish()
+        assert await self.status(hub, event) == "pending, due"
+
+        await pause(hub, subscription)
+        assert "tester paused its subscription" in await self.status(hub, event)
+        await resume(hub, subscription)
+        change = "update pabal.subscriptions set {} where id = $1"
+        await event_queue.owner.execute(change.format("open_until = pabal.now() + interval '1 hour'"), subscription.id)
+        assert "the receiver keeps failing, the next try is in " in await self.status(hub, event)
+        await event_queue.owner.execute(
+            change.format("disabled_at = pabal.now(), disabled_reason = 'HTTP 410'"), subscription.id
+        )
+        assert await self.status(hub, event) == "pending, due; its subscription is disabled: HTTP 410"
+
+    async def test_a_plain_claim_is_named(self, hub: Hub, event_queue: EventQueue) -> None:
+        event = await event_queue.publish()
+        await event_queue.owner.execute(
+            "update public.event_queue set status = 'processing', processing_started_at = pabal.now() where id = $1",
+            event,
+        )
+
+        assert "claimed with plain SQL" in await self.status(hub, event)

@@ -27,11 +27,13 @@ OWNERS = {
     "notifications": (
         "notification.addresses",
         "notification.attempts",
+        "notification.link_requests",
         "notification.people",
         "notification.person_tokens",
         "notification.preferences",
         "notification.requests",
         "notification.rules",
+        "notification.service_links",
         "notification.templates",
         "notification.toasts",
     ),

@@ -109,10 +109,12 @@ class TestSending:
         assert message.body["allowed_mentions"] == {"parse": []}
         assert message.body["enforce_nonce"] is True
 
-    async def test_without_a_token_the_message_is_only_logged(
+    async def test_a_dry_run_only_logs_the_message(
         self, settings: Settings, database_urls: DatabaseUrls, discord: FakeDiscord, travel: Travel
     ) -> None:
-        async with open_notification_hub(settings, database_urls, discord, travel, discord_token="") as notifier:
+        async with open_notification_hub(
+            settings, database_urls, discord, travel, discord_token="", discord_dry_run=True
+        ) as notifier:
             request = await notifier.request()
             await notifier.dispatch()
 

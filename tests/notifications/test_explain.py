@@ -216,6 +216,7 @@ class TestNotSent:
         dm, category = await notifier.request(), await notifier.request(recipient="101")
 
         assert (await parts(notifier, dm))["decided"] == [
+            "The preferences of the account itself decide. It is not linked to a registered user.",
             "Direct messages are off.",
             "Notifications for payment are on.",
             "The address is healthy.",
@@ -233,7 +234,7 @@ class TestNotSent:
 
         lines = await parts(notifier, request)
 
-        assert lines["decided"][0] == "Direct messages are on."
+        assert lines["decided"][1] == "Direct messages are on."
         assert lines["again"][:2] == [
             "Checked again before sending.",
             "Direct messages are off.",
@@ -265,7 +266,7 @@ class TestNotSent:
         second = await notifier.request("antinuke.triggered", incident="raid")
         await notifier.dispatch()
 
-        assert (await parts(notifier, first))["decided"][0].startswith("This is an emergency")
+        assert (await parts(notifier, first))["decided"][1].startswith("This is an emergency")
         assert (await parts(notifier, first))["again"] == [
             "The incident was not reported in the last minute, and there was no storm of emergencies."
         ]

@@ -11,7 +11,12 @@ from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.hub import Hub
-from pabal.notifications.decision.decide import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
+from pabal.notifications.decision.decide import (
+    DEFAULT_PROFILE,
+    NotificationChannel,
+    PreferencesOrigin,
+    RecipientProfile,
+)
 from pabal.notifications.people.preferences import (
     Preferences,
     PreferencesOwner,
@@ -47,7 +52,8 @@ async def link_user(hub: Hub, discord_id: str, user: UUID) -> Preferences:
 
 async def load_profiles(hub: Hub, *recipients: str) -> dict[str, RecipientProfile]:
     async with hub.autocommit() as tx:
-        return await load_recipient_profiles(tx, recipients)
+        profiles = await load_recipient_profiles(tx, ((recipient, None) for recipient in recipients))
+    return {recipient: profile for (recipient, _), profile in profiles.items()}
 
 
 async def add_user(owner: Connection) -> UUID:
@@ -145,9 +151,11 @@ class TestLinking:
         assert (await load(notifier.hub, user)).dm_enabled is False
 
         await update(notifier.hub, user, dm_enabled=True)
-        assert (await load_profiles(notifier.hub, "100"))["100"] == RecipientProfile(marketing_notifications=False)
+        assert (await load_profiles(notifier.hub, "100"))["100"] == RecipientProfile(
+            marketing_notifications=False, decided_by=PreferencesOrigin.USER
+        )
         await notifier.owner.execute("update notification.preferences set marketing_notifications = true")
-        assert (await load_profiles(notifier.hub, "100"))["100"] == DEFAULT_PROFILE
+        assert (await load_profiles(notifier.hub, "100"))["100"] == RecipientProfile(decided_by=PreferencesOrigin.USER)
 
     async def test_a_flag_off_in_either_place_stays_off(self, notifier: NotificationHub) -> None:
         user = await add_user(notifier.owner)

@@ -42,6 +42,7 @@ REQUIRED_KEYS = {
     "system.token_reuse",
     "system.dead_letters",
     "system.callbacks_failing",
+    "system.no_transport",
     "system.storm_summary",
     "system.undelivered",
 }

@@ -61,6 +61,7 @@ FORM_NAMES = frozenset(
         "count",
         "csrf_token",
         "description",
+        "discord_id",
         "event_pattern",
         "expires_after",
         "guild_path",
@@ -80,6 +81,7 @@ FORM_NAMES = frozenset(
         "password",
         "permission",
         "rate_limit",
+        "reason",
         "recipient",
         "recipients",
         "signature",
@@ -89,6 +91,7 @@ FORM_NAMES = frozenset(
         "token",
         "type",
         "until",
+        "user_id",
         "variables",
     }
 )

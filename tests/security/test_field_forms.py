@@ -17,10 +17,11 @@ from pabal.api.events import EventBody, EventPriority, EventText, ServiceName
 from pabal.api.notifications import NotificationBody
 from pabal.api.preferences import Locale
 from pabal.api.rules import EventPattern, ExpirySeconds, PayloadPath, PayloadPaths, RuleChannels
-from pabal.api.subscriptions import EventTypePatterns, PushTimeoutSeconds, PushUrl
+from pabal.api.subscriptions import EventTypePatterns, PushTimeoutSeconds, PushUrl, RetrySchedule
 from pabal.core.errors import Invalid
 from pabal.core.event_types import matches_event_pattern
 from pabal.events.publish import EventDraft, PublishResult, has_unusual_numbers, publish_events
+from pabal.events.subscriptions import OnBlocked
 from pabal.events.types import EventType
 from pabal.hub import Hub
 from pabal.notifications.states import RecipientType
@@ -93,6 +94,8 @@ LISTS = (
     ["order.paid", "order.paid\n"],
     ["user_dm", "guild_audit_channel", "dashboard_toast"],
 )
+MODES = (*TEXTS, "hold", "dead_letter")
+SCHEDULES = ([], *([number] for number in (*NUMBERS, 86_400, 86_401)), [1] * 20, [1] * 21, [5, 0], [5, 86_401])
 OBJECTS = ({}, {"a": 1}, {"a": {"b": [1, None]}}, [], [{}], "text", 1, None, True)
 
 
@@ -158,6 +161,10 @@ COMPARED = {
     "subscription_timeout": Comparison(
         "timeout_seconds", "integer", by_type(PushTimeoutSeconds), NUMBERS, is_exact=True
     ),
+    "subscription_retry_schedule": Comparison(
+        "retry_schedule", "integer[]", by_type(RetrySchedule), SCHEDULES, is_exact=True
+    ),
+    "subscription_on_blocked": Comparison("on_blocked", "text", by_type(OnBlocked), MODES, is_exact=True),
     "requests_recipient_type_check": Comparison("recipient_type", "text", by_type(RecipientType), TEXTS, is_exact=True),
     "request_recipient_named": Comparison(
         "recipient_id", "text", by_type(field_type(NotificationBody, "recipient_id")), TEXTS

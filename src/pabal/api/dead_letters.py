@@ -1,14 +1,16 @@
 """Dead letters: list, group, show, replay and resolve."""
 
+from dataclasses import replace
 from typing import Annotated
 from uuid import UUID
 
 import msgspec
 
 from pabal.api.events import AwareDatetime, check_time_in_range
-from pabal.core.errors import Conflict, NotFound
+from pabal.core.errors import Conflict, Forbidden, NotFound
 from pabal.events.dead_letters import (
     DeadLetter,
+    DeadLetterAccess,
     DeadLetterDetail,
     DeadLetterFilter,
     DeadLetterGroup,
@@ -104,11 +106,28 @@ class DeadLetterBulkReplayView(ResponseBody, frozen=True):
     replayed: int
 
 
-async def get_dead_letters(hub: Hub, query: DeadLetterQuery) -> DeadLetterPage:
-    """List dead letters, the newest first. `state` defaults to `unresolved`."""
+def dead_letter_access(caller: AuthenticatedService) -> DeadLetterAccess:
+    """The dead letters that a service may see: all with `hub:admin`, else its own."""
+    return DeadLetterAccess(
+        consumer=caller.service if Permission.CONSUME in caller.permissions else None,
+        publisher=caller.service if Permission.PUBLISH in caller.permissions else None,
+        all_services=Permission.ADMIN in caller.permissions,
+    )
+
+
+async def get_dead_letters(hub: Hub, caller: AuthenticatedService, query: DeadLetterQuery) -> DeadLetterPage:
+    """List dead letters, the newest first. `state` defaults to `unresolved`.
+
+    A service sees those of events sent to it (`events:consume`) and by it (`events:publish`); `hub:admin` sees all.
+    """
     async with hub.autocommit() as tx:
         dead_letters = await list_dead_letters(
-            tx, query.to_filter(), query.state, before=decode_cursor(query.cursor), limit=query.limit
+            tx,
+            query.to_filter(),
+            query.state,
+            access=dead_letter_access(caller),
+            before=decode_cursor(query.cursor),
+            limit=query.limit,
         )
     return DeadLetterPage(dead_letters, next_cursor(dead_letters, query.limit, "failed_at"))
 
@@ -119,17 +138,23 @@ async def get_dead_letter_groups(hub: Hub, query: DeadLetterGroupQuery) -> DeadL
         return DeadLetterGroupPage(await group_dead_letters(tx, query.to_filter(), query.state))
 
 
-async def get_dead_letter(hub: Hub, id: UUID) -> DeadLetterDetail:
+async def get_dead_letter(hub: Hub, caller: AuthenticatedService, id: UUID) -> DeadLetterDetail:
     """Get a dead letter with its payload, stack trace and the error of each attempt."""
     async with hub.autocommit() as tx:
-        return await find_dead_letter(tx, id)
+        return await find_dead_letter(tx, id, dead_letter_access(caller))
 
 
 async def post_dead_letter_replay(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
 ) -> DeadLetterReplayView:
-    """Replay a dead letter: queue its event again, with all attempts. 409 if it was already replayed or resolved."""
+    """Replay a dead letter: queue its event again, with all attempts. 409 if it was already replayed or resolved.
+
+    A service may replay what was sent to it (`events:consume`); `hub:admin` may replay all.
+    """
+    access = dead_letter_access(caller)
     async with hub.transaction() as tx:
+        if not access.may_replay(await find_dead_letter(tx, id, access)):
+            raise Forbidden("A service replays only dead letters of events that were sent to it")
         return DeadLetterReplayView(id, await replay_dead_letter(tx, id, context.actor(caller.service)))
 
 
@@ -148,24 +173,46 @@ async def post_dead_letter_resolve(
 async def post_dead_letter_bulk_replay(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, body: DeadLetterReplayBody
 ) -> DeadLetterBulkReplayView:
-    """Replay all unresolved dead letters that match, in batches. Skips events that fail during the replay."""
-    actor = context.actor(caller.service)
+    """Replay all unresolved dead letters that match, in batches. Skips events that fail during the replay.
+
+    A service replays those of events sent to it (`events:consume`); `hub:admin` replays those of all services.
+    """
+    actor, criteria = context.actor(caller.service), body.to_filter()
+    if not dead_letter_access(caller).all_services:
+        if criteria.target not in {None, caller.service}:
+            return DeadLetterBulkReplayView(0)  # what was sent to other services does not exist for this one
+        criteria = replace(criteria, target=caller.service)
     return DeadLetterBulkReplayView(
-        await replay_matching_dead_letters(hub.transaction, body.to_filter(), actor, limit=body.limit)
+        await replay_matching_dead_letters(hub.transaction, criteria, actor, limit=body.limit)
     )
 
 
 ROUTES = (
-    Route("GET", "/v1/dead-letters", get_dead_letters, permission=Permission.ADMIN, tag="dead letters"),
+    Route(
+        "GET",
+        "/v1/dead-letters",
+        get_dead_letters,
+        permission=Permission.CONSUME,
+        or_permission=Permission.PUBLISH,
+        or_admin=True,
+        tag="dead letters",
+    ),
     Route("GET", "/v1/dead-letters/groups", get_dead_letter_groups, permission=Permission.ADMIN, tag="dead letters"),
     Route(
-        "POST", "/v1/dead-letters/replay", post_dead_letter_bulk_replay, permission=Permission.ADMIN, tag="dead letters"
+        "POST",
+        "/v1/dead-letters/replay",
+        post_dead_letter_bulk_replay,
+        permission=Permission.CONSUME,
+        or_admin=True,
+        tag="dead letters",
     ),
     Route(
         "GET",
         "/v1/dead-letters/{id}",
         get_dead_letter,
-        permission=Permission.ADMIN,
+        permission=Permission.CONSUME,
+        or_permission=Permission.PUBLISH,
+        or_admin=True,
         may_raise=(NotFound,),
         tag="dead letters",
     ),
@@ -173,7 +220,8 @@ ROUTES = (
         "POST",
         "/v1/dead-letters/{id}/replay",
         post_dead_letter_replay,
-        permission=Permission.ADMIN,
+        permission=Permission.CONSUME,
+        or_admin=True,
         may_raise=(NotFound, Conflict),
         tag="dead letters",
     ),

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from msgspec import Meta
 
@@ -10,12 +11,13 @@ from pabal import limits
 from pabal.core.errors import NotFound, RateLimited
 from pabal.hub import Hub
 from pabal.limits import RateLimit
+from pabal.notifications.people.links import ServiceLink, assert_service_link, withdraw_service_link
 from pabal.notifications.people.tokens import issue_person_link
 from pabal.notifications.privacy import PersonDataCounts, erase_person, export_person
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.request import RequestContext
-from pabal.web.route import ResponseBody, Route
+from pabal.web.route import RequestBody, ResponseBody, Route
 
 PersonId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:@-]{1,64}$(?!\n)")]
 """A Discord user id, as in `recipient_id`. The lookahead rejects a trailing newline, which `$` accepts in Python."""
@@ -35,6 +37,12 @@ class PersonTokenView(ResponseBody, frozen=True):
         return "PersonTokenView(…)"
 
 
+class ServiceLinkBody(RequestBody, frozen=True):
+    """The registered user of a Discord account."""
+
+    user_id: UUID
+
+
 class PersonExportView(ResponseBody, frozen=True):
     """Everything the hub stores about a person, as whole rows. `deeds` are the entries of the audit log."""
 
@@ -45,6 +53,8 @@ class PersonExportView(ResponseBody, frozen=True):
     toasts: list[dict[str, Any]]
     addresses: list[dict[str, Any]]
     tokens: list[dict[str, Any]]
+    service_links: list[dict[str, Any]]
+    link_requests: list[dict[str, Any]]
     deeds: list[dict[str, Any]]
 
     def __repr__(self) -> str:
@@ -55,6 +65,8 @@ async def post_person_token(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
 ) -> PersonTokenView:
     """Issue a token for a person, valid for 15 minutes. It gives access to the person's toasts and preferences.
+
+    The id is a Discord user id, or the UUID of a registered user, who can then link their Discord account on the page.
 
     Limited to 600 tokens per service and minute, and 20 per person and ten minutes.
     """
@@ -85,14 +97,45 @@ async def delete_person(
         return await erase_person(tx, id, context.actor(caller.service))
 
 
+async def put_service_link(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId, body: ServiceLinkBody
+) -> ServiceLink:
+    """Name the registered user of a Discord account, as far as this service knows.
+
+    What this service sends to the account then also follows the user's preferences: what is off in either place is not
+    sent. The link gives no access to the person's notifications, and other services do not see it.
+    """
+    async with hub.transaction() as tx:
+        return await assert_service_link(tx, caller.service, id, body.user_id, context.actor(caller.service))
+
+
+async def delete_service_link(hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId) -> None:
+    """Withdraw the link that this service asserted for a Discord account."""
+    async with hub.transaction() as tx:
+        await withdraw_service_link(tx, caller.service, id, context.actor(caller.service))
+
+
 ROUTES = (
+    *(
+        Route(
+            method,
+            "/v1/people/{id}/user",
+            handler,
+            permission=Permission.WRITE_PEOPLE,
+            status=status,
+            may_raise=(NotFound,),
+            hide_path=True,
+            tag="notifications",
+        )
+        for method, handler, status in (("PUT", put_service_link, 200), ("DELETE", delete_service_link, 204))
+    ),
     Route(
         "POST",
         "/v1/people/{id}/token",
         post_person_token,
         permission=Permission.ISSUE_PERSON_TOKENS,
         status=201,
-        may_raise=(RateLimited,),
+        may_raise=(NotFound, RateLimited),
         hide_path=True,
         tag="notifications",
     ),

@@ -18,6 +18,7 @@ from pabal.notifications.people.preferences import (
     PreferencesOwner,
     PreferencesUpdate,
     load_preferences,
+    parse_preferences_owner,
     update_preferences,
 )
 from pabal.notifications.people.tokens import Person
@@ -98,20 +99,12 @@ async def put_preferences(
 
 async def resolve_preference_owner(tx: Tx, principal: Person | AuthenticatedService, user_id: str) -> PreferencesOwner:
     """Return the owner of the preferences. For a person, anyone but themselves does not exist."""
-    owner = parse_preference_owner(user_id)
-    if isinstance(principal, AuthenticatedService) or owner == principal.id:
+    owner = parse_preferences_owner(user_id)
+    if isinstance(principal, AuthenticatedService) or owner in {principal.id, principal.user_id}:
         return owner
     if isinstance(owner, UUID) and (await load_preferences(tx, principal.id)).user_id == owner:
         return owner
     raise NotFound("No such person")
-
-
-def parse_preference_owner(user_id: str) -> PreferencesOwner:
-    """A UUID is the id of a registered user; a Discord id never is one."""
-    try:
-        return UUID(user_id)
-    except ValueError:
-        return user_id
 
 
 def preference_actor(context: RequestContext, principal: Person | AuthenticatedService) -> Actor:

@@ -14,6 +14,7 @@ from pabal.core.errors import Conflict, DecryptionError, Forbidden, Invalid, Not
 from pabal.core.event_types import EVENT_WILDCARD_PATTERN, MAX_EVENT_PATTERNS, MAX_EVENT_TYPE_LENGTH
 from pabal.events.push.pusher import PushResult
 from pabal.events.subscriptions import (
+    OnBlocked,
     Subscription,
     SubscriptionDraft,
     SubscriptionPatch,
@@ -42,6 +43,10 @@ EventTypePatterns = Annotated[
 ]
 PushUrl = Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
 PushTimeoutSeconds = Annotated[int, msgspec.Meta(ge=1, le=60)]
+RetrySchedule = Annotated[
+    list[Annotated[int, msgspec.Meta(ge=1, le=86_400)]], msgspec.Meta(min_length=1, max_length=20)
+]
+"""Seconds before each retry of a push."""
 SubscriptionDescription = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 SUBSCRIPTION_TEST_LIMIT = RateLimit("tests of this subscription", 10, timedelta(minutes=1))
@@ -49,13 +54,20 @@ SUBSCRIPTION_TEST_LIMIT = RateLimit("tests of this subscription", 10, timedelta(
 
 
 class SubscriptionBody(RequestBody, frozen=True, kw_only=True):
-    """The event types to receive; `*` matches anything. With `url` events are pushed, without it they are pulled."""
+    """The event types to receive; `*` matches anything. With `url` events are pushed, without it they are pulled.
+
+    `retry_schedule` are the seconds before each retry of a push, by default 5, 30, 120, 600, 3600, 14400 and 43200.
+    With `on_blocked` = `hold`, a failing push holds back later events of its ordering key for the whole schedule; by
+    default it becomes a dead letter after ten minutes.
+    """
 
     event_types: EventTypePatterns
     service_name: ServiceName | None = None
     url: PushUrl | None = None
     description: SubscriptionDescription | None = None
     timeout_seconds: PushTimeoutSeconds = 15
+    retry_schedule: RetrySchedule | None = None
+    on_blocked: OnBlocked = "dead_letter"
 
 
 class SubscriptionPatchBody(RequestBody, frozen=True, kw_only=True):
@@ -65,6 +77,8 @@ class SubscriptionPatchBody(RequestBody, frozen=True, kw_only=True):
     url: PushUrl | UnsetType = UNSET
     description: SubscriptionDescription | UnsetType | None = UNSET
     timeout_seconds: PushTimeoutSeconds | UnsetType = UNSET
+    retry_schedule: RetrySchedule | UnsetType | None = UNSET
+    on_blocked: OnBlocked | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +129,15 @@ async def post_subscription(
         raise Forbidden(f"service_name: the token belongs to {caller.service}")
     if body.url is not None:
         await hub.http_client.check_url(body.url)
-    draft = SubscriptionDraft(service, body.event_types, body.url, body.description, body.timeout_seconds)
+    draft = SubscriptionDraft(
+        service,
+        body.event_types,
+        body.url,
+        body.description,
+        body.timeout_seconds,
+        body.retry_schedule,
+        body.on_blocked,
+    )
     async with hub.transaction() as tx:
         try:
             subscription, secret = await add_subscription(
@@ -148,6 +170,9 @@ async def patch_subscription(
         timeout_seconds=body.timeout_seconds or None,
         set_description=body.description is not UNSET,
         description=body.description or None,
+        set_retry_schedule=body.retry_schedule is not UNSET,
+        retry_schedule=None if body.retry_schedule is UNSET else body.retry_schedule,
+        on_blocked=None if body.on_blocked is UNSET else body.on_blocked,
     )
     async with hub.transaction() as tx:
         return await update_subscription(tx, id, event_access(caller), patch, context.actor(caller.service))

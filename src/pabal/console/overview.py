@@ -13,8 +13,10 @@ from pabal.console.format import format_age, format_count
 from pabal.console.guards import Page
 from pabal.console.i18n import Translator
 from pabal.console.pages import build_url, render_page
+from pabal.db.tx import Tx
 from pabal.events.events import MAX_BACKLOG_COUNT, SubscriptionBacklog, list_subscription_backlogs
 from pabal.hub import Hub
+from pabal.notifications.dispatch.missing_transport import WithoutTransport, count_without_transport
 from pabal.operators.operators import OperatorSession
 from pabal.queue.chores import ChoreRun
 from pabal.queue.processes import HEARTBEAT_INTERVAL, ProcessInfo, list_processes
@@ -45,6 +47,8 @@ class OverviewSnapshot:
     workers: Sequence[ProcessInfo]
     chores: Sequence[ChoreRun]
     backlogs: Sequence[SubscriptionBacklog]
+    without_transport: WithoutTransport | None = None
+    """Notifications for Discord on a hub without a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ def find_issues(snapshot: OverviewSnapshot) -> list[Issue]:
         *chore_issues(snapshot),
         *receiver_issues(snapshot),
         *listener_issues(snapshot),
+        *transport_issues(snapshot),
     ]
     return sorted(issues, key=lambda issue: not issue.is_error)
 
@@ -126,6 +131,18 @@ def receiver_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
 def listener_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
     if not snapshot.listening:
         yield Issue("overview.issue.listener_disconnected", "/console/health", is_error=False)
+
+
+def transport_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
+    """Report that no Discord token is set, once notifications needed one."""
+    counts = snapshot.without_transport
+    if counts is None:
+        return
+    if counts.waiting:
+        yield Issue("overview.issue.no_transport.waiting", PENDING_URLS["notifications"], {"count": counts.waiting})
+    if counts.suppressed:
+        url = "/console/notifications?state=suppressed"
+        yield Issue("overview.issue.no_transport.suppressed", url, {"count": counts.suppressed}, is_error=False)
 
 
 def count_and_names(names: Sequence[str]) -> dict[str, int | str]:
@@ -202,7 +219,12 @@ async def read_overview(hub: Hub) -> OverviewSnapshot:
             workers=await list_processes(tx),
             chores=await hub.chores.list_runs(tx),
             backlogs=await list_subscription_backlogs(tx),
+            without_transport=await read_without_transport(hub, tx),
         )
+
+
+async def read_without_transport(hub: Hub, tx: Tx) -> WithoutTransport | None:
+    return None if hub.settings.has_discord_transport else await count_without_transport(tx)
 
 
 def count_blocked_events(snapshot: OverviewSnapshot) -> int:

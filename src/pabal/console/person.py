@@ -1,5 +1,6 @@
 """The page of one person (/me): their toasts and their notification preferences."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -59,8 +60,8 @@ async def person_page(hub: Hub, request: Request) -> Response:
         return person_error_page(request, "link_expired", 401)
     inbox = await inbox_context(hub, request, visitor)
     async with hub.autocommit() as tx:
-        preferences = await load_preferences(tx, visitor.id)
-    saved = read_query(request, "saved") is not None
+        preferences = await load_preferences(tx, visitor.owner)
+    saved = read_query(request, "saved")
     return with_referrer_policy(
         render_page(request, "person/page.html", person=visitor, preferences=preferences, saved=saved, **inbox)
     )
@@ -103,14 +104,14 @@ async def read_all_toasts_action(hub: Hub, _request: Request, visitor: Person) -
 async def save_preferences_action(hub: Hub, request: Request, visitor: Person) -> Response:
     """Save all switches. A checkbox that is off is missing in the form."""
     fields = await read_form(request)
-    update = PreferencesUpdate(
-        **{name: name in fields for name in PREFERENCE_FLAGS},
-        night_consent="night_consent" in fields,
-        locale=fields["locale"] if fields.get("locale") in LOCALES else None,
-    )
+    flags: dict[str, Any] = {name: name in fields for name in PREFERENCE_FLAGS}
+    update = PreferencesUpdate(**flags)
+    if visitor.owner == visitor.id:  # a registered user without a Discord account has neither
+        locale = fields["locale"] if fields.get("locale") in LOCALES else None
+        update = replace(update, night_consent="night_consent" in fields, locale=locale)
     actor = request_context(request).actor(person_pseudonym(visitor.id))
     async with hub.transaction() as tx:
-        await update_preferences(tx, visitor.id, update, actor)
+        await update_preferences(tx, visitor.owner, update, actor)
     return RedirectResponse(f"{PERSON_PATH}?saved=1", 303)
 
 

@@ -10,7 +10,7 @@ from pabal.console.chat import chat_routes
 from pabal.console.csrf import is_not_cross_site
 from pabal.console.guards import Action, Page, person_handler, public_handler
 from pabal.console.login import login_page, sign_in_action, sign_out_action
-from pabal.console.notifications import addresses, notifications, rules, templates
+from pabal.console.notifications import addresses, notifications, person, rules, templates
 from pabal.console.pages import error_page, language_redirect
 from pabal.console.person import (
     mark_toast_action,
@@ -24,11 +24,18 @@ from pabal.console.person import (
     sign_out_person_action,
     switch_person_language_action,
 )
+from pabal.console.person_links import (
+    confirm_link_action,
+    confirm_link_page,
+    request_link_action,
+    unlink_own_account_action,
+)
 from pabal.console.portal.pages import portal_routes
 from pabal.console.relay import accounts, conversations, messages
 from pabal.console.services import credentials, services, subscriptions
 from pabal.console.trace import page as trace_page
 from pabal.hub import Hub
+from pabal.notifications.people.links import LINK_PAGE_PATH
 from pabal.operators.operators import Role
 
 PAGES: tuple[Page | Action, ...] = (
@@ -38,6 +45,7 @@ PAGES: tuple[Page | Action, ...] = (
     *templates.PAGES,
     *rules.PAGES,
     *addresses.PAGES,
+    *person.PAGES,
     *events.PAGES,
     *dead_letters.PAGES,
     *dead_letters.DEAD_LETTER_ACTIONS,
@@ -73,6 +81,10 @@ def console_routes(hub: Hub) -> list[BaseRoute]:
         Route("/me/read", person_handler(hub, read_all_toasts_action), methods=["POST"]),
         Route("/me/preferences", person_handler(hub, save_preferences_action), methods=["POST"]),
         Route("/me/language", person_handler(hub, switch_person_language_action), methods=["POST"]),
+        Route("/me/link", person_handler(hub, request_link_action), methods=["POST"]),
+        Route(LINK_PAGE_PATH, person_handler(hub, confirm_link_page), methods=["GET"]),
+        Route(LINK_PAGE_PATH, person_handler(hub, confirm_link_action), methods=["POST"]),
+        Route("/me/unlink", person_handler(hub, unlink_own_account_action), methods=["POST"]),
         Route("/me/leave", person_handler(hub, sign_out_person_action), methods=["POST"]),
         Route("/me/{rest:path}", person_not_found_page),
         *portal_routes(hub),

@@ -103,16 +103,52 @@ class DeadLetterFilter:
         return columns | {"event_type": like_pattern(self.event_type) if self.event_type else None}
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetterAccess:
+    """Which dead letters a caller may see: of events sent to `consumer` or by `publisher`, or all."""
+
+    consumer: str | None = None
+    publisher: str | None = None
+    all_services: bool = False
+
+    def allows(self, dead_letter: DeadLetter) -> bool:
+        return (
+            self.all_services
+            or self.may_replay(dead_letter)
+            or (self.publisher is not None and dead_letter.original_source_service == self.publisher)
+        )
+
+    def may_replay(self, dead_letter: DeadLetter) -> bool:
+        """A service may replay what was sent to it: it is the one that gets it again."""
+        return self.all_services or (self.consumer is not None and dead_letter.original_target_service == self.consumer)
+
+
+ALL_DEAD_LETTERS = DeadLetterAccess(all_services=True)
+
+
 async def list_dead_letters(
     tx: Tx,
     criteria: DeadLetterFilter,
     state: DeadLetterState = "unresolved",
     *,
+    access: DeadLetterAccess = ALL_DEAD_LETTERS,
     before: tuple[datetime, UUID] | None = None,
     limit: int = 50,
 ) -> list[DeadLetter]:
-    """List dead letters, the newest first. `before` is the end of the previous page."""
+    """List dead letters that `access` allows, the newest first. `before` is the end of the previous page."""
     failed_at, dead_letter_id = before or (None, None)
+    if not access.all_services:
+        return await tx.all(
+            DeadLetter,
+            Q.list_service_dead_letters,
+            **criteria.columns(),
+            **dead_letter_state_params(state),
+            consumer=access.consumer,
+            publisher=access.publisher,
+            before=failed_at,
+            before_id=dead_letter_id,
+            limit=limit,
+        )
     return await tx.all(
         DeadLetter,
         Q.list_dead_letters,
@@ -176,9 +212,11 @@ async def list_dead_letter_backlogs(tx: Tx, min_count: int) -> list[DeadLetterBa
     return await tx.all(DeadLetterBacklog, Q.list_dead_letter_backlogs, min_count=min_count)
 
 
-async def find_dead_letter(tx: Tx, dead_letter_id: UUID) -> DeadLetterDetail:
+async def find_dead_letter(
+    tx: Tx, dead_letter_id: UUID, access: DeadLetterAccess = ALL_DEAD_LETTERS
+) -> DeadLetterDetail:
     dead_letter = await tx.maybe(DeadLetterDetail, Q.find_dead_letter, id=dead_letter_id)
-    if dead_letter is None:
+    if dead_letter is None or not access.allows(dead_letter):
         raise NotFound(f"No such dead letter: {dead_letter_id}")
     return dead_letter
 

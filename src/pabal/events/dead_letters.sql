@@ -50,6 +50,56 @@ where (:event_type::text is null or d.original_event_type like :event_type)
 order by d.failed_at desc, d.id desc
 limit :limit;
 
+-- name: list_service_dead_letters
+-- Of events that were sent to :consumer or by :publisher; either may be null. Each branch reads an index of the service in
+-- order. `union` removes those that a service sent to itself.
+select *
+from (
+    (
+        select d.id, d.event_id, d.original_event_id, d.origin_id, d.death, d.original_event_type, d.original_source_service,
+               d.original_target_service, d.error_message, d.error_code, d.signature, d.total_retry_count, d.failed_at,
+               d.resolved_at, d.resolved_by_actor, d.resolution_notes, d.replayed_at, d.replay_count
+        from public.dead_letter_queue d
+        where d.original_target_service = :consumer::text
+          and ((d.resolved_at is null and :open::boolean) or (d.resolved_at is not null and :ended::boolean))
+          and (d.failed_at, d.id) < (
+              coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          )
+          and (:event_type::text is null or d.original_event_type like :event_type)
+          and (:source::text is null or d.original_source_service = :source)
+          and (:target::text is null or d.original_target_service = :target)
+          and (:signature::text is null or d.signature = :signature)
+          and (:error_code::text is null or d.error_code = :error_code)
+          and (:since::timestamptz is null or d.failed_at >= :since)
+          and (:until::timestamptz is null or d.failed_at < :until)
+        order by d.failed_at desc, d.id desc
+        limit :limit
+    )
+    union
+    (
+        select d.id, d.event_id, d.original_event_id, d.origin_id, d.death, d.original_event_type, d.original_source_service,
+               d.original_target_service, d.error_message, d.error_code, d.signature, d.total_retry_count, d.failed_at,
+               d.resolved_at, d.resolved_by_actor, d.resolution_notes, d.replayed_at, d.replay_count
+        from public.dead_letter_queue d
+        where d.original_source_service = :publisher::text
+          and ((d.resolved_at is null and :open::boolean) or (d.resolved_at is not null and :ended::boolean))
+          and (d.failed_at, d.id) < (
+              coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          )
+          and (:event_type::text is null or d.original_event_type like :event_type)
+          and (:source::text is null or d.original_source_service = :source)
+          and (:target::text is null or d.original_target_service = :target)
+          and (:signature::text is null or d.signature = :signature)
+          and (:error_code::text is null or d.error_code = :error_code)
+          and (:since::timestamptz is null or d.failed_at >= :since)
+          and (:until::timestamptz is null or d.failed_at < :until)
+        order by d.failed_at desc, d.id desc
+        limit :limit
+    )
+) d
+order by d.failed_at desc, d.id desc
+limit :limit;
+
 -- name: group_dead_letters
 -- The largest group first; the example of a group is its newest dead letter. A null :scan_limit reads all of them.
 select d.signature, count(*), min(d.failed_at) as first_failed_at, max(d.failed_at) as last_failed_at,

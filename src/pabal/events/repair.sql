@@ -175,7 +175,7 @@ using (
 where d.id = stale.id;
 
 -- name: requeue_events_without_lease
--- As if the lease had expired.
+-- As if the lease had expired. (An event in `processing` without a lease was claimed by plain SQL; plain_claims.sql returns it.)
 with lost as materialized (
     select e.id
     from public.event_queue e

@@ -79,7 +79,7 @@ order by d.failed_at, d.id;
 -- Does not set a lease, so the triggers of the table make each event due, or queue it behind others of its ordering key.
 update public.event_queue e
 set status = 'pending', processed_at = null, retry_count = 0, processing_started_at = null, processor_id = null,
-    next_retry_at = null
+    next_retry_at = null, max_retries = coalesce(retries_from, max_retries), retries_from = null
 where e.id = any(:events::uuid[]) and e.status in ('failed', 'cancelled') and e.target_service is not null;
 
 -- name: mark_replayed

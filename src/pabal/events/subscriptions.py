@@ -28,6 +28,8 @@ from pabal.keys.keyring import KeyRing
 Q = load_queries(__file__)
 log = get_logger()
 
+OnBlocked = Literal["hold", "dead_letter"]
+"""What becomes of a failing push that holds back later events of its ordering key."""
 SubscriptionMode = Literal["pull", "push", "handler", "rule"]
 
 MAX_SUBSCRIPTIONS = 100
@@ -41,6 +43,7 @@ SUBSCRIPTION_CONSTRAINT_FIELDS = {
     "subscription_event_types": ("event_types", "are 1 to 50 types such as order.paid or order.*, of 128 characters"),
     "subscription_url_length": ("url", "is longer than 2048 characters"),
     "subscription_timeout": ("timeout_seconds", "is 1 to 60"),
+    "subscription_retry_schedule": ("retry_schedule", "are 1 to 20 delays of 1 to 86400 seconds"),
 }
 """The constraints of the table, the field that each is about, and the error detail."""
 
@@ -54,17 +57,23 @@ class SubscriptionDraft:
     url: str | None = field(default=None, repr=False)
     description: str | None = None
     timeout_seconds: int = 15
+    retry_schedule: Sequence[int] | None = None
+    """Seconds before each retry of a push; None means the default schedule."""
+    on_blocked: OnBlocked = "dead_letter"
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionPatch:
-    """The fields to change; None keeps a value. `set_description` sets `description`, also to None."""
+    """The fields to change; None keeps a value. `set_description` and `set_retry_schedule` also set None."""
 
     event_types: Sequence[str] | None = None
     url: str | None = field(default=None, repr=False)
     timeout_seconds: int | None = None
     set_description: bool = False
     description: str | None = None
+    set_retry_schedule: bool = False
+    retry_schedule: Sequence[int] | None = None
+    on_blocked: OnBlocked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,8 @@ class Subscription:
     description: str | None
     url: str | None = field(repr=False)
     timeout_seconds: int
+    retry_schedule: Sequence[int] | None
+    on_blocked: OnBlocked
     paused_at: datetime | None
     disabled_at: datetime | None
     disabled_reason: str | None
@@ -127,6 +138,8 @@ async def add_subscription(
             url=draft.url,
             secret=None if secret is None else encrypt_envelope(keys, secret, webhook_secret_location(subscription_id)),
             timeout_seconds=draft.timeout_seconds,
+            retry_schedule=draft.retry_schedule,
+            on_blocked=draft.on_blocked,
         )
     except CheckViolation as error:
         raise subscription_constraint_error(error) from None
@@ -189,6 +202,9 @@ async def update_subscription(
             timeout_seconds=patch.timeout_seconds,
             set_description=patch.set_description,
             description=patch.description,
+            set_retry_schedule=patch.set_retry_schedule,
+            retry_schedule=patch.retry_schedule,
+            on_blocked=patch.on_blocked,
         )
     except CheckViolation as error:
         raise subscription_constraint_error(error) from None

@@ -45,6 +45,7 @@ class ClaimedNotification:
     created_at: datetime
     attempt: int
     max_attempts: int
+    source_service: str | None
 
 
 class NotificationLane(Lane[ClaimedNotification, NotificationClaimFilter]):

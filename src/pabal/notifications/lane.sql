@@ -47,7 +47,7 @@ moved as (
     returning r.*
 )
 select id, lease, recipient_type, recipient_id, guild_id, template_key, payload, locale, nonce, event_id, priority,
-       created_at, attempt_count as attempt, 3 as max_attempts
+       created_at, attempt_count as attempt, 3 as max_attempts, source_service
 from moved
 where state = 'pending';
 

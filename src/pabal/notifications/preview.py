@@ -37,8 +37,9 @@ async def preview_notification(tx: Tx, draft: NotificationDraft, default_locale:
     """Decide and render a draft. `default_locale` is for recipients whose language is not known."""
     if errors := [*notification_draft_errors(draft)]:
         raise Invalid(*errors)
-    profiles = await load_recipient_profiles(tx, [draft.recipient])
-    decision = decide_draft(draft, profiles[draft.recipient], await read_database_time(tx))
+    recipient = (draft.recipient, draft.source)
+    profiles = await load_recipient_profiles(tx, [recipient])
+    decision = decide_draft(draft, profiles[recipient], await read_database_time(tx))
     locale = draft.locale or (await load_preferences(tx, draft.recipient)).locale or default_locale
     rendered = render_notification(draft.template, draft.channel, locale, draft.template_payload)
     return NotificationPreview(decision, rendered, locale)

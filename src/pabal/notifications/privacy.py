@@ -16,7 +16,7 @@ Q = load_queries(__file__)
 
 @dataclass(frozen=True, slots=True)
 class PersonDataCounts:
-    """How many rows belong to a person. `others`: preferences, addresses and tokens."""
+    """How many rows belong to a person. `others`: preferences, addresses, links and tokens."""
 
     requests: int
     toasts: int
@@ -49,9 +49,11 @@ async def erase_person(tx: Tx, person_id: str, actor: Actor) -> PersonDataCounts
         Q.delete_alerts,
         Q.delete_limits,
         Q.delete_preferences,
+        Q.delete_tokens,
+        Q.delete_service_links,
+        Q.delete_link_requests,
         Q.delete_person,
         Q.delete_addresses,
-        Q.delete_tokens,
     ):
         await tx.run(query, person=person_id)
     notify_toast_streams(tx, person_id)
@@ -73,6 +75,8 @@ async def export_person(tx: Tx, person_id: str, actor: Actor) -> dict[str, Any]:
         "toasts": await tx.column(Q.export_toasts, person=person_id),
         "addresses": await tx.column(Q.export_addresses, person=person_id),
         "tokens": await tx.column(Q.export_tokens, person=person_id),
+        "service_links": await tx.column(Q.export_service_links, person=person_id),
+        "link_requests": await tx.column(Q.export_link_requests, person=person_id),
         "deeds": await tx.column(Q.export_audit_entries, pseudonym=person_pseudonym(person_id)),
     }
     await record_action(tx, actor, "person.exported", person_pseudonym(person_id))

@@ -13,6 +13,13 @@ select
     )
     + (select count(*) from notification.person_tokens t where t.discord_id = :person)
     + (
+        select count(*) from notification.person_tokens t
+        join notification.people p on p.user_id = t.user_id
+        where p.discord_id = :person
+    )
+    + (select count(*) from notification.service_links l where l.discord_id = :person)
+    + (select count(*) from notification.link_requests r where r.discord_id = :person)
+    + (
         select count(*) from notification.addresses a
         where a.recipient_type in ('user_dm', 'dashboard_toast') and a.recipient_id = :person
     )
@@ -54,7 +61,15 @@ delete from notification.people where discord_id = :person;
 delete from notification.addresses where recipient_type in ('user_dm', 'dashboard_toast') and recipient_id = :person;
 
 -- name: delete_tokens
-delete from notification.person_tokens where discord_id = :person;
+-- Before the person's row: it names the user whose tokens act as this account.
+delete from notification.person_tokens t
+where t.discord_id = :person or t.user_id = (select p.user_id from notification.people p where p.discord_id = :person);
+
+-- name: delete_service_links
+delete from notification.service_links where discord_id = :person;
+
+-- name: delete_link_requests
+delete from notification.link_requests where discord_id = :person;
 
 -- name: export_time
 select to_jsonb(pabal.now());
@@ -91,6 +106,12 @@ where a.recipient_type in ('user_dm', 'dashboard_toast') and a.recipient_id = :p
 
 -- name: export_tokens
 select to_jsonb(t) - '{token_hash}'::text[] from notification.person_tokens t where t.discord_id = :person order by t.created_at;
+
+-- name: export_service_links
+select to_jsonb(l) from notification.service_links l where l.discord_id = :person order by l.created_at;
+
+-- name: export_link_requests
+select to_jsonb(r) - '{code_hash,session_hash}'::text[] from notification.link_requests r where r.discord_id = :person order by r.created_at;
 
 -- name: export_audit_entries
 select a.entry from pabal.audit_entries_about(:pseudonym, include_own => true) a order by a.id;

@@ -23,7 +23,6 @@ from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.limits import RateLimit
 from pabal.notifications.decision.decide import (
-    DEFAULT_PROFILE,
     DecisionStep,
     DeliveryDecision,
     NotificationChannel,
@@ -167,9 +166,9 @@ async def find_known_guilds(tx: Tx, guilds: Iterable[UUID]) -> set[UUID]:
 async def _insert_notifications(
     tx: Tx, drafts: Sequence[NotificationDraft], actor: Actor
 ) -> list[RequestedNotification | PabalError]:
-    profiles = await load_recipient_profiles(tx, sorted({draft.recipient for draft in drafts}))
+    profiles = await load_recipient_profiles(tx, ((draft.recipient, draft.source) for draft in drafts))
     now = await read_database_time(tx)
-    decisions = [decide_draft(draft, profiles.get(draft.recipient, DEFAULT_PROFILE), now) for draft in drafts]
+    decisions = [decide_draft(draft, profiles[draft.recipient, draft.source], now) for draft in drafts]
     columns = notification_columns(drafts, decisions, actor)
     try:
         inserted = {row.id: row for row in await tx.all(InsertedNotification, Q.insert_request, **columns)}

@@ -5,10 +5,17 @@ from typing import Literal
 NotificationState = Literal["pending", "sent", "failed", "suppressed"]
 FailureReason = Literal["exhausted", "refused", "unknown", "unrenderable"]
 """Why a notification failed. `unknown`: the worker disappeared, so it may have been delivered."""
-NotificationReason = (
-    FailureReason
-    | Literal["dm_disabled", "category_off", "duplicate", "address_unhealthy", "expired", "storm", "cancelled"]
-)
+NotificationReason = Literal[
+    FailureReason,
+    "dm_disabled",
+    "category_off",
+    "duplicate",
+    "address_unhealthy",
+    "expired",
+    "storm",
+    "cancelled",
+    "no_transport",
+]
 """Why a notification failed or was suppressed. The latter are the values of `SuppressReason`."""
 AttemptOutcome = Literal["done", "retry", "snooze", "dead", "suppressed", "unknown"]
 RecipientType = Literal["user_dm", "guild_audit_channel", "dashboard_toast"]

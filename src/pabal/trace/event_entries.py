@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from pabal.core.messages import Message, duration_message, message_table
+from pabal.events.subscriptions import SubscriptionMode
 from pabal.events.types import EventStatus
 from pabal.trace.entry import UNKNOWN_WORKER, AuditedAction, TraceEntry, sort_entries
 
@@ -46,6 +47,15 @@ class TracedEvent:
     is_broadcast: bool
     is_unhandled: bool
     held_until: datetime | None
+    waits_behind: UUID | None
+    """The first unfinished event of its ordering key, if that is another one."""
+    delivery_mode: SubscriptionMode | None
+    """How a pending event is delivered; None if the service has no subscription for it and must pull it."""
+    paused_at: datetime | None
+    paused_by: str | None
+    disabled_reason: str | None
+    open_until: datetime | None
+    """The circuit breaker of the receiver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +218,38 @@ def event_status_text(event: TracedEvent, now: datetime) -> str:
         case "pending" if event.is_unhandled:
             return Message("pending, due; no handler of {} accepts {}", event.target_service, event.event_type)
         case "pending":
-            ordered = Message("pending, in the order of its ordering key")
-            return ordered if event.ordering_key else Message("pending, due")
-        case "processing" if event.held_until and event.held_until > now:
-            remaining = duration_message(event.held_until - now)
-            return Message("processing, held by {}; the lease ends in {}", event.processor_id, remaining)
-        case "processing" if event.held_until:
-            return Message("processing, held by {}; the lease has ended", event.processor_id)
+            return describe_wait(event, now)
+        case "processing" if event.held_until or event.processing_started_at:
+            return describe_holder(event, now)
         case status:
             return EVENT_STATUS_TEXTS.get(status, status)
+
+
+def describe_holder(event: TracedEvent, now: datetime) -> Message:
+    """Say who holds an event that is processed."""
+    if event.held_until is None:
+        age = duration_message(now - (event.processing_started_at or now))
+        return Message("processing, claimed with plain SQL {} ago", age)
+    if event.held_until <= now:
+        return Message("processing, held by {}; the lease has ended", event.processor_id)
+    remaining = duration_message(event.held_until - now)
+    return Message("processing, held by {}; the lease ends in {}", event.processor_id, remaining)
+
+
+def describe_wait(event: TracedEvent, now: datetime) -> Message:
+    """Say what a due event waits for."""
+    if event.waits_behind is not None:
+        return Message("pending, behind {} in its ordering key {}", event.waits_behind, event.ordering_key)
+    if event.delivery_mode is None:
+        return Message(
+            "pending, due; {} has no subscription for {} and must pull it", event.target_service, event.event_type
+        )
+    if event.paused_at is not None:
+        since = duration_message(now - event.paused_at)
+        return Message("pending, due; {} paused its subscription {} ago", event.paused_by or "sql", since)
+    if event.disabled_reason is not None:
+        return Message("pending, due; its subscription is disabled: {}", event.disabled_reason)
+    if event.open_until is not None and event.open_until > now:
+        remaining = duration_message(event.open_until - now)
+        return Message("pending, due; the receiver keeps failing, the next try is in {}", remaining)
+    return Message("pending, due")

@@ -41,9 +41,30 @@ select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry
            select from pabal.subscriptions s
            where s.service_name = e.target_service and s.disabled_at is null and e.event_type like any (s.patterns)
        ) as is_unhandled,
-       l.until as held_until
+       l.until as held_until,
+       case when e.status = 'pending' and e.ordering_key is not null then (
+           select o.id from pabal.event_order o
+           where o.service = e.target_service and o.ordering_key = e.ordering_key and o.seq < e.seq
+           order by o.seq
+           limit 1
+       ) end as waits_behind,
+       w.mode as delivery_mode, w.paused_at, w.disabled_reason, w.open_until,
+       case when w.paused_at is not null then (
+           select a.actor from pabal.audit_log a
+           where a.subject = w.id::text and a.action = 'subscription.paused'
+           order by a.id desc
+           limit 1
+       ) end as paused_by
 from public.event_queue e
 left join pabal.event_leases l on l.id = e.lease
+left join lateral (
+    -- The subscription that delivers it: one that is active, the oldest first.
+    select s.id, s.mode, s.paused_at, s.disabled_reason, s.open_until
+    from pabal.subscriptions s
+    where e.status = 'pending' and s.service_name = e.target_service and e.event_type like any (s.patterns)
+    order by s.paused_at is not null or s.disabled_at is not null, s.created_at, s.id
+    limit 1
+) w on true
 where e.id = any(:ids::uuid[])
 order by e.seq;
 

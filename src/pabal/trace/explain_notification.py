@@ -11,7 +11,7 @@ from typing import Literal
 from uuid import UUID
 
 from pabal.db.tx import Tx
-from pabal.notifications.decision.decide import DecisionStep, NotificationChannel
+from pabal.notifications.decision.decide import ORIGIN_STEPS, DecisionStep, NotificationChannel
 from pabal.notifications.decision.texts import (
     CATEGORY_TEXTS,
     CHANNEL_TEXTS,
@@ -28,12 +28,14 @@ from pabal.notifications.notifications import NotificationAccess, find_notificat
 from pabal.notifications.resend import list_resends
 from pabal.notifications.states import NotificationReason, NotificationState
 from pabal.trace.notification_entries import (
+    CHORE_STEPS,
     TracedNotification,
     TracedNotificationAttempt,
     decision_steps_at_request,
 )
 from pabal.trace.notifications import NotificationTrace, trace_notification
 
+ORIGIN_STEP_NAMES = frozenset[str](ORIGIN_STEPS.values())
 ExplanationPart = Literal["asked", "decided", "again", "attempt", "address", "ended", "next"]
 TimeFormatter = Callable[[datetime], str]
 """Formats a time in the reader's time zone."""
@@ -113,12 +115,16 @@ class ExplanationBuilder:
         steps = decision_steps_at_request(self.request)
         if not steps:
             yield ExplanationLine("decided", self._text("undecided"))
+        elif (
+            self.request.recipient_type != NotificationChannel.GUILD_AUDIT_CHANNEL and not {*steps} & ORIGIN_STEP_NAMES
+        ):
+            yield ExplanationLine("decided", self._text("account preferences"))
         yield from (ExplanationLine("decided", text) for text in self._step_texts(steps))
 
     def recheck_lines(self) -> Iterator[ExplanationLine]:
         """The second check, right before sending. If it changed nothing, no step is recorded."""
         steps_at_send = [*self.request.decision][len(decision_steps_at_request(self.request)) :]
-        steps = [step for step in steps_at_send if step != DecisionStep.RAISED]
+        steps = [step for step in steps_at_send if step not in CHORE_STEPS]
         yield from (ExplanationLine("again", text) for text in self._step_texts(steps))
         if self.request.state == "sent" and not steps:
             yield ExplanationLine("again", self._text("again"))
@@ -170,7 +176,7 @@ class ExplanationBuilder:
             return self._text("held", worker=request.held_by or "?")
         if request.scheduled_at > now:
             return self._text("later", at=self.format_time(request.scheduled_at))
-        return self._text("due")
+        return self._text("no transport" if DecisionStep.NO_TRANSPORT in request.decision else "due")
 
     def _toast_lines(self) -> Iterator[ExplanationLine]:
         request = self.request

@@ -15,6 +15,8 @@ NOTIFICATION_STATE_TEXTS = message_table("pending", "sent", "failed", "suppresse
 NOTIFICATION_CHANNEL_TEXTS = message_table(*NotificationChannel)
 NOTIFICATION_STEP_TEXTS = message_table(*DecisionStep)
 NOTIFICATION_REASON_TEXTS = message_table(*SuppressReason, "exhausted", "refused", "unknown", "unrenderable")
+CHORE_STEPS = frozenset[str]({DecisionStep.RAISED, DecisionStep.NO_TRANSPORT})
+"""Steps that chores add while a notification waits."""
 NOTIFICATION_ACTION_TEXTS = message_table("notification.again", "notification.cancelled", "preference.overridden")
 
 
@@ -109,7 +111,7 @@ def decision_steps_at_request(request: TracedNotification) -> list[str]:
     steps = [*request.decision]
     if DecisionStep.AT_SEND in steps:
         steps = steps[: steps.index(DecisionStep.AT_SEND)]
-    return [step for step in steps if step not in {DecisionStep.FIRST_OF_INCIDENT, DecisionStep.RAISED}]
+    return [step for step in steps if step not in {DecisionStep.FIRST_OF_INCIDENT, *CHORE_STEPS}]
 
 
 def notification_attempt_entry(attempt: TracedNotificationAttempt) -> TraceEntry:
@@ -137,7 +139,7 @@ def describe_discord_response(text: Message, response: dict[str, Any] | None) ->
     if not response:
         return text
     if response.get("dry_run"):
-        return Message("{}, logged instead of sent: no Discord token is set", text)
+        return Message("{}, logged instead of sent: the hub makes a dry run", text)
     message, channel = response.get("message_id"), response.get("channel_id")
     return Message("{}: Discord message {} in channel {}", text, message, channel)
 
@@ -188,6 +190,8 @@ def notification_status_text(request: TracedNotification, now: datetime) -> Mess
             return Message("pending, held by {}; the lease ends in {}", request.held_by, remaining)
         case "pending" if request.scheduled_at > now:
             return Message("pending, due in {}", duration_message(request.scheduled_at - now))
+        case "pending" if DecisionStep.NO_TRANSPORT in request.decision:
+            return Message("pending, waits for a Discord token")
         case "pending":
             return Message("pending, due")
         case "sent":

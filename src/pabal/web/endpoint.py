@@ -53,7 +53,7 @@ def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
         if route.person_auth and (route.permission is None or has_person_credentials(request)):
             request.state.caller = await authenticate_person(request, hub)
         elif route.permission:  # before the request is parsed
-            request.state.caller = await require_permission(request, hub, route.permission, or_admin=route.or_admin)
+            request.state.caller = await require_permission(request, hub, route, route.permission)
         elif needs_principal:
             request.state.principal = await authenticate_relay(request, hub)
         if is_authenticated:
@@ -113,12 +113,10 @@ def struct_fields(struct_type: type[msgspec.Struct]) -> tuple[msgspec.structs.Fi
     return msgspec.structs.fields(struct_type)
 
 
-async def require_permission(
-    request: Request, hub: Hub, permission: Permission, *, or_admin: bool
-) -> AuthenticatedService:
-    """The service whose access token carries the permission, or with `or_admin` the permission `hub:admin`."""
+async def require_permission(request: Request, hub: Hub, route: Route, permission: Permission) -> AuthenticatedService:
+    """The service whose access token carries the permission, or another one that the route accepts."""
     caller = await hub.token_verifier.verify(bearer_token(request.headers.get("authorization")))
-    if permission not in caller.permissions and not (or_admin and Permission.ADMIN in caller.permissions):
+    if permission not in caller.permissions and caller.permissions.isdisjoint(route.other_permissions):
         raise InsufficientScope(permission)
     return caller
 

@@ -133,8 +133,8 @@ def security_requirements(route: Route) -> Iterable[dict[str, list[str]]]:
     """The credentials that the route accepts; one of them is enough."""
     if route.permission:
         yield {"token": [route.permission]}
-    if route.or_admin:
-        yield {"token": [Permission.ADMIN]}
+    for permission in route.other_permissions:
+        yield {"token": [permission]}
     if route.person_auth:
         yield from ({"person": []}, {"cookie": []})
     if route.relay_auth:

@@ -81,6 +81,8 @@ class Route:
     """The permission that the access token must carry; None requires no access token."""
     or_admin: bool = False
     """Whether the permission `hub:admin` is enough as well: it shows the rows of all services."""
+    or_permission: Permission | None = None
+    """Another permission that is enough as well; the handler checks what it shows."""
     relay_auth: bool = False
     """Whether a session token or an account's relay token is required; the route serves only that tenant."""
     person_auth: bool = False
@@ -104,6 +106,12 @@ class Route:
     """The response type, if the handler builds a `Response` itself."""
     media_type: str = "application/json"
     tag: str = "hub"
+
+    @property
+    def other_permissions(self) -> tuple[Permission, ...]:
+        """The permissions that are enough in place of `permission`."""
+        others = (self.or_permission, Permission.ADMIN if self.or_admin else None)
+        return tuple(permission for permission in others if permission is not None)
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, assert_never
 from uuid import UUID
 
@@ -14,13 +15,16 @@ from pabal.cli.examples import examples
 from pabal.cli.id_argument import IdArgument, resolve_id
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
 from pabal.cli.output import local_time, print_json, print_rows, print_table, print_text, read_all_pages
+from pabal.core.duration import format_duration, parse_duration
 from pabal.core.errors import Invalid, SetupError
 from pabal.core.short_id import IdPattern
 from pabal.db.tx import Tx
 from pabal.events.events import OPERATOR_ACCESS
 from pabal.events.id_lookup import match_subscription_ids
 from pabal.events.push.pusher import PushResult
+from pabal.events.push.retry_schedule import DEFAULT_RETRY_SCHEDULE
 from pabal.events.subscriptions import (
+    OnBlocked,
     Subscription,
     SubscriptionDraft,
     add_subscription,
@@ -64,17 +68,25 @@ def subscription_add(
     timeout: Annotated[
         int, Parameter(validator=Number(gte=1, lte=60), help="Seconds the receiver has to respond, 1 to 60.")
     ] = 15,
+    retry_schedule: Annotated[
+        str | None, Parameter(help="Delays before the retries of a push, such as 5s,30s,2m. Default: up to 17 hours.")
+    ] = None,
+    on_blocked: Annotated[
+        OnBlocked,
+        Parameter(help="A failing push that holds back its ordering key: hold it, or make it a dead letter (10 min)."),
+    ] = "dead_letter",
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
     """Subscribe a service to events. For pushes, prints the signing secret, which is shown only once."""
     if description and not description.isprintable():
         raise Invalid.of_field("description", "must be one line of text")
+    steps = None if retry_schedule is None else parse_retry_schedule(retry_schedule)
 
     async def add(hub: "Hub") -> tuple[Subscription, str | None]:
         if url is not None:
             await hub.http_client.check_url(url)
-        draft = SubscriptionDraft(service, event_types, url, description, timeout)
+        draft = SubscriptionDraft(service, event_types, url, description, timeout, steps, on_blocked)
         async with hub.transaction() as tx:
             return await add_subscription(tx, hub.key_ring, draft, cli_actor(), hub.settings.subscriptions_per_service)
 
@@ -252,11 +264,7 @@ def print_subscription(subscription: Subscription, *, json: bool) -> None:
             ("types", " ".join(subscription.event_types)),
             ("description", subscription.description or ""),
             ("state", subscription_state(subscription)),
-            *(
-                [("url", subscription.url), ("timeout", f"{subscription.timeout_seconds} s")]
-                if subscription.url
-                else []
-            ),
+            *(push_fields(subscription) if subscription.url else []),
             *([("old secret", f"signs until {local_time(until)}")] if until else []),
             ("added", local_time(subscription.created_at)),
         ],
@@ -288,3 +296,21 @@ def subscription_state(subscription: Subscription) -> str:
     if subscription.open_until:
         return f"failed {subscription.failures} times, held back until {local_time(subscription.open_until)}"
     return "active"
+
+
+def parse_retry_schedule(text: str) -> list[int]:
+    try:
+        return [int(parse_duration(step).total_seconds()) for step in text.split(",")]
+    except ValueError as error:
+        raise Invalid.of_field("retry_schedule", str(error)) from None
+
+
+def push_fields(subscription: Subscription) -> list[tuple[str, Any]]:
+    steps = subscription.retry_schedule or DEFAULT_RETRY_SCHEDULE
+    text = ", ".join(format_duration(timedelta(seconds=step)) for step in steps)
+    return [
+        ("url", subscription.url),
+        ("timeout", f"{subscription.timeout_seconds} s"),
+        ("retries after", text),
+        ("on blocked", subscription.on_blocked),
+    ]

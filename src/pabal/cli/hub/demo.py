@@ -87,6 +87,7 @@ class DemoConfig:
         update: dict[str, Any] = {"host": LOOPBACK, "port": self.hub.getsockname()[1]}
         update |= {"webhook_secret": SecretStr(secrets.token_urlsafe(32)), "webhook_open": False}
         update |= {"callback_allow": [listener_url(self.chat), fakes_url]}
+        update |= {"discord_dry_run": not self.has_samples}
         if self.has_samples:
             update |= {"discord_token": SecretStr(DEMO_DISCORD_TOKEN), "discord_api_url": fakes_url + DISCORD_PATH}
             update |= {"operator_channel": OPERATORS_CHANNEL}

@@ -1,4 +1,4 @@
-"""`pabal person preferences|export|erase`."""
+"""`pabal person preferences|link|unlink|export|erase`."""
 
 from dataclasses import asdict, fields
 from typing import Annotated, Any
@@ -13,7 +13,15 @@ from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, SkipConfirma
 from pabal.cli.output import local_time, print_fields, print_json
 from pabal.cli.privacy import ExportFile, confirm_and_erase, write_export
 from pabal.core.errors import Invalid
-from pabal.notifications.people.preferences import PreferencesOwner, PreferencesUpdate, update_preferences
+from pabal.notifications.people.links import unlink_account
+from pabal.notifications.people.preferences import (
+    Preferences,
+    PreferencesUpdate,
+    check_reason,
+    link_discord_account,
+    parse_preferences_owner,
+    update_preferences,
+)
 from pabal.notifications.privacy import PersonDataCounts, count_person_data, erase_person, export_person
 
 app = cyclopts.App(
@@ -23,8 +31,8 @@ app = cyclopts.App(
 )
 
 TRUE_WORDS, FALSE_WORDS = frozenset({"true", "on", "yes", "1"}), frozenset({"false", "off", "no", "0"})
-MAX_REASON_LENGTH = 500
 PREFERENCE_NAMES = tuple(field.name for field in fields(PreferencesUpdate))
+Reason = Annotated[str, Parameter(help="Why, for the audit log, without personal data.")]
 PersonArgument = Annotated[str, Parameter(name="PERSON", help="The Discord user id.")]
 
 
@@ -50,24 +58,52 @@ def person_preferences(
     json: Json = False,
 ) -> None:
     """Show or change a person's notification preferences. Without any, the defaults apply."""
-    owner, update = parse_person(person), parse_preferences(set or [])
+    owner, update = parse_preferences_owner(person), parse_preferences(set or [])
     check_consent_reason(update, reason)
     preferences = run_transaction(
         connection, lambda tx: update_preferences(tx, owner, update, cli_actor(), reason=reason)
     )
-    if json:
-        print_json(asdict(preferences))
-        return
-    print_fields(
-        [
-            ("user", preferences.user_id),
-            ("discord", preferences.discord_id),
-            *((name.replace("_", " "), "on" if on else "off") for name, on in asdict(preferences.flags).items()),
-            ("night consent", local_time(preferences.night_consent_at) or "none"),
-            ("locale", preferences.locale or "default"),
-            ("changed", local_time(preferences.updated_at) or "never"),
-        ]
+    print_preferences(preferences, json=json)
+
+
+@app.command(
+    name="link",
+    help_epilogue=examples(
+        "person link 80351110224678912 019a9b1c-5c1e-7d3a-b1a5-0c8d7f0a4e21 --reason 'identity checked in ticket 311'",
+        "person link 80351110224678912 019a9b1c-5c1e-7d3a-b1a5-0c8d7f0a4e21 --reason 'moved from the old hub' --json",
+    ),
+)
+def person_link(
+    person: PersonArgument,
+    user: Annotated[UUID, Parameter(name="USER", help="The UUID of the registered user.")],
+    /,
+    *,
+    reason: Reason,
+    connection: Connection = DEFAULT_CONNECTION,
+    json: Json = False,
+) -> None:
+    """Link a Discord account to a registered user, whose preferences then decide. What is off for either stays off."""
+    check_reason(reason)
+    preferences = run_transaction(
+        connection, lambda tx: link_discord_account(tx, person, user, cli_actor(), reason=reason)
     )
+    print_preferences(preferences, json=json)
+
+
+@app.command(
+    name="unlink",
+    help_epilogue=examples(
+        "person unlink 80351110224678912 --reason 'linked to the wrong user'",
+        "person unlink 80351110224678912 --reason 'the account was sold' --json",
+    ),
+)
+def person_unlink(
+    person: PersonArgument, /, *, reason: Reason, connection: Connection = DEFAULT_CONNECTION, json: Json = False
+) -> None:
+    """Undo the link of a Discord account. Both sides keep their preferences; the user's sessions end."""
+    check_reason(reason)
+    preferences = run_transaction(connection, lambda tx: unlink_account(tx, person, cli_actor(), reason=reason))
+    print_preferences(preferences, json=json)
 
 
 @app.command(
@@ -105,13 +141,6 @@ def person_erase(
     )
 
 
-def parse_person(person: str) -> PreferencesOwner:
-    try:
-        return UUID(person)
-    except ValueError:
-        return person
-
-
 def parse_preferences(pairs: list[str]) -> PreferencesUpdate:
     values: dict[str, Any] = {}
     for pair in pairs:
@@ -124,10 +153,27 @@ def parse_preferences(pairs: list[str]) -> PreferencesUpdate:
 
 def check_consent_reason(update: PreferencesUpdate, reason: str | None) -> None:
     """Consent is the person's: an operator who records it must say why."""
-    if reason is not None and not (reason.strip() and reason.isprintable() and len(reason) <= MAX_REASON_LENGTH):
-        raise Invalid.of_field("reason", f"must be one line of at most {MAX_REASON_LENGTH} characters")
+    if reason is not None:
+        check_reason(reason)
     if update.night_consent and reason is None:
         raise Invalid.of_field("reason", "is required to set night_consent: say how the person gave their consent")
+
+
+def print_preferences(preferences: Preferences, *, json: bool) -> None:
+    if json:
+        print_json(asdict(preferences))
+        return
+    print_fields(
+        [
+            ("user", preferences.user_id),
+            ("discord", preferences.discord_id),
+            ("linked", preferences.linked_at and f"{local_time(preferences.linked_at)} by {preferences.linked_by}"),
+            *((name.replace("_", " "), "on" if on else "off") for name, on in asdict(preferences.flags).items()),
+            ("night consent", local_time(preferences.night_consent_at) or "none"),
+            ("locale", preferences.locale or "default"),
+            ("changed", local_time(preferences.updated_at) or "never"),
+        ]
+    )
 
 
 def parse_switch(name: str, value: str) -> bool:

@@ -1,5 +1,6 @@
 """Push: send the events of a service to its URL, with a circuit breaker for each subscription."""
 
+import random
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -21,6 +22,11 @@ from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.push.circuit_breaker import CLOSED_BREAKER, CircuitBreaker
 from pabal.events.push.due_services import DueServices
+from pabal.events.push.retry_schedule import (
+    limit_blocked_delay,
+    scheduled_delay,
+    scheduled_retries,
+)
 from pabal.events.push.shares import PushesInFlight, share_push_slots
 from pabal.events.push.targets import (
     PushSlot,
@@ -39,7 +45,7 @@ from pabal.events.subscriptions import (
 )
 from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.keyring import KeyRing
-from pabal.queue.lane import ClaimedRow, ClaimedRows, ClaimRequest, Lane
+from pabal.queue.lane import ClaimedRow, ClaimedRows, ClaimRequest, Lane, Settlement
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze, Unsent, UnsentScope
 from pabal.queue.worker import ScheduledClaim, WorkerConfig
 
@@ -112,7 +118,11 @@ class PushDelivery:
 
     @property
     def max_attempts(self) -> int:
-        return self.event.max_attempts
+        return self.retries + 1
+
+    @property
+    def retries(self) -> int:
+        return scheduled_retries(self.target.retry_schedule, self.event.max_retries)
 
 
 class PushLane(Lane[PushDelivery, PushSlot]):
@@ -186,6 +196,19 @@ class PushLane(Lane[PushDelivery, PushSlot]):
     async def settle_done(self, tx: Tx, items: Sequence[PushDelivery]) -> list[UUID]:
         return await LANE.settle_done(tx, [item.event for item in items])
 
+    async def settle(self, tx: Tx, settlements: Sequence[Settlement[Outcome | Retry | Snooze]]) -> set[UUID]:
+        """Settle, and give an event that failed for the first time the retries of its schedule."""
+        failed = [
+            item
+            for settlement in settlements
+            if isinstance(settlement.outcome, Retry)
+            and isinstance(item := settlement.item, PushDelivery)
+            and item.retries != item.event.max_retries
+        ]
+        if failed:
+            await tx.run(Q.schedule_retries, **self.fences(failed), retries=[item.retries for item in failed])
+        return await super().settle(tx, settlements)
+
 
 class Pusher:
     """Schedules and sends pushes, and updates the circuit breaker of each subscription."""
@@ -243,21 +266,47 @@ class Pusher:
         except DecryptionError as error:  # a fault of the hub, so it must not spend the event's attempts
             log.error("secret cannot be decrypted", subscription=str(target.id), error=str(error))
             return Snooze(str(error), UNREADABLE_SECRET_DELAY)
-        result = await self._post(push_body(delivery.event), target, secrets)
+        result = await self._post(push_body(delivery), target, secrets)
         match result:
             case Unsent():
-                return await self._settle_unsent(target, result)
+                return await self._settle_unsent(delivery, result)
             case Dead(error):
                 await self._disable_subscription(target, error)
                 return Snooze(error, timedelta())
-            case Done() | Retry():
+            case Done():
                 await self._record_result(target, result)
                 return result
+            case Retry():
+                await self._record_result(target, result)
+                return await self._schedule_retry(delivery, result)
             case _:
                 assert_never(result)
 
-    async def _settle_unsent(self, target: PushTarget, unsent: Unsent) -> Outcome:
+    async def _schedule_retry(self, delivery: PushDelivery, retry: Retry) -> Retry | Dead:
+        """Apply the schedule. An event that holds back others of its ordering key may become a dead letter earlier."""
+        event, target = delivery.event, delivery.target
+        jitter = random.random()  # noqa: S311 jitter, not a secret
+        delay = scheduled_delay(target.retry_schedule, event.attempt, jitter, retry.delay)
+        if event.ordering_key is None or target.on_blocked == "hold":
+            return replace(retry, delay=delay)
+        try:
+            async with self._db.autocommit() as tx:
+                blocked = await tx.maybe(
+                    BlockedEvents, Q.find_blocked_events, id=event.id, lease=event.lease, tries=event.attempt - 1
+                )
+        except PabalError as error:  # the push itself is over: its outcome counts
+            log.warning("ordering key not checked", event_id=str(event.id), error=str(error))
+            return replace(retry, delay=delay)
+        if blocked is None or not blocked.holds_others:
+            return replace(retry, delay=delay)
+        limited = limit_blocked_delay(delay, blocked.first_attempt_at, blocked.now)
+        if limited is None:
+            return Dead(f"{retry.error}; it held back later events of its ordering key", retry.code, retry.stack)
+        return replace(retry, delay=limited)
+
+    async def _settle_unsent(self, delivery: PushDelivery, unsent: Unsent) -> Outcome:
         """Decide about an event that the hub could not send. The breaker stays: the receiver has not failed."""
+        target = delivery.target
         log.warning("push not sent", subscription=str(target.id), service=target.service_name, error=unsent.error)
         match unsent.scope:
             case UnsentScope.ROW:
@@ -265,7 +314,7 @@ class Pusher:
                     await self._release_probe(target)
                 return Dead(unsent.error, unsent.code)
             case UnsentScope.TARGET:
-                return Retry(unsent.error, code=unsent.code)
+                return await self._schedule_retry(delivery, Retry(unsent.error, code=unsent.code))
             case UnsentScope.HUB:
                 return Snooze(unsent.error, HUB_FAULT_DELAY)
             case _:
@@ -344,6 +393,16 @@ class BreakerRow:
     now: datetime
 
 
-def push_body(event: ClaimedEvent) -> PushBody:
-    fields = {name: getattr(event, name) for name in PushBody.__struct_fields__ if name != "payload"}
-    return PushBody(**fields, payload=raw_json(event.payload_json))
+@dataclass(frozen=True, slots=True)
+class BlockedEvents:
+    """Whether a failing event holds back later events of its ordering key, and since when it is tried."""
+
+    holds_others: bool
+    first_attempt_at: datetime
+    now: datetime
+
+
+def push_body(delivery: PushDelivery) -> PushBody:
+    event, own = delivery.event, {"payload", "max_retries"}
+    fields = {name: getattr(event, name) for name in PushBody.__struct_fields__ if name not in own}
+    return PushBody(**fields, payload=raw_json(event.payload_json), max_retries=delivery.retries)

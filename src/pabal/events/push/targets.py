@@ -14,7 +14,7 @@ from pabal.db.tx import Tx
 from pabal.events.events import like_patterns
 from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.push.circuit_breaker import BreakerState, CircuitBreaker
-from pabal.events.subscriptions import Subscription
+from pabal.events.subscriptions import OnBlocked, Subscription
 
 Q = load_queries(__file__)
 
@@ -50,6 +50,8 @@ class PushTarget:
     previous_secret: str | None = field(repr=False)
     timeout_seconds: int
     failures: int
+    retry_schedule: Sequence[int] | None
+    on_blocked: OnBlocked
     is_probe: bool
     now: datetime
 

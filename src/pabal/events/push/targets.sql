@@ -16,7 +16,7 @@ order by s.service_name, s.created_at, s.id;
 select distinct on (t.service, t.event_type)
        t.event_type, s.id, s.service_name, s.url, s.secret,
        case when s.previous_secret_until > pabal.now() then s.previous_secret end as previous_secret,
-       s.timeout_seconds, s.failures, false as is_probe, pabal.now() as now
+       s.timeout_seconds, s.failures, s.retry_schedule, s.on_blocked, false as is_probe, pabal.now() as now
 from unnest(:services::text[], :event_types::text[]) as t (service, event_type)
 join pabal.subscriptions s on s.service_name = t.service and t.event_type like any (s.patterns)
 join public.services v on v.name = s.service_name
@@ -35,12 +35,12 @@ where s.id = :id and s.service_name = :service and v.name = s.service_name
   and s.open_until <= pabal.now()
 returning :event_type::text as event_type, s.id, s.service_name, s.url, s.secret,
           case when s.previous_secret_until > pabal.now() then s.previous_secret end as previous_secret,
-          s.timeout_seconds, s.failures, true as is_probe, pabal.now() as now;
+          s.timeout_seconds, s.failures, s.retry_schedule, s.on_blocked, true as is_probe, pabal.now() as now;
 
 -- name: find_test_target
 -- Also for a subscription that is paused, disabled or failing.
 select 'pabal.test' as event_type, s.id, s.service_name, s.url, s.secret,
        case when s.previous_secret_until > pabal.now() then s.previous_secret end as previous_secret,
-       s.timeout_seconds, s.failures, false as is_probe, pabal.now() as now
+       s.timeout_seconds, s.failures, s.retry_schedule, s.on_blocked, false as is_probe, pabal.now() as now
 from pabal.subscriptions s
 where s.id = :id and s.service_name = :service and s.mode = 'push';

@@ -64,11 +64,22 @@ class SuppressReason(StrEnum):
     EXPIRED = "expired"
     STORM = "storm"
     CANCELLED = "cancelled"
+    NO_TRANSPORT = "no_transport"
+
+
+class PreferencesOrigin(StrEnum):
+    """Whose preferences decide: those of the account itself, of the linked user, or also of a user a service names."""
+
+    ACCOUNT = "account"
+    USER = "user"
+    SERVICE_LINK = "service_link"
 
 
 class DecisionStep(StrEnum):
     """One step of a decision: an element of the column `decision`."""
 
+    USER_PREFERENCES = "user_preferences"
+    SERVICE_LINK_PREFERENCES = "service_link_preferences"
     EMERGENCY = "emergency"
     NO_PREFERENCES = "no_preferences"
     DM_ENABLED = "dm_enabled"
@@ -87,6 +98,14 @@ class DecisionStep(StrEnum):
     SAME_INCIDENT = "same_incident"
     TOO_MANY_EMERGENCIES = "too_many_emergencies"
     RAISED = "raised"
+    NO_TRANSPORT = "no_transport"
+
+
+ORIGIN_STEPS: Mapping[PreferencesOrigin, DecisionStep] = {
+    PreferencesOrigin.USER: DecisionStep.USER_PREFERENCES,
+    PreferencesOrigin.SERVICE_LINK: DecisionStep.SERVICE_LINK_PREFERENCES,
+}
+"""The step that says whose preferences decided. Without one, it was the account itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +119,7 @@ class RecipientProfile:
     marketing_notifications: bool = True
     night_consent_at: datetime | None = None
     unhealthy: frozenset[NotificationChannel] = frozenset()
+    decided_by: PreferencesOrigin = PreferencesOrigin.ACCOUNT
 
     def allows(self, category: NotificationCategory) -> bool:
         return category is NotificationCategory.SYSTEM or bool(getattr(self, f"{category}_notifications"))
@@ -184,6 +204,8 @@ def check_recipient(
     chain = DecisionChain()
     if channel is NotificationChannel.GUILD_AUDIT_CHANNEL:
         chain.steps.append(DecisionStep.NO_PREFERENCES)
+    elif profile.decided_by in ORIGIN_STEPS:
+        chain.steps.append(ORIGIN_STEPS[profile.decided_by])
     if channel is NotificationChannel.USER_DM:
         chain.add_check(
             passed=profile.dm_enabled,

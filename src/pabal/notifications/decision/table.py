@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import assert_never
+from typing import Any, assert_never
 
 from pabal.notifications.decision.decide import (
     KOREA_TIMEZONE,
@@ -63,7 +63,9 @@ def merge_equal_rows(
 def decision_cell(case: TableRow) -> str:
     category, criticality, channel, dms, flag, address, hour, consent = case
     """Decide one case."""
-    category_flag = {} if category == NotificationCategory.SYSTEM else {f"{category}_notifications": flag == "on"}
+    category_flag: dict[str, Any] = {}
+    if category != NotificationCategory.SYSTEM:
+        category_flag[f"{category}_notifications"] = flag == "on"
     profile = RecipientProfile(
         dm_enabled=dms == "on",
         night_consent_at=HOURS["day"] if consent == "given" else None,

@@ -31,6 +31,14 @@ PART_TITLES: Mapping[str, BilingualText] = {
     "next": ("다음 할 일", "What to do next"),
 }
 STEP_TEXTS: Mapping[str, BilingualText] = {
+    DecisionStep.USER_PREFERENCES: (
+        "이 계정과 연결된 가입 사용자의 수신 설정을 따릅니다.",
+        "The preferences of the registered user linked to this account decide.",
+    ),
+    DecisionStep.SERVICE_LINK_PREFERENCES: (
+        "보내는 서비스가 이 계정의 것이라고 밝힌 가입 사용자의 수신 설정도 함께 따릅니다.",
+        "The preferences of the account decide, and those of the registered user that the sending service named.",
+    ),
     DecisionStep.EMERGENCY: (
         "긴급 알림이라 수신 설정과 상관없이 보냅니다.",
         "This is an emergency, which overrides preferences.",
@@ -64,6 +72,10 @@ STEP_TEXTS: Mapping[str, BilingualText] = {
     DecisionStep.RATE_LIMIT_WAITS: (
         "이벤트를 발행한 서비스의 분당 알림 한도를 넘어 차례를 기다립니다.",
         "It waits for the rate limit of the service that published the event.",
+    ),
+    DecisionStep.NO_TRANSPORT: (
+        "이 허브에 Discord 토큰이 없어 Discord로 보낼 수 없습니다.",
+        "This hub has no Discord token, so nothing can be sent to Discord.",
     ),
     DecisionStep.AT_SEND: ("보내기 직전에 다시 확인했습니다.", "Checked again before sending."),
     DecisionStep.FIRST_OF_INCIDENT: (
@@ -109,6 +121,10 @@ END_TEXTS: Mapping[str, BilingualText] = {
         "Not sent on its own: there was a storm of emergencies.",
     ),
     SuppressReason.CANCELLED: ("보내지 않았습니다. 요청이 취소되었습니다.", "Not sent: it was cancelled."),
+    SuppressReason.NO_TRANSPORT: (
+        "보내지 않았습니다. 이 허브에 Discord 토큰이 없습니다.",
+        "Not sent: this hub has no Discord token.",
+    ),
     "exhausted": ("실패했습니다. 세 번 시도했지만 전달하지 못했습니다.", "Failed: all three attempts failed."),
     "refused": ("실패했습니다. 수신자가 거부했습니다.", "Failed: the recipient's address refused it."),
     "unknown": (
@@ -141,6 +157,10 @@ NEXT_STEP_TEXTS: Mapping[str, BilingualText] = {
     SuppressReason.STORM: (
         "할 일이 없습니다. 상황이 가라앉으면 다음 긴급 알림은 바로 보냅니다.",
         "Nothing: after the storm, the next emergency is sent at once.",
+    ),
+    SuppressReason.NO_TRANSPORT: (
+        "PABAL_DISCORD_TOKEN을 설정하고 허브를 다시 시작하면 다음 알림부터 보냅니다.",
+        "For the next one, set PABAL_DISCORD_TOKEN and restart the hub.",
     ),
     SuppressReason.CANCELLED: ("필요하면 다시 요청해 주세요.", "Request it again if it is still needed."),
     "exhausted": (
@@ -189,6 +209,14 @@ EXPLANATION_TEXTS: Mapping[str, BilingualText] = {
         "템플릿: {template}, 받는 곳: {channel} {recipient}",
         "Template: {template}, recipient: {channel} {recipient}",
     ),
+    "account preferences": (
+        "이 계정의 수신 설정을 따릅니다. 가입 사용자와 연결되지 않았습니다.",
+        "The preferences of the account itself decide. It is not linked to a registered user.",
+    ),
+    "no transport": (
+        "Discord 토큰을 기다리고 있습니다. PABAL_DISCORD_TOKEN을 설정하고 허브를 다시 시작하면 바로 보냅니다.",
+        "Waits for a Discord token: set PABAL_DISCORD_TOKEN and restart the hub, and it is sent at once.",
+    ),
     "undecided": (
         "요청할 때는 수신 설정을 확인하지 않았습니다. 보낼 때 확인합니다.",
         "Preferences were not checked at request time. They are checked at send time.",
@@ -199,8 +227,8 @@ EXPLANATION_TEXTS: Mapping[str, BilingualText] = {
     ),
     "message": ("Discord 메시지 ID: {message_id}", "Discord message ID: {message_id}."),
     "dry run": (
-        "Discord 토큰이 없어 실제로 보내지 않고 기록만 했습니다.",
-        "This hub has no Discord token, so it was logged instead of sent.",
+        "시험 운전 중이라 실제로 보내지 않고 기록만 했습니다.",
+        "This hub makes a dry run, so it was logged instead of sent.",
     ),
     "unhealthy": (
         "이 주소는 {since}부터 메시지를 거부하고 있습니다: {why}",

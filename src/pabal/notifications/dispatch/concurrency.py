@@ -13,6 +13,7 @@ DISPATCH_CONCURRENCY = 100
 """Slots of one worker. Toasts may use all of them; the slots that no other share covers are theirs alone."""
 DISCORD_CHANNELS = (NotificationChannel.GUILD_AUDIT_CHANNEL, NotificationChannel.USER_DM)
 URGENT_PRIORITIES = (Criticality.EMERGENCY.priority,)
+NORMAL_PRIORITIES = (Criticality.NORMAL.priority,)
 OTHER_PRIORITIES = (Criticality.IMPORTANT.priority, Criticality.NORMAL.priority)
 
 
@@ -23,6 +24,10 @@ class ConcurrencyShare:
     channels: tuple[NotificationChannel, ...]
     priorities: tuple[int, ...]
     max_in_flight: int
+
+    @property
+    def is_for_discord(self) -> bool:
+        return not {*DISCORD_CHANNELS}.isdisjoint(self.channels)
 
 
 CONCURRENCY_SHARES = (
@@ -47,11 +52,19 @@ class DispatchConcurrency:
     def __init__(self) -> None:
         self._in_flight: Counter[ConcurrencyShare] = Counter()
 
-    def schedule(self, *, rate_limited: bool) -> list[ScheduledClaim[NotificationClaimFilter]]:
-        """Return one claim per share, limited to its free slots. Claim none for Discord while it is rate limited."""
+    def schedule(
+        self, *, rate_limited: bool, has_transport: bool = True
+    ) -> list[ScheduledClaim[NotificationClaimFilter]]:
+        """Return one claim per share, limited to its free slots. Claim none for Discord while it is rate limited.
+
+        Without a transport for Discord, important notifications and emergencies wait.
+        """
         return [
             ScheduledClaim(
-                NotificationClaimFilter(share.channels, share.priorities),
+                NotificationClaimFilter(
+                    share.channels,
+                    share.priorities if has_transport or not share.is_for_discord else NORMAL_PRIORITIES,
+                ),
                 self._free_slots(share, rate_limited=rate_limited),
             )
             for share in CONCURRENCY_SHARES
@@ -67,6 +80,6 @@ class DispatchConcurrency:
             self._in_flight[share] -= 1
 
     def _free_slots(self, share: ConcurrencyShare, *, rate_limited: bool) -> int:
-        if rate_limited and not {*DISCORD_CHANNELS}.isdisjoint(share.channels):
+        if rate_limited and share.is_for_discord:
             return 0
         return max(0, share.max_in_flight - self._in_flight[share])

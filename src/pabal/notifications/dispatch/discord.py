@@ -20,7 +20,7 @@ from pabal.notifications.dispatch.addresses import (
     save_dm_channel,
 )
 from pabal.notifications.dispatch.discord_rate_limit import ALL_ROUTES, DiscordRateLimit
-from pabal.notifications.dispatch.outcome import NotificationSent, SendOutcome
+from pabal.notifications.dispatch.outcome import NotificationSent, NotificationSuppressed, SendOutcome
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
 
 log = get_logger()
@@ -71,14 +71,21 @@ class DiscordTransport(Protocol):
 
 
 class MessageSender(Protocol):
-    """Sends messages to Discord. While it `is_rate_limited`, claim no more of them."""
+    """Sends messages to Discord. While it `is_rate_limited`, claim no more of them.
 
-    async def send(self, message: DiscordMessage) -> SendOutcome: ...
+    Without a transport, claim only normal ones, which are then suppressed.
+    """
+
+    @property
+    def has_transport(self) -> bool: ...
+    async def send(self, message: DiscordMessage) -> SendOutcome | NotificationSuppressed: ...
     async def is_rate_limited(self) -> bool: ...
 
 
 class DryRunSender:
-    """The sender of a hub without a Discord token: logs the message instead of sending it."""
+    """The sender of a hub with `PABAL_DISCORD_DRY_RUN`: logs the message instead of sending it."""
+
+    has_transport = True
 
     async def send(self, message: DiscordMessage) -> SendOutcome:
         log.info(
@@ -95,6 +102,8 @@ class DryRunSender:
 
 class DiscordSender:
     """Sends messages through Discord's API, within its rate limits."""
+
+    has_transport = True
 
     def __init__(self, db: Database, transport: DiscordTransport) -> None:
         self._db = db

@@ -26,7 +26,7 @@ from pabal.notifications.decision.decide import (
 from pabal.notifications.dispatch.concurrency import DispatchConcurrency
 from pabal.notifications.dispatch.discord import DiscordMessage, MessageSender
 from pabal.notifications.dispatch.discord_rate_limit import REQUEUE_DELAY
-from pabal.notifications.dispatch.outcome import DispatchOutcome, NotificationSuppressed, SendOutcome, ToastRendered
+from pabal.notifications.dispatch.outcome import DispatchOutcome, NotificationSuppressed, ToastRendered
 from pabal.notifications.dispatch.storm_guard import check_storm_guard
 from pabal.notifications.lane import ClaimedNotification, NotificationClaimFilter
 from pabal.notifications.people.preferences import load_recipient_profiles
@@ -74,7 +74,9 @@ class NotificationDispatcher:
 
     async def schedule(self) -> list[ScheduledClaim[NotificationClaimFilter]]:
         """Return the next claims: of each kind as many as it has free slots."""
-        return self._concurrency.schedule(rate_limited=await self._sender.is_rate_limited())
+        return self._concurrency.schedule(
+            rate_limited=await self._sender.is_rate_limited(), has_transport=self._sender.has_transport
+        )
 
     async def handle(self, notification: ClaimedNotification) -> DispatchOutcome:
         with self._concurrency.count_in_flight(notification):
@@ -133,7 +135,7 @@ class NotificationDispatcher:
         context: SendContext,
         *,
         urgent: bool,
-    ) -> SendOutcome:
+    ) -> DispatchOutcome:
         message = DiscordMessage(
             notification_id=notification.id,
             channel=channel,
@@ -152,10 +154,10 @@ class NotificationDispatcher:
         return outcome
 
     async def _load_context(self, notification: ClaimedNotification) -> SendContext:
-        recipient = notification.recipient_id
+        recipient = (notification.recipient_id, notification.source_service)
         async with self._db.autocommit() as tx:
             profiles = await load_recipient_profiles(tx, [recipient])
-            details = await tx.one(RecipientDetails, Q.find_recipient_details, recipient=recipient)
+            details = await tx.one(RecipientDetails, Q.find_recipient_details, recipient=notification.recipient_id)
         return SendContext(profiles[recipient], details.locale, details.dm_channel_id, details.now)
 
 

@@ -4,7 +4,7 @@ Those of registered users are in `notification.preferences`, by user id; those o
 by Discord id. Linking joins the two; then `notification.preferences` applies. Without a row, the defaults apply.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -14,12 +14,14 @@ from pabal.audit.pseudonym import person_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
-from pabal.db.errors import CheckViolation, ForeignKeyViolation, UniqueViolation
+from pabal.db.errors import CheckViolation, ForeignKeyViolation, RetryableError, UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decision.decide import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
+from pabal.notifications.decision.decide import NotificationChannel, PreferencesOrigin, RecipientProfile
 
 Q = load_queries(__file__)
+
+MAX_REASON_LENGTH = 500
 
 PreferencesOwner = UUID | str
 """A registered user's id, or a Discord id."""
@@ -50,6 +52,9 @@ class Preferences:
     night_consent_at: datetime | None = None
     locale: str | None = None
     updated_at: datetime | None = None
+    linked_at: datetime | None = None
+    linked_by: str | None = None
+    """Who linked the Discord account to the registered user."""
 
     @property
     def flags(self) -> PreferenceFlags:
@@ -81,28 +86,40 @@ class RecipientProfileRow:
     """One row of `list_recipient_profiles`."""
 
     recipient_id: str
+    source: str | None
     dm_enabled: bool
     payment_notifications: bool
     recovery_notifications: bool
     antinuke_notifications: bool
     marketing_notifications: bool
     night_consent_at: datetime | None
+    decided_by: str
     unhealthy: list[str]
 
     def to_profile(self) -> RecipientProfile:
-        columns: dict[str, Any] = {**asdict(self), "unhealthy": frozenset(map(NotificationChannel, self.unhealthy))}
-        del columns["recipient_id"]
+        columns: dict[str, Any] = {
+            **asdict(self),
+            "unhealthy": frozenset(map(NotificationChannel, self.unhealthy)),
+            "decided_by": PreferencesOrigin(self.decided_by),
+        }
+        del columns["recipient_id"], columns["source"]
         return RecipientProfile(**columns)
 
 
-async def load_recipient_profiles(tx: Tx, recipient_ids: Collection[str]) -> dict[str, RecipientProfile]:
+Recipient = tuple[str, str | None]
+"""A recipient id, and the service that sends, whose asserted links apply."""
+
+
+async def load_recipient_profiles(tx: Tx, recipients: Iterable[Recipient]) -> dict[Recipient, RecipientProfile]:
     """Return the profile of each recipient, in one statement. Unknown recipients have the defaults."""
-    ids = [*{*recipient_ids}]
-    profiles = {
-        row.recipient_id: row.to_profile()
-        for row in await tx.all(RecipientProfileRow, Q.list_recipient_profiles, ids=ids)
-    }
-    return {recipient: profiles.get(recipient, DEFAULT_PROFILE) for recipient in ids}
+    pairs = [*{*recipients}]
+    rows = await tx.all(
+        RecipientProfileRow,
+        Q.list_recipient_profiles,
+        ids=[recipient for recipient, _ in pairs],
+        sources=[source for _, source in pairs],
+    )
+    return {(row.recipient_id, row.source): row.to_profile() for row in rows}
 
 
 async def load_preferences(tx: Tx, owner: PreferencesOwner) -> Preferences:
@@ -146,8 +163,13 @@ async def update_preferences(
     return await load_preferences(tx, owner)
 
 
-async def link_discord_account(tx: Tx, discord_id: str, user_id: UUID, actor: Actor) -> Preferences:
-    """Link a Discord account to a registered user. A flag that is off in either place stays off."""
+async def link_discord_account(
+    tx: Tx, discord_id: str, user_id: UUID, actor: Actor, *, reason: str | None = None
+) -> Preferences:
+    """Link a Discord account to a registered user. A flag that is off in either place stays off.
+
+    Entry points check that both ends are proven: by the person, or by an operator with a reason.
+    """
     user = await _lock_preferences(tx, user_id)
     person = await _lock_preferences(tx, discord_id)
     if person.user_id not in {None, user_id}:
@@ -157,15 +179,49 @@ async def link_discord_account(tx: Tx, discord_id: str, user_id: UUID, actor: Ac
     flags = {name: getattr(person, name) and getattr(user, name) for name in PREFERENCE_FLAGS}
     try:
         await tx.run(Q.upsert_person, discord=discord_id, consent=None, locale=None, **flags)
-        await tx.run(Q.link_person, discord=discord_id, user=user_id)
+        if person.user_id is None:
+            await tx.run(Q.link_person, discord=discord_id, user=user_id, by=actor.name)
         await tx.run(Q.upsert_preference, user=user_id, **flags)
     except ForeignKeyViolation:
         raise NotFound("No such user") from None
     except UniqueViolation:
         raise Conflict("The user is linked to another Discord account") from None
     if person.user_id is None:
-        await record_action(tx, actor, "preferences.linked", person_pseudonym(discord_id), user=str(user_id))
+        details = {"user": str(user_id)} | ({} if reason is None else {"reason": reason})
+        await record_action(tx, actor, "preferences.linked", person_pseudonym(discord_id), **details)
     return await load_preferences(tx, discord_id)
+
+
+async def unlink_discord_account(tx: Tx, discord_id: str, actor: Actor, *, reason: str | None = None) -> Preferences:
+    """Undo a link. Both sides keep the preferences they had together, so what was off stays off."""
+    user_id = (await load_preferences(tx, discord_id)).user_id
+    if user_id is not None:  # locked first, as in every function
+        await _lock_preferences(tx, user_id)
+    person = await _lock_preferences(tx, discord_id)
+    if person.user_id is None:
+        raise NotFound("The Discord account is not linked to a user")
+    if person.user_id != user_id:
+        raise RetryableError("the account was linked to another user concurrently")
+    await tx.run(Q.upsert_person, discord=discord_id, consent=None, locale=None, **asdict(person.flags))
+    await tx.run(Q.unlink_person, discord=discord_id)
+    details = {"user": str(user_id)} | ({} if reason is None else {"reason": reason})
+    await record_action(tx, actor, "preferences.unlinked", person_pseudonym(discord_id), **details)
+    return await load_preferences(tx, discord_id)
+
+
+def check_reason(reason: str) -> str:
+    """The reason of an operator, for the audit log."""
+    if not (reason.strip() and reason.isprintable() and len(reason) <= MAX_REASON_LENGTH):
+        raise Invalid.of_field("reason", f"must be one line of at most {MAX_REASON_LENGTH} characters")
+    return reason.strip()
+
+
+def parse_preferences_owner(person_id: str) -> PreferencesOwner:
+    """A UUID is the id of a registered user; a Discord id never is one."""
+    try:
+        return UUID(person_id)
+    except ValueError:
+        return person_id
 
 
 async def _lock_preferences(tx: Tx, owner: PreferencesOwner) -> Preferences:

@@ -1,21 +1,33 @@
 -- name: list_recipient_profiles
--- For a linked person notification.preferences applies; as long as it has no row, notification.people does.
-select w.recipient_id,
-       coalesce(u.dm_enabled, p.dm_enabled, true) as dm_enabled,
-       coalesce(u.payment_notifications, p.payment_notifications, true) as payment_notifications,
-       coalesce(u.recovery_notifications, p.recovery_notifications, true) as recovery_notifications,
-       coalesce(u.antinuke_notifications, p.antinuke_notifications, true) as antinuke_notifications,
-       coalesce(u.marketing_notifications, p.marketing_notifications, true) as marketing_notifications,
+-- For a linked person notification.preferences applies; as long as it has no row, notification.people does. A recipient
+-- may also be the id of a registered user. A link that the sending service asserts only turns off more.
+select w.recipient_id, w.source,
+       coalesce(u.dm_enabled, p.dm_enabled, true) and coalesce(s.dm_enabled, true) as dm_enabled,
+       coalesce(u.payment_notifications, p.payment_notifications, true) and coalesce(s.payment_notifications, true) as payment_notifications,
+       coalesce(u.recovery_notifications, p.recovery_notifications, true) and coalesce(s.recovery_notifications, true) as recovery_notifications,
+       coalesce(u.antinuke_notifications, p.antinuke_notifications, true) and coalesce(s.antinuke_notifications, true) as antinuke_notifications,
+       coalesce(u.marketing_notifications, p.marketing_notifications, true) and coalesce(s.marketing_notifications, true) as marketing_notifications,
        p.night_consent_at,
+       case
+           when p.user_id is not null or u.user_id is not null then 'user'
+           when l.user_id is not null then 'service_link'
+           else 'account'
+       end as decided_by,
        array(
            select a.recipient_type
            from unnest('{user_dm,guild_audit_channel,dashboard_toast}'::text[]) t (type)
            join notification.addresses a on a.recipient_type = t.type and a.recipient_id = w.recipient_id
            where a.unhealthy_since is not null
        ) as unhealthy
-from unnest(:ids::text[]) as w (recipient_id)
+from unnest(:ids::text[], :sources::text[]) as w (recipient_id, source)
 left join notification.people p on p.discord_id = w.recipient_id
-left join notification.preferences u on u.user_id = p.user_id;
+left join notification.preferences u on u.user_id = coalesce(
+    p.user_id,
+    case when w.recipient_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then w.recipient_id::uuid end
+)
+left join notification.service_links l
+    on l.service_name = w.source and l.discord_id = w.recipient_id and p.user_id is null
+left join notification.preferences s on s.user_id = l.user_id;
 
 -- name: get_preference
 -- The seed's GetPreference. Never writes; without a row the defaults apply.
@@ -25,7 +37,7 @@ select :user::uuid as user_id, p.discord_id,
        coalesce(u.recovery_notifications, p.recovery_notifications, true) as recovery_notifications,
        coalesce(u.antinuke_notifications, p.antinuke_notifications, true) as antinuke_notifications,
        coalesce(u.marketing_notifications, p.marketing_notifications, true) as marketing_notifications,
-       p.night_consent_at, p.locale, coalesce(u.updated_at, p.updated_at) as updated_at
+       p.night_consent_at, p.locale, coalesce(u.updated_at, p.updated_at) as updated_at, p.linked_at, p.linked_by
 from (values (:user::uuid)) w (user_id)
 left join notification.preferences u on u.user_id = w.user_id
 left join notification.people p on p.user_id = w.user_id;
@@ -37,7 +49,7 @@ select p.user_id, p.discord_id,
        coalesce(u.recovery_notifications, p.recovery_notifications) as recovery_notifications,
        coalesce(u.antinuke_notifications, p.antinuke_notifications) as antinuke_notifications,
        coalesce(u.marketing_notifications, p.marketing_notifications) as marketing_notifications,
-       p.night_consent_at, p.locale, greatest(u.updated_at, p.updated_at) as updated_at
+       p.night_consent_at, p.locale, greatest(u.updated_at, p.updated_at) as updated_at, p.linked_at, p.linked_by
 from notification.people p
 left join notification.preferences u on u.user_id = p.user_id
 where p.discord_id = :discord;
@@ -81,7 +93,12 @@ set dm_enabled = excluded.dm_enabled,
 
 -- name: link_person
 update notification.people
-set user_id = :user
+set user_id = :user, linked_at = pabal.now(), linked_by = :by
+where discord_id = :discord;
+
+-- name: unlink_person
+update notification.people
+set user_id = null, linked_at = null, linked_by = null
 where discord_id = :discord;
 
 -- name: lock_owner

@@ -8,14 +8,17 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
+from uuid import UUID
 
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
-from pabal.core.errors import Unauthenticated
+from pabal.core.errors import NotFound, Unauthenticated
 from pabal.core.secrets import hash_token
+from pabal.db.errors import ForeignKeyViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.notifications.people.preferences import PreferencesOwner, parse_preferences_owner
 
 Q = load_queries(__file__)
 
@@ -32,6 +35,13 @@ class Person:
 
     id: str
     token_hash: str
+    user_id: UUID | None = None
+    """The registered user whom the token was issued for. `id` is then their linked Discord account, if there is one."""
+
+    @property
+    def owner(self) -> PreferencesOwner:
+        """Whose preferences these are: the Discord account, or a registered user without one."""
+        return self.user_id if self.user_id is not None and self.id == str(self.user_id) else self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +57,25 @@ class ExchangedLink:
     """The row of `exchange_link`."""
 
     discord_id: str
+    user_id: UUID | None
     issued_by: str
 
 
 async def issue_person_link(tx: Tx, person_id: str, actor: Actor) -> PersonLink:
-    """Issue a link token for a Discord user, also for one the hub does not know yet."""
-    token = new_person_token()
-    expires_at = await tx.value(
-        Q.insert_token,
-        token_hash=hash_person_token(token),
-        person=person_id,
-        kind="link",
-        issued_by=actor.name,
-        life=PERSON_LINK_LIFETIME,
-    )
+    """Issue a link token for a Discord user, also for one the hub does not know yet, or for a registered user."""
+    token, owner = new_person_token(), parse_preferences_owner(person_id)
+    try:
+        expires_at = await tx.value(
+            Q.insert_token,
+            token_hash=hash_person_token(token),
+            person=str(owner),
+            user=owner if isinstance(owner, UUID) else None,
+            kind="link",
+            issued_by=actor.name,
+            life=PERSON_LINK_LIFETIME,
+        )
+    except ForeignKeyViolation:
+        raise NotFound("No such user") from None
     await record_action(tx, actor, "person_token.issued", person_pseudonym(person_id))
     return PersonLink(token, expires_at)
 
@@ -75,6 +90,7 @@ async def exchange_person_link(tx: Tx, token: str) -> str | None:
         Q.insert_token,
         token_hash=hash_person_token(cookie),
         person=link.discord_id,
+        user=link.user_id,
         kind="cookie",
         issued_by=link.issued_by,
         life=PERSON_COOKIE_LIFETIME,
@@ -98,6 +114,11 @@ async def find_ended_person_tokens(tx: Tx, token_hashes: Collection[str]) -> set
 async def revoke_person_token(tx: Tx, person: Person) -> None:
     """Delete the token a person authenticated with."""
     await tx.run(Q.delete_token, token_hash=person.token_hash)
+
+
+async def revoke_user_tokens(tx: Tx, user_id: UUID) -> None:
+    """Delete all tokens of a registered user, because the account they may see has changed."""
+    await tx.run(Q.delete_user_tokens, user=user_id)
 
 
 async def purge_person_tokens(tx: Tx, batch: int) -> int:

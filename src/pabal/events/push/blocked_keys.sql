@@ -1,0 +1,28 @@
+-- name: end_blocking_events
+-- Retries that began more than :blocked ago, wait for their next attempt and hold back later events of their ordering key, of
+-- subscriptions with on_blocked = 'dead_letter'. The plain update fires the trigger that writes the dead letter.
+with blocking as materialized (
+    select e.id
+    from pabal.event_due d
+    join public.event_queue e on e.id = d.id and e.status = 'pending'
+    where d.is_retry and d.ordering_key is not null and d.due_at > pabal.now()
+      and (e.error_history -> (-1 - e.retry_count) ->> 'began')::timestamptz <= pabal.now() - :blocked::interval
+      and exists (
+          select from pabal.event_order l
+          where l.service = d.service and l.ordering_key = d.ordering_key and l.seq > d.seq
+      )
+      and exists (
+          select from pabal.subscriptions s
+          where s.service_name = d.service and s.mode = 'push' and s.on_blocked = 'dead_letter'
+            and d.event_type like any (s.patterns)
+      )
+    order by e.id
+    limit :batch
+    for no key update of e skip locked
+)
+update public.event_queue e
+set status = 'failed', processed_at = pabal.now(), error_code = 'blocked_key',
+    last_error = left(coalesce(e.last_error, 'failed'), 4000) || '; it held back later events of its ordering key',
+    updated_at = pabal.now()
+from blocking b
+where e.id = b.id;

@@ -1,0 +1,41 @@
+"""When a failed push is tried again: on a schedule of hours, so that a receiver may be away for a deploy or a night.
+
+Plain functions; the caller passes the random number and the times.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+DEFAULT_RETRY_SCHEDULE = (5, 30, 2 * 60, 10 * 60, 3600, 4 * 3600, 12 * 3600)
+"""Seconds before each retry, about 17 hours in all."""
+UNCHOSEN_RETRIES = 3
+"""The specification's default of max_retries. Any other value is the publisher's choice."""
+SCHEDULE_JITTER = 0.1
+MAX_RETRY_AFTER = timedelta(hours=1)
+BLOCKED_LIMIT = timedelta(minutes=10)
+"""How long a failing push may hold back later events of its ordering key."""
+
+
+def scheduled_retries(schedule: Sequence[int] | None, max_retries: int) -> int:
+    """The number of retries of a push: the publisher's, or as many as the schedule has."""
+    return max_retries if max_retries != UNCHOSEN_RETRIES else len(schedule or DEFAULT_RETRY_SCHEDULE)
+
+
+def scheduled_delay(
+    schedule: Sequence[int] | None, attempt: int, jitter: float, retry_after: timedelta | None = None
+) -> timedelta:
+    """The delay after a failed attempt, ±10 %; the last step repeats. `jitter` is in [0, 1).
+
+    A receiver's Retry-After can extend a step up to an hour, but not shorten it.
+    """
+    steps = schedule or DEFAULT_RETRY_SCHEDULE
+    step = timedelta(seconds=steps[min(max(attempt, 1), len(steps)) - 1])
+    if retry_after is not None and retry_after > step:
+        return max(step, min(retry_after, MAX_RETRY_AFTER))
+    return step * (1 - SCHEDULE_JITTER + 2 * SCHEDULE_JITTER * jitter)
+
+
+def limit_blocked_delay(delay: timedelta, first_attempt_at: datetime, now: datetime) -> timedelta | None:
+    """The delay of an event that holds others back, at most until BLOCKED_LIMIT; None if that is over."""
+    remaining = BLOCKED_LIMIT - (now - first_attempt_at)
+    return min(delay, remaining) if remaining > timedelta() else None

@@ -1,0 +1,89 @@
+"""Events that a consumer claims with plain SQL, as the specification's columns allow."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from pabal.events.plain_claims import return_plain_claims
+from support.failed_events import EventQueue
+from support.lane_under_test import Travel
+
+pytestmark = pytest.mark.anyio
+
+LIFE = timedelta(minutes=5)
+PLAIN_CLAIM = """
+update public.event_queue set status = 'processing', processor_id = 'script', processing_started_at = pabal.now()
+where id = $1
+"""
+
+
+async def return_claims(event_queue: EventQueue) -> int:
+    async with event_queue.hub.transaction() as tx:
+        return await return_plain_claims(tx, LIFE, 100)
+
+
+async def claim_ids(event_queue: EventQueue) -> list[UUID]:
+    return [event.id for event in await event_queue.claim()]
+
+
+async def test_an_unfinished_plain_claim_comes_back_and_counts_as_an_attempt(
+    event_queue: EventQueue, travel: Travel
+) -> None:
+    event = await event_queue.publish()
+    await event_queue.owner.execute(PLAIN_CLAIM, event)
+
+    assert await claim_ids(event_queue) == []
+    await travel(LIFE - timedelta(seconds=10))
+    assert await return_claims(event_queue) == 0
+    await travel(timedelta(seconds=11))
+    assert await return_claims(event_queue) == 1
+
+    [claimed] = await event_queue.claim()
+    row = await event_queue.load_event(event)
+    assert (claimed.id, row["retry_count"]) == (event, 1)
+    assert row["last_error"] == "claimed with plain SQL and not finished in time"
+
+
+async def test_a_plain_claim_without_a_start_time_comes_back_too(event_queue: EventQueue, travel: Travel) -> None:
+    event = await event_queue.publish(ordering_key="k")
+    behind = await event_queue.publish(ordering_key="k")
+    await event_queue.owner.execute("update public.event_queue set status = 'processing' where id = $1", event)
+
+    await travel(LIFE + timedelta(seconds=1))
+    await return_claims(event_queue)
+
+    assert await claim_ids(event_queue) == [event], "its ordering key still holds the next one back"
+    assert (await event_queue.load_event(behind))["status"] == "pending"
+
+
+async def test_the_last_attempt_of_a_plain_claim_becomes_a_dead_letter(event_queue: EventQueue, travel: Travel) -> None:
+    event = await event_queue.publish(max_retries=0)
+    await event_queue.owner.execute(PLAIN_CLAIM, event)
+    await travel(LIFE + timedelta(seconds=1))
+    await return_claims(event_queue)
+
+    assert await claim_ids(event_queue) == []
+    assert (await event_queue.load_event(event))["status"] == "failed"
+    assert await event_queue.find_letter(event)
+
+
+async def test_a_claim_of_the_hub_is_left_alone(event_queue: EventQueue, travel: Travel) -> None:
+    event = await event_queue.publish()
+    [claimed] = await event_queue.claim()
+
+    await travel(LIFE * 2)
+
+    assert await return_claims(event_queue) == 0
+    row = await event_queue.load_event(event)
+    assert (row["status"], row["lease"]) == ("processing", claimed.lease)
+
+
+async def test_the_chore_returns_plain_claims(event_queue: EventQueue, travel: Travel) -> None:
+    event = await event_queue.publish()
+    await event_queue.owner.execute(PLAIN_CLAIM, event)
+    await travel(LIFE + timedelta(seconds=1))
+
+    await event_queue.hub.chores.run_due()
+
+    assert await claim_ids(event_queue) == [event]
