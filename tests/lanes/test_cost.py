@@ -38,14 +38,16 @@ class Case:
     max_pages: int
 
 
+MAX_BYTES = 8 << 20
+
+
 def claim(query: Query, rows: int, max_pages: int, **claim_filter: object) -> Case:
     return Case(query, {"lease": new_id(), "hold": "30 s", "holder": "tester"} | claim_filter, rows, max_pages)
 
 
 def event_claim(service: str, rows: int, max_pages: int, *patterns: str) -> Case:
-    return claim(
-        EVENTS.q.claim, rows, max_pages, service=service, limit=DUE, oldest_quota=6, patterns=[*patterns] or None
-    )
+    limits = {"limit": DUE, "oldest_quota": 6, "max_bytes": MAX_BYTES}
+    return claim(EVENTS.q.claim, rows, max_pages, service=service, patterns=[*patterns] or None, **limits)
 
 
 def scan_case(query: Query, rows: int, **filters: object) -> Case:
@@ -59,7 +61,7 @@ def notification_claim(channel: str, rows: int, max_pages: int) -> Case:
 
 def message_claim(account: object, rows: int, max_pages: int) -> Case:
     arguments = {"lease": new_id(), "accounts": [account], "holders": ["tester"], "limits": [DUE], "holds": ["30 s"]}
-    return Case(RELAY.q.claim, arguments, rows, max_pages)
+    return Case(RELAY.q.claim, arguments | {"max_bytes": MAX_BYTES}, rows, max_pages)
 
 
 CASES = {

@@ -21,6 +21,7 @@ LARGE_TABLES = ("event_queue", "event_due", "requests", "inbound_messages")
 ARGUMENTS: dict[str, Any] = {
     "limit": 50,
     "oldest_quota": 6,
+    "max_bytes": 8 << 20,
     "patterns": None,
     "hold": timedelta(minutes=1),
     "holder": "tester",
