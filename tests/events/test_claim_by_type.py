@@ -72,7 +72,7 @@ async def test_claims_take_the_highest_priority_of_all_types_first(hub: Hub) -> 
             event.id
             for _ in range(4)
             for event in await LANE.claim_rows(
-                tx, 1, MINUTE, "tester", **claim_columns(requests) | {"oldest_quotas": [0]}
+                tx, 1, MINUTE, "tester", max_bytes=1, **claim_columns(requests) | {"oldest_quotas": [0]}
             )
         ]
 

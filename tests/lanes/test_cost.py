@@ -40,6 +40,9 @@ class Case:
     max_pages: int
 
 
+MAX_BYTES = 8 << 20
+
+
 def claim(query: Query, rows: int, max_pages: int, **claim_filter: object) -> Case:
     return Case(query, {"lease": new_id(), "hold": "30 s", "holder": "tester"} | claim_filter, rows, max_pages)
 
@@ -56,6 +59,7 @@ def event_claim(service: str, rows: int, max_pages: int, *patterns: str) -> Case
         limits=[DUE],
         oldest_quotas=[6],
         limit=DUE,
+        max_bytes=MAX_BYTES,
     )
 
 
@@ -74,7 +78,7 @@ def notification_claim(channel: str, rows: int, max_pages: int) -> Case:
 
 def message_claim(account: object, rows: int, max_pages: int) -> Case:
     arguments = {"lease": new_id(), "accounts": [account], "holders": ["tester"], "limits": [DUE], "holds": ["30 s"]}
-    return Case(RELAY.q.claim, arguments, rows, max_pages)
+    return Case(RELAY.q.claim, arguments | {"max_bytes": MAX_BYTES}, rows, max_pages)
 
 
 CASES = {

@@ -20,6 +20,7 @@ LARGE_TABLES = ("event_queue", "event_due", "requests", "inbound_messages")
 ARGUMENTS: dict[str, Any] = {
     "limit": 50,
     "oldest_quotas": [6],
+    "max_bytes": 8 << 20,
     "patterns": [None],
     "except_patterns": [None],
     "programs": [None],

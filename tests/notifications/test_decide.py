@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -75,7 +76,9 @@ def cases(row: tuple[str, ...]) -> Iterator[Case]:
 def profile_of(case: Case) -> RecipientProfile:
     """A profile with the case's category flag; all other flags are inverted, because they must not matter."""
     channel, category, _criticality, dm, flag, address, _hour, consent = case
-    switches: dict[str, Any] = {f"{name}_notifications": (flag == "on") is (name == category) for name in NotificationCategory}
+    switches: dict[str, Any] = {
+        f"{name}_notifications": (flag == "on") is (name == category) for name in NotificationCategory
+    }
     del switches["system_notifications"]
     return RecipientProfile(
         dm_enabled=dm == "on",

@@ -121,6 +121,30 @@ def test_a_claim_of_large_events_takes_the_most_urgent(served: LoopThread, visit
     assert read_json(response)["id"] in {event["id"] for event in read_json(claimed)["events"]}
 
 
+def test_no_poll_of_large_messages_is_slow(served: LoopThread, visitors: Visitors) -> None:
+    """A poll for 100 messages gets those whose payloads reach 2 MB; the next polls get the others, in order."""
+    headers = (JSON, ("X-Pabal-Secret", WEBHOOK_SECRET.get_secret_value()))
+    more = b",".join([b"1"] * 400_000)
+    for number in range(12):
+        user_request = b'{"user":{"id":"mina-plusfriend-1"},"utterance":"%d"}' % number
+        body = b'{"bot":{"id":"bot"},"userRequest":%s,"more":[%s]}' % (user_request, more)
+        served.send(RawRequest("POST", "/kakao/webhook", headers, body))
+
+    poll = RawRequest("GET", "/v1/messages?limit=100&lease=900", tuple(visitors.relay.bearer.items()))
+    longest: list[float] = []
+    texts: list[str] = []
+    while len(texts) < 12:
+        with served.ticking() as turns:
+            status, response = served.send(poll)
+        messages = read_json(response)["messages"]
+        assert (status, len(messages) in range(1, 4)) == (200, True)
+        texts += [message["normalized"]["text"] for message in messages]
+        longest.append(max(turns))
+
+    assert texts == [str(number) for number in range(12)]
+    assert min(longest) < MAX_BLOCK
+
+
 WEBHOOK_BYTES = 1_000_000
 MORE = {
     "lists": b"[" + b",".join([b"[]"] * 49_000) + b"]",

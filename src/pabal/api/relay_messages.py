@@ -100,7 +100,8 @@ async def get_relay_messages(
 ) -> RelayMessagePage:
     """Fetch messages, oldest first. With `wait`, the request waits for the first message.
 
-    A message that is not acknowledged or answered before its lease ends is delivered again.
+    A message that is not acknowledged or answered before its lease ends is delivered again. A response has fewer than
+    `limit` messages if their payloads reach 2 MB.
     """
     request = MessagePollRequest(owner.account_id, f"poll:{owner.token_id}", timedelta(seconds=query.lease))
     timeout = query.wait_timeout

@@ -19,6 +19,9 @@ from pabal.relay.webhook.skill_response import ChatLanguage, chat_texts, text_re
 CONTENTION_DELAYS = (0.0, 0.001, 0.002, 0.004, 0.008)
 """Seconds before each further claim for accounts that had to leave messages to a concurrent claim."""
 
+MAX_CLAIM_BYTES = 2 << 20
+"""Size of the payloads that one claim takes for an account: each may have 1 MB and is decoded on the event loop."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedMessage:
@@ -114,6 +117,7 @@ class RelayLane(Lane[ClaimedMessage, UUID]):
             holders=[request.holder for request in by_account.values()],
             limits=[limits[request] - len(claimed[request]) for request in by_account.values()],
             holds=[request.hold for request in by_account.values()],
+            max_bytes=MAX_CLAIM_BYTES,
         )
         messages = [row for row in rows if row.contended_account_id is None]
         for message in sorted(messages, key=lambda message: message.delivery_seq):

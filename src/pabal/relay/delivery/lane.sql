@@ -6,6 +6,8 @@
 --   makes this one index step per candidate, never a join.)
 -- * A row that changed since our snapshot is locked in its new version, at a ctid that this statement does not see, so rows
 --   are found again by id. `= any(array[...])` can only be an index lookup per row; `=` might become a join.
+-- * An account gets messages up to the payload that reaches :max_bytes; the others stay queued. Up to 2 KB that are not
+--   compressed, a payload's size in the table is close to that of its text.
 -- * An account with contended messages is returned in a row without a message: two concurrent claims may leave the same
 --   messages to each other.
 with requests as materialized (
@@ -16,7 +18,9 @@ queued as materialized (
     select a.account_id, a.holder, a.hold, m.*
     from requests a
     cross join lateral (
-        select m.id, m.seq, m.conversation_key, null::uuid as previous_lease
+        select m.id, m.seq, m.conversation_key, null::uuid as previous_lease,
+               case when pg_column_compression(m.kakao_payload) is null and pg_column_size(m.kakao_payload) < 2000
+                    then pg_column_size(m.kakao_payload) else octet_length(m.kakao_payload::text) end as bytes
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'QUEUED' and m.expires_at > pabal.now()
           and (
@@ -34,7 +38,9 @@ expired_leases as materialized (
     select a.account_id, a.holder, a.hold, m.*
     from requests a
     cross join lateral (
-        select m.id, m.seq, m.conversation_key, m.lease as previous_lease
+        select m.id, m.seq, m.conversation_key, m.lease as previous_lease,
+               case when pg_column_compression(m.kakao_payload) is null and pg_column_size(m.kakao_payload) < 2000
+                    then pg_column_size(m.kakao_payload) else octet_length(m.kakao_payload::text) end as bytes
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'DELIVERED' and m.expires_at > pabal.now()
           and m.leased_until <= pabal.now()
@@ -64,9 +70,13 @@ picked as materialized (
         from requests a
         cross join lateral (
             select m.*
-            from (select * from queued union all select * from expired_leases) m
-            left join skipped o on o.conversation_key = m.conversation_key and o.seq < m.seq
-            where m.account_id = a.account_id and m.holder = a.holder and o.seq is null
+            from (
+                select m.*, sum(m.bytes) over (order by m.seq) - m.bytes as bytes_before
+                from (select * from queued union all select * from expired_leases) m
+                left join skipped o on o.conversation_key = m.conversation_key and o.seq < m.seq
+                where m.account_id = a.account_id and m.holder = a.holder and o.seq is null
+            ) m
+            where m.bytes_before < :max_bytes
             order by m.seq
             limit a.max_messages
         ) m
