@@ -106,6 +106,8 @@ class Hub:
     templates: TemplateCatalogue
     dispatcher: NotificationDispatcher
     untrusted_proxies: UntrustedProxyLog
+    stopping: asyncio.Event
+    """Set when the process is told to stop: it is not ready any more, but still answers."""
     closing: asyncio.Event
     """Set when shutdown begins; open streams then end."""
 
@@ -195,6 +197,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
                 db, templates, build_discord_sender(settings, db, discord_client), settings.chat_language
             ),
             untrusted_proxies=UntrustedProxyLog(),
+            stopping=asyncio.Event(),
             closing=asyncio.Event(),
         )
         stack.push_async_callback(doorbell.close)

@@ -56,6 +56,12 @@ CONNECTION_ERRORS = (
     asyncpg.ReadOnlySQLTransactionError,  # a primary that became a standby
 )
 
+CONFIGURATION_ERRORS = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    ValueError,  # the driver cannot parse the URL
+)
+
 ERROR_CLASSES: tuple[tuple[type[asyncpg.PostgresError], type[DatabaseError]], ...] = (
     (asyncpg.UniqueViolationError, UniqueViolation),
     (asyncpg.ForeignKeyViolationError, ForeignKeyViolation),
@@ -85,3 +91,8 @@ def summarize_error(error: BaseException) -> str:
     """The first line of an error. Further lines may contain the statement's parameters."""
     first_line = str(error).split("\n", 1)[0]
     return first_line or type(error).__name__
+
+
+def is_configuration_error(error: Unavailable) -> bool:
+    """Whether the server refused the login or the database, or the URL is invalid: waiting does not help."""
+    return isinstance(error.__cause__, CONFIGURATION_ERRORS)
