@@ -122,7 +122,7 @@ async def under_load(load: Load, action: Callable[[], Awaitable[None]]) -> None:
 
 
 async def test_a_rolling_restart_fails_no_request_and_loses_nothing(folder: Path, database_urls: DatabaseUrls) -> None:
-    variables = {
+    variables: dict[str, Any] = {
         "PABAL_DATABASE_URL": database_urls.direct or database_urls.main,
         "PABAL_ADMIN_PASSWORD": "correct horse",
         "PABAL_WEBHOOK_SECRET": WEBHOOK_SECRET.get_secret_value(),

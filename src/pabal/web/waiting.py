@@ -16,7 +16,6 @@ from pabal.web.errors import error_response
 from pabal.web.route import ErrorFormat
 from pabal.web.server import WebServer, serving
 
-WAITING_TEXT = "The hub waits for its database."
 ALIVE = msgspec.json.encode({"status": "ok"})
 
 
@@ -27,7 +26,7 @@ async def answer_while_waiting(scope: Scope, receive: Receive, send: Send) -> No
     if Request(scope).url.path == "/healthz":
         response = Response(ALIVE, media_type="application/json")
     else:
-        response = error_response(Unavailable(WAITING_TEXT), ErrorFormat.PROBLEM, new_id().hex)
+        response = error_response(Unavailable("the database is not available yet"), ErrorFormat.PROBLEM, new_id().hex)
     response.headers["connection"] = "close"  # the next request is for the hub itself
     await response(scope, receive, send)
 
