@@ -62,13 +62,13 @@ async def test_a_command_waits_for_its_database_and_says_so_once(command: str, f
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
         await wait_for_status(port, "/readyz", 503)
         waiting = (folder / "log").read_text()
-        assert waiting.count('"outage began"') == 1
+        assert waiting.count('"database unavailable"') == 1
         assert waiting.count("\n") == 1 + (command == "work"), "work prints its address"
 
         await gate.open()
         await wait_for_status(port, "/readyz", 200)
 
-        assert '"outage ended"' in (folder / "log").read_text()
+        assert '"database available again"' in (folder / "log").read_text()
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, PROCESS_TIMEOUT) == 0
 

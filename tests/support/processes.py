@@ -27,9 +27,14 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def read_log(hub: RunningHub) -> list[dict[str, Any]]:
+    """The complete lines of the log. The last one may be half written."""
+    lines = hub.log.read_text().rpartition("\n")[0].splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
 def log_lines(hub: RunningHub, event: str) -> list[dict[str, Any]]:
-    lines = (json.loads(line) for line in hub.log.read_text().splitlines() if line.startswith("{"))
-    return [line for line in lines if line.get("event") == event]
+    return [line for line in read_log(hub) if line.get("event") == event]
 
 
 async def wait_for_lines(hub: RunningHub, event: str, count: int) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
-from pabal.core.errors import Unavailable
-from pabal.core.log import get_logger
+from pabal.core.errors import DATABASE_UNAVAILABLE
 
-log = get_logger()
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 REPEAT_AFTER = 60.0
 """Seconds between two lines about the same outage."""
@@ -15,10 +16,10 @@ CALM_AFTER = 1.0
 
 
 class OutageLog:
-    """Counts failures of `what`, which is a noun such as `database`."""
+    """Counts failures. `began` and `ended` are the names of the log lines."""
 
-    def __init__(self, what: str, clock: Callable[[], float] = monotonic) -> None:
-        self._what = what
+    def __init__(self, began: str, ended: str, clock: Callable[[], float] = monotonic) -> None:
+        self._began, self._ended = began, ended
         self._clock = clock
         self._began_at: float | None = None
         self._failed_at = self._logged_at = 0.0
@@ -32,12 +33,13 @@ class OutageLog:
         self._failed_at = now = self._clock()
         self._failures += 1
         if self._began_at is None:
-            self._began_at = self._logged_at = now
-            log.error("outage began", of=self._what, error=str(error))
-        elif now - self._logged_at >= REPEAT_AFTER:
-            self._logged_at = now
-            facts = {"seconds": round(now - self._began_at), "failures": self._failures, "error": str(error)}
-            log.error("outage goes on", of=self._what, **facts)
+            self._began_at = now
+        elif now - self._logged_at < REPEAT_AFTER:
+            return
+        self._logged_at = now
+        reason = str(error).removeprefix(DATABASE_UNAVAILABLE)
+        facts = {"seconds": round(now - self._began_at), "failures": self._failures} if self._failures > 1 else {}
+        load_logger().error(self._began, error=reason, **facts)
 
     def record_success(self) -> None:
         """End the outage, if there is one and failures have ceased."""
@@ -45,15 +47,18 @@ class OutageLog:
             self.end()
 
     def end(self) -> None:
-        if self._began_at is None:
-            return
-        seconds = round(self._clock() - self._began_at, 1)
+        if self._began_at is not None:
+            seconds = round(self._clock() - self._began_at, 1)
+            load_logger().info(self._ended, seconds=seconds, failures=self._failures)
         self._began_at = None
-        log.info("outage ended", of=self._what, seconds=seconds, failures=self._failures)
         self._failures = 0
 
 
-def log_failure(event: str, error: Exception, **facts: object) -> None:
-    """Log a failed step that is tried again. The database itself logs its outages, so they are details here."""
-    write = log.debug if isinstance(error, Unavailable) else log.warning
-    write(event, error=str(error), **facts)
+def database_outage_log() -> OutageLog:
+    return OutageLog("database unavailable", "database available again")
+
+
+def load_logger() -> "FilteringBoundLogger":
+    from pabal.core.log import get_logger  # commands open a database without it, and it is slow to import
+
+    return get_logger()

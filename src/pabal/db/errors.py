@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import asyncpg
 
-from pabal.core.errors import PabalError, Unavailable
+from pabal.core.errors import DATABASE_UNAVAILABLE, PabalError, Unavailable
 
 
 class DatabaseError(PabalError):
@@ -79,7 +79,7 @@ def translate_errors() -> Generator[None]:
     except asyncpg.DataError as error:  # also raised by the driver, before it sends anything
         raise CheckViolation(str(error)) from error
     except CONNECTION_ERRORS as error:
-        raise Unavailable(f"the database is not available: {summarize_error(error)}") from error
+        raise Unavailable(f"{DATABASE_UNAVAILABLE}{summarize_error(error)}") from error
     except asyncpg.PostgresError as error:
         for driver_class, our_class in ERROR_CLASSES:
             if isinstance(error, driver_class):

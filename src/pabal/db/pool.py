@@ -16,6 +16,7 @@ from asyncpg import Record
 from asyncpg.pool import Pool
 
 from pabal.core.errors import Unavailable
+from pabal.core.outage import OutageLog, database_outage_log
 from pabal.db.channels import Wakeup
 from pabal.db.errors import translate_errors
 from pabal.db.tx import CountedOutcome, Tx
@@ -123,6 +124,7 @@ class Database:
         self._pool: Pool[Record] | None = None
         self._server_info: ServerInfo | None = None
         self._plan_refresher: PlanRefresher | None = None
+        self._outage = database_outage_log()
         self.on_commit = on_commit
         self.on_outcome_counts: Callable[[Mapping[tuple[str, CountedOutcome], int]], None] | None = None
 
@@ -195,6 +197,7 @@ class Database:
             self._options.connect_timeout.total_seconds(),
             self._plan_refresher,
             None if is_reserved else self._shared_slots,
+            self._outage,
         )
 
 
@@ -215,7 +218,7 @@ class ReservedDatabase(Database):
 class _PooledConnectionContext:
     """Acquires and releases a connection, translating the errors of both but not those of the block."""
 
-    __slots__ = ("_connection", "_plan_refresher", "_pool", "_slots", "_timeout")
+    __slots__ = ("_connection", "_outage", "_plan_refresher", "_pool", "_slots", "_timeout")
 
     def __init__(
         self,
@@ -223,13 +226,22 @@ class _PooledConnectionContext:
         timeout: float,
         plan_refresher: PlanRefresher | None,
         slots: asyncio.Semaphore | None,
+        outage: OutageLog,
     ) -> None:
         self._pool = pool
         self._timeout = timeout
         self._plan_refresher = plan_refresher
         self._slots = slots
+        self._outage = outage
 
     async def __aenter__(self) -> "PooledConnection":
+        try:
+            return await self._acquire()
+        except Unavailable as error:
+            self._outage.record_failure(error)
+            raise
+
+    async def _acquire(self) -> "PooledConnection":
         if self._slots is None:
             return await self._connect()
         await self._take_slot(self._slots)
@@ -258,7 +270,11 @@ class _PooledConnectionContext:
                     raise
         return connection
 
-    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if isinstance(error, Unavailable):
+            self._outage.record_failure(error)
+        elif self._outage.is_open and error is None:
+            self._outage.record_success()
         try:
             with translate_errors():
                 await self._pool.release(self._connection)

@@ -11,7 +11,7 @@ from pabal.cli.output import print_text
 from pabal.core.backoff import spread
 from pabal.core.errors import Unavailable
 from pabal.core.log import get_logger
-from pabal.core.outage import OutageLog
+from pabal.core.outage import database_outage_log
 from pabal.db.errors import is_configuration_error
 from pabal.db.pool import Database
 from pabal.db.urls import DatabaseUrls
@@ -47,7 +47,7 @@ async def retry_until_available(action: Callable[[], Awaitable[ResultT]], listen
     except Unavailable as error:
         if is_configuration_error(error):
             raise
-        outage = OutageLog("database")
+        outage = database_outage_log()
         outage.record_failure(error)
     async with waiting_server(listener):
         while True:
