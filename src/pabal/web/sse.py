@@ -23,8 +23,11 @@ def format_sse_event(name: str, data: Any, event_id: int) -> bytes:
 
 
 def reconnect_hint() -> bytes:
-    """The end of a stream whose process stops: reconnect soon, but not all clients at the same moment."""
-    return b"retry: %d\n\n" % random.randint(*RECONNECT_MS)  # noqa: S311 jitter, not a secret
+    """The end of a stream whose process stops: reconnect soon, but not all clients at the same moment.
+
+    It begins with a comment, as a ping does, for clients that know only comments and events.
+    """
+    return b": stopping\nretry: %d\n\n" % random.randint(*RECONNECT_MS)  # noqa: S311 jitter, not a secret
 
 
 class EventStreamResponse(Response):
