@@ -16,7 +16,7 @@ import msgspec
 from bench import shop
 from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
 from pabal.cli.events.handlers_app import load_handlers
-from pabal.cli.hub.serve import run_until_stopped
+from pabal.cli.hub.run import run_until_stopped
 from pabal.core.log import configure_logging
 from pabal.db.pool import ConnectOptions, Database
 from pabal.events.lane import LANE, EventClaimFilter

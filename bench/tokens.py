@@ -18,7 +18,7 @@ import uvloop
 
 from bench.engine import one_by_one
 from bench.ground import Paced, connected, durable, middle, paced, show
-from pabal.cli.hub.serve import web_server
+from pabal.cli.hub.run import web_server
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidToken
 from pabal.core.log import configure_logging

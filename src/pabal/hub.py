@@ -113,6 +113,8 @@ class Hub:
     dispatcher: NotificationDispatcher
     link_requester: LinkRequester
     untrusted_proxies: UntrustedProxyLog
+    stopping: asyncio.Event
+    """Set when the process is told to stop: it is not ready any more, but still answers."""
     closing: asyncio.Event
     """Set when shutdown begins; open streams then end."""
 
@@ -216,6 +218,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             dispatcher=NotificationDispatcher(db, templates, discord_sender, settings.chat_language),
             link_requester=LinkRequester(db, discord_sender, f"{settings.issuer}{LINK_PAGE_PATH}"),
             untrusted_proxies=UntrustedProxyLog(),
+            stopping=asyncio.Event(),
             closing=asyncio.Event(),
         )
         stack.push_async_callback(doorbell.close)

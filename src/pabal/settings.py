@@ -60,6 +60,22 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8700, ge=0, le=65535, description="Port to listen on; 0 picks a free port.")
+    processes: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description=(
+            "Number of processes of `pabal serve` and `pabal up` on the port, under a supervisor that replaces them. "
+            "Unset: one process without a supervisor."
+        ),
+    )
+    work_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port of `pabal work` for /metrics, /healthz and /readyz; 0 picks a free port. Unset: none.",
+    )
+    work_host: str = Field("127.0.0.1", min_length=1, description="Address of PABAL_WORK_PORT.")
     data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
         default_factory=default_data_dir,
         description=(
@@ -228,6 +244,13 @@ class Settings(BaseSettings):
     )
     stop_within: Duration = Field(
         timedelta(seconds=1), description="How long open requests and running handlers may continue when the hub stops."
+    )
+    lame_duck: Duration = Field(
+        timedelta(),
+        description=(
+            "How long the hub goes on serving after SIGTERM, with /readyz at 503, so that a load balancer stops using "
+            "it first."
+        ),
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(to_lower_case)] = Field(
         "info", description="Log level."

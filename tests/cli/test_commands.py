@@ -98,7 +98,7 @@ def test_an_unreachable_database_is_a_finding_and_the_exit_code_is_1(folder: Pat
     }
 
     findings = pabal_json("doctor", folder=folder, code=1, **variables)["items"]
-    refused = pabal("up", "--port", "0", folder=folder, code=1, **variables)
+    refused = pabal("migrate", "up", folder=folder, code=1, **variables)
 
     bad = {finding["what"] for finding in findings if finding["level"] == "bad"}
     assert bad == {"database", "trusted proxies"}

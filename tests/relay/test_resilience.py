@@ -1,6 +1,7 @@
 """Failures behind an open stream: the stream recovers, or ends so that its client reconnects."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -179,3 +180,12 @@ async def test_a_consumer_that_fails_on_delivery_does_not_block_others(
     assert [claimed.id for claimed in await polling] == [message]
     long_poll.unsubscribe(MessagePollRequest(owner.id, "failing", MINUTE), failing, [])
     assert "delivery to waiter failed" in capsys.readouterr().out
+
+
+async def test_streams_of_a_stopping_hub_end_cleanly_with_a_hint_to_come_back(hub: Hub, owner: Owner) -> None:
+    async with serve_hub(hub) as address, connect_stream(address, owner.token) as client, asyncio.timeout(10):
+        await client.first()
+        await hub.begin_shutdown()
+
+        assert await client.read() is None
+        assert re.search(rb": stopping\nretry: [0-9]{3,4}\n\n\Z", client.raw)

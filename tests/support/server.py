@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 
 from pabal.api import routes
-from pabal.cli.hub.serve import web_server
+from pabal.cli.hub.run import web_server
 from pabal.hub import Hub
 from pabal.web.app import create_app
 from pabal.web.route import Route

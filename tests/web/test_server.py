@@ -111,3 +111,41 @@ async def test_shutdown_cancels_requests_after_the_timeout() -> None:
         await asyncio.gather(request, return_exceptions=True)
 
     assert slow.cancelled
+
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: slow\r\n\r\n"
+
+
+async def test_a_replaced_server_answers_an_idle_connection_once_more() -> None:
+    async with running_server() as (slow, serving):
+        slow.release.set()
+        reader, writer = await asyncio.open_connection("127.0.0.1", slow.port)
+        writer.write(REQUEST)
+        first = await reader.readuntil(b"done")
+
+        slow.server.stop(drain=True)
+        with pytest.raises(OSError, match=r"refused|reset"):
+            while True:
+                _, other = await asyncio.open_connection("127.0.0.1", slow.port)
+                other.close()
+        assert not serving.done()
+        writer.write(REQUEST)
+
+        second = await reader.read()
+        await serving
+        writer.close()
+    assert b"connection: close" not in first
+    assert b"connection: close" in second
+    assert second.endswith(b"done")
+
+
+async def test_a_stopping_server_goes_on_and_asks_its_clients_to_close() -> None:
+    async with running_server() as (slow, _):
+        running = asyncio.create_task(slow.request())
+        await slow.request_started.wait()
+
+        slow.server.announce_close()
+        later = asyncio.create_task(slow.request())
+        slow.release.set()
+
+        assert [b"connection: close" in response for response in (await running, await later)] == [True, True]

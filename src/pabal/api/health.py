@@ -65,7 +65,9 @@ async def get_liveness() -> ProbeView:
 
 
 async def get_readiness(hub: Hub) -> ProbeView:
-    """Check that the database responds, so that requests can be served; 503 otherwise."""
+    """Check that the database responds and the process is not stopping; 503 otherwise."""
+    if hub.stopping.is_set():
+        raise Unavailable("The hub is stopping.")
     await read_stats_in_time(hub)
     return ProbeView("ready")
 

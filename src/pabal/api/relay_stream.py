@@ -16,7 +16,7 @@ from pabal.web.connection import detect_dead_peer, find_transport, reset_connect
 from pabal.web.field_types import FilterText
 from pabal.web.request import RequestContext, mark_authenticated
 from pabal.web.route import ErrorFormat, RequestQuery, Route
-from pabal.web.sse import PING, EventStreamResponse, format_sse_event
+from pabal.web.sse import PING, EventStreamResponse, format_sse_event, reconnect_hint
 
 RELAY_PING_INTERVAL = timedelta(seconds=20)
 MAX_EVENT_ID = 2**63 - 1
@@ -38,8 +38,6 @@ async def get_relay_stream(hub: Hub, context: RequestContext, query: RelayStream
     Send `Last-Event-ID` when you reconnect: messages up to that id stay yours, later ones are delivered again.
     The newest stream of a token gets the messages; older ones stay open without.
     """
-    if hub.closing.is_set():
-        raise Unavailable("the hub is stopping")
     headers = context.request.headers
     token = (
         query.token if query.token and "authorization" not in headers else bearer_token(headers.get("authorization"))
@@ -51,7 +49,7 @@ async def get_relay_stream(hub: Hub, context: RequestContext, query: RelayStream
     if transport := find_transport(context.request):
         detect_dead_peer(transport)
         stream.reset_connection = partial(reset_connection, transport)
-    if hub.closing.is_set():  # began while the stream was opened: close_all() missed it
+    if hub.closing.is_set():  # close_all() missed it: the client reconnects, to another process
         stream.close()
     return EventStreamResponse(stream_relay_events(hub, stream, principal), stream.close)
 
@@ -68,6 +66,8 @@ async def stream_relay_events(hub: Hub, stream: RelayStream, principal: RelayPri
                 if frame.message:
                     relay.metrics.messages_delivered.add(1)
                 yield format_sse_event(frame.name, frame.data, relay_event_id(frame, stream))
+        if hub.closing.is_set():
+            yield reconnect_hint()
     finally:
         await relay.stream_registry.close(stream)
 

@@ -25,7 +25,7 @@ from pabal.notifications.toasts.streams import ToastStream
 from pabal.web.pagination import PageQuery, decode_cursor, next_cursor
 from pabal.web.request import RequestContext
 from pabal.web.route import RequestQuery, ResponseBody, Route
-from pabal.web.sse import PING, EventStreamResponse, format_sse_event
+from pabal.web.sse import PING, EventStreamResponse, format_sse_event, reconnect_hint
 
 TOAST_PING_INTERVAL = timedelta(seconds=20)
 
@@ -110,6 +110,8 @@ async def get_toast_stream(hub: Hub, context: RequestContext, person: Person, qu
     """
     last_event_id = parse_last_event_id(context.request.headers.get("last-event-id"))
     stream, inbox = await hub.toast_streams.open(person, query.after if last_event_id is None else last_event_id)
+    if hub.closing.is_set():  # close_all() missed it: the client reconnects, to another process
+        stream.close()
     return EventStreamResponse(stream_toast_events(hub, stream, inbox), stream.close)
 
 
@@ -122,6 +124,8 @@ async def stream_toast_events(hub: Hub, stream: ToastStream, inbox: InboxState) 
             else:
                 data: dict[str, Any] = {"toast": ToastView.of(change), "unread": change.unread}
                 yield format_sse_event("toast", data, change.seq)
+        if hub.closing.is_set():
+            yield reconnect_hint()
     finally:
         hub.toast_streams.close(stream)
 

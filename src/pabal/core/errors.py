@@ -218,6 +218,10 @@ class DecryptionError(PabalError):
     code = "unreadable"
 
 
+DATABASE_UNAVAILABLE = "the database is not available: "
+"""How the text of `Unavailable` begins if the database is the reason."""
+
+
 class Unavailable(PabalError):
     code = "unavailable"
 

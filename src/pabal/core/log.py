@@ -15,6 +15,7 @@ import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
+from pabal.core.errors import DATABASE_UNAVAILABLE
 from pabal.core.redact import redact_text
 
 LogFormat = Literal["auto", "json", "pretty"]
@@ -37,6 +38,7 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
     """Configure structlog and the standard library. Called once, by the command line."""
     pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
+        *([] if level == "debug" else [drop_outage_details]),
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,  # before redaction; without local variables
         redact_secrets,
@@ -66,6 +68,14 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
     root.setLevel(level.upper())
     logging.getLogger("uvicorn").setLevel(max(root.level, logging.WARNING))
     logging.getLogger("asyncio").setLevel(max(root.level, logging.WARNING))
+
+
+def drop_outage_details(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Drop a line that says only that the database is unavailable: the pool logs the outage, once for all of them."""
+    error = event.get("error")
+    if isinstance(error, str) and error.startswith(DATABASE_UNAVAILABLE):
+        raise structlog.DropEvent
+    return event
 
 
 class LogWriter:

@@ -1,12 +1,15 @@
 """Metrics: OpenTelemetry instruments, exported as Prometheus text. One set per hub, nothing global."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+from pabal.core.metric_snapshot import MetricSnapshot, read_snapshot, render_snapshot
 
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Boundaries in seconds; the defaults of OpenTelemetry are in milliseconds."""
@@ -42,6 +45,8 @@ class Metrics:
         )
         self.observe_loop_lag = self._loop_lag.observe
         self._labelled: dict[tuple[str, str, int], Histogram] = {}
+        self.sum_over_processes: Callable[[MetricSnapshot], Awaitable[MetricSnapshot]] | None = None
+        """Adds the metrics of the hub's other processes to those of this one, where a supervisor runs several."""
         self._is_rendering = asyncio.Lock()
         self._next_rendering: asyncio.Task[bytes] | None = None
 
@@ -56,6 +61,10 @@ class Metrics:
     def render(self) -> bytes:
         return generate_latest(self._registry)
 
+    async def snapshot_in_thread(self) -> MetricSnapshot:
+        """The metrics of this process, collected outside the event loop."""
+        return await asyncio.to_thread(read_snapshot, self._registry)
+
     async def render_in_thread(self) -> bytes:
         """Render outside the event loop, because it takes long.
 
@@ -68,7 +77,10 @@ class Metrics:
     async def _render_next(self) -> bytes:
         async with self._is_rendering:
             self._next_rendering = None  # later calls must see later values
-            return await asyncio.to_thread(self.render)
+            if self.sum_over_processes is None:
+                return await asyncio.to_thread(self.render)
+            total = await self.sum_over_processes(await self.snapshot_in_thread())
+            return await asyncio.to_thread(render_snapshot, total)
 
     def close(self) -> None:
         self._provider.shutdown()

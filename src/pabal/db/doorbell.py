@@ -18,6 +18,7 @@ from pabal.core.backoff import spread
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
+from pabal.core.outage import OutageLog
 from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
 from pabal.db.connect import ConnectOptions, HostDialer, ServerInfo, connect_arguments
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error, translate_errors
@@ -64,6 +65,7 @@ class Doorbell:
         self._tasks: list[asyncio.Task[None]] = []
         self._self_test_received = asyncio.Event()
         self.load_polling = LoadPolling(db, self._sender_id, lambda: self._wake(Wakeup(Channel.EVENTS)))
+        self._outage = OutageLog("listener disconnected", "listener connected again")
         self.listening = False
 
     async def open(self) -> None:
@@ -141,7 +143,7 @@ class Doorbell:
             try:
                 await self._listen_once(options, dialer)
             except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
-                log.warning("listener disconnected", error=summarize_error(error))
+                self._outage.record_failure(summarize_error(error))
             except Exception:  # if this task ended, this process would no longer be woken
                 log.exception("listener disconnected")
             if self.listening:
@@ -159,6 +161,7 @@ class Doorbell:
             await self._self_test(connection)
             await self.load_polling.read(connection)
             self.listening = True
+            self._outage.end()
             for channel in Channel:  # wakeups may have been missed before
                 self._wake(Wakeup(channel))
             while not await wait_with_timeout(terminated, self._keepalive_interval):

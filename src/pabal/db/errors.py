@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import asyncpg
 
-from pabal.core.errors import PabalError, Unavailable
+from pabal.core.errors import DATABASE_UNAVAILABLE, PabalError, Unavailable
 
 
 class DatabaseError(PabalError):
@@ -56,6 +56,12 @@ CONNECTION_ERRORS = (
     asyncpg.ReadOnlySQLTransactionError,  # a primary that became a standby
 )
 
+CONFIGURATION_ERRORS = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    ValueError,  # the driver cannot parse the URL
+)
+
 ERROR_CLASSES: tuple[tuple[type[asyncpg.PostgresError], type[DatabaseError]], ...] = (
     (asyncpg.UniqueViolationError, UniqueViolation),
     (asyncpg.ForeignKeyViolationError, ForeignKeyViolation),
@@ -73,7 +79,7 @@ def translate_errors() -> Generator[None]:
     except asyncpg.DataError as error:  # also raised by the driver, before it sends anything
         raise CheckViolation(str(error)) from error
     except CONNECTION_ERRORS as error:
-        raise Unavailable(f"the database is not available: {summarize_error(error)}") from error
+        raise Unavailable(f"{DATABASE_UNAVAILABLE}{summarize_error(error)}") from error
     except asyncpg.PostgresError as error:
         for driver_class, our_class in ERROR_CLASSES:
             if isinstance(error, driver_class):
@@ -85,3 +91,8 @@ def summarize_error(error: BaseException) -> str:
     """The first line of an error. Further lines may contain the statement's parameters."""
     first_line = str(error).split("\n", 1)[0]
     return first_line or type(error).__name__
+
+
+def is_configuration_error(error: Unavailable) -> bool:
+    """Whether the server refused the login or the database, or the URL is invalid: waiting does not help."""
+    return isinstance(error.__cause__, CONFIGURATION_ERRORS)

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from time import monotonic
-from typing import Any
 
 import asyncpg
 
 from pabal.core.backoff import spread
-from pabal.core.errors import Unavailable
+from pabal.core.errors import DATABASE_UNAVAILABLE, Unavailable
+from pabal.core.outage import database_outage_log, load_logger
 from pabal.db.connect import CANCEL_WINDOW, HOST_TIMEOUT, AnswerClock, HubConnection, is_server_unreachable
 from pabal.db.errors import CONNECTION_ERRORS, DatabaseError, summarize_error
 
@@ -25,7 +25,6 @@ CHECK_INTERVAL = 5.0
 """Seconds between checks while one statement is slow and nothing else answers."""
 MIN_CHECK_INTERVAL = 0.5
 FIRST_REDIAL_DELAY, MAX_REDIAL_DELAY = 0.1, 1.0
-REMINDER_INTERVAL = 60.0
 
 
 class PoolMonitor:
@@ -50,6 +49,7 @@ class PoolMonitor:
         self._busy_since = 0.0
         self._in_use = 0
         self._outage: str | None = None
+        self.outage_log = database_outage_log()
         self._last_check = float("-inf")
         self._check_task: asyncio.Task[None] | None = None
         self._watch_task: asyncio.Task[None] | None = None
@@ -69,7 +69,7 @@ class PoolMonitor:
     def refuse_during_outage(self) -> None:
         """Raise Unavailable at once while the server cannot be reached."""
         if self._outage is not None:
-            raise Unavailable(f"the database is not available: {self._outage}")
+            raise Unavailable(f"{DATABASE_UNAVAILABLE}{self._outage}")
 
     def begin_use(self) -> None:
         self._in_use += 1
@@ -81,7 +81,11 @@ class PoolMonitor:
         self._in_use -= 1
         if error is None or isinstance(error, DatabaseError):
             self._answers.record_answer()
-        elif isinstance(error, Unavailable) and error.__cause__ is not None:
+            self.outage_log.record_success()
+            return
+        if isinstance(error, Unavailable):
+            self.outage_log.record_failure(error)
+        if isinstance(error, Unavailable) and error.__cause__ is not None:
             if is_server_unreachable(error.__cause__):
                 self.suspect(error.__cause__)
             else:
@@ -114,19 +118,15 @@ class PoolMonitor:
                     self._start_check()
 
     async def _check(self) -> None:
-        from pabal.core.log import get_logger  # not at import: commands do without it
-
-        log = get_logger()
         try:
-            await self._dial_until_reachable(log)
-        except Exception:  # callers would be refused forever
-            log.exception("database check failed")
+            await self._dial_until_reachable()
+        except Exception:  # noqa: BLE001 callers would be refused forever
+            load_logger().exception("database check failed")
         finally:
             self._outage = None
             self._last_check = monotonic()
 
-    async def _dial_until_reachable(self, log: Any) -> None:
-        started = reminded = monotonic()
+    async def _dial_until_reachable(self) -> None:
         was_silent = self._is_silent()
         delay, timeout = FIRST_REDIAL_DELAY, min(HOST_TIMEOUT, self._connect_timeout)
         while True:
@@ -135,9 +135,7 @@ class PoolMonitor:
             except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
                 if not is_server_unreachable(error):
                     break  # the server refuses us, so the other connections may be fine
-                if self._outage is None or monotonic() - reminded >= REMINDER_INTERVAL:
-                    reminded = monotonic()
-                    log.warning("database unavailable", error=summarize_error(error))
+                self.outage_log.record_failure(summarize_error(error))
                 self._begin_outage(summarize_error(error))
                 await asyncio.sleep(spread(delay))
                 delay = min(delay * 2, MAX_REDIAL_DELAY)
@@ -149,7 +147,7 @@ class PoolMonitor:
                 await self._replace_idle()
             break
         if self._outage is not None:
-            log.info("database available again", seconds=round(monotonic() - started, 1))
+            self.outage_log.end()
 
     def _begin_outage(self, error: str) -> None:
         """Refuse callers, and end those that wait for an answer. Terminating needs no answer of the server."""

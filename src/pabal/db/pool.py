@@ -209,6 +209,13 @@ class _PooledConnectionContext:
         self._monitor = monitor
 
     async def __aenter__(self) -> "PooledConnection":
+        try:
+            return await self._acquire()
+        except Unavailable as error:
+            self._monitor.outage_log.record_failure(error)
+            raise
+
+    async def _acquire(self) -> "PooledConnection":
         if self._slots is None:
             return await self._connect()
         await self._take_slot(self._slots)

@@ -95,6 +95,7 @@ class LongPoll(Generic[PollKey, PolledItem]):
         self._claiming: Collection[PollKey] = ()
         """The keys of the claim that is under way."""
         self._serve_task: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._release_tasks: set[asyncio.Task[None]] = set()
 
     async def poll(self, key: PollKey, limit: int, timeout: timedelta) -> list[PolledItem]:
@@ -104,7 +105,7 @@ class LongPoll(Generic[PollKey, PolledItem]):
             self._add_waiter(key, waiter)  # before the claim, so that no wakeup in between is missed
         try:
             rows = await self._claim_once(key, limit)
-            if rows or timeout <= timedelta():
+            if rows or timeout <= timedelta() or self._is_closed:
                 return rows
             try:
                 async with asyncio.timeout(timeout.total_seconds()):
@@ -144,7 +145,8 @@ class LongPoll(Generic[PollKey, PolledItem]):
         self._release_later(rows)
 
     async def close(self) -> None:
-        """Answer every long poll with no rows, and wait for pending releases."""
+        """Answer every long poll with no rows, later ones without waiting, and wait for pending releases."""
+        self._is_closed = True
         for waiters in self._waiters.values():
             for waiter in waiters:
                 if isinstance(waiter, PollWaiter) and not waiter.future.done():

@@ -143,9 +143,8 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
                 except RetryableError:
                     continue
                 except Exception as error:  # noqa: BLE001 a row that cannot be decoded must not stop the worker
-                    log.warning(
-                        "claim failed", worker=self.name, lane=self.lane.name, error=f"{type(error).__name__}: {error}"
-                    )
+                    reason = str(error) if isinstance(error, PabalError) else f"{type(error).__name__}: {error}"
+                    log.warning("claim failed", worker=self.name, lane=self.lane.name, error=reason)
                     await self._pause(pause)
                     pause = min(pause * 2, MAX_RETRY_PAUSE)
                     continue

@@ -65,14 +65,18 @@ class ConnectionLimits:
         return self.total // 2
 
     @classmethod
-    def of_open_files(cls, open_files: int, reserved: int = 0, per_address: int = DEFAULT_PER_ADDRESS) -> Self:
+    def of_open_files(
+        cls, open_files: int, reserved: int = 0, per_address: int = DEFAULT_PER_ADDRESS, processes: int = 1
+    ) -> Self:
         """The limits for a number of file descriptors, of which `reserved` are not for clients.
 
-        One address may have at most half of the anonymous connections. `per_address` 0 is no limit.
+        One address may have at most half of the anonymous connections. `per_address` 0 is no limit. Several processes
+        on one port share both limits; the limit of open files is one per process.
         """
         total = max(open_files - RESERVED_FILES - reserved, MIN_TOTAL)
-        anonymous = min(total * 3 // 4, MAX_ANONYMOUS)
-        return cls(total, anonymous, min(per_address, anonymous // 2) if per_address else anonymous)
+        anonymous = min(total * 3 // 4, max(MAX_ANONYMOUS // processes, 2))
+        shared = max(per_address // processes, 1)
+        return cls(total, anonymous, min(shared, anonymous // 2) if per_address else anonymous)
 
 
 class OpenConnection(Protocol):
@@ -116,6 +120,8 @@ class ConnectionTable:
         self.limits = limits
         self.closed = Counter[CloseReason]()
         self.address_key = lru_cache(MAX_CACHED_ADDRESSES)(partial(address_key, trusted=trusted))
+        self.is_closing = False
+        """Whether the process stops: every response then carries `Connection: close`."""
         self.on_removed: Callable[[], None] = lambda: None
         self._open: set[OpenConnection] = set()
         self._anonymous: dict[str, set[OpenConnection]] = {}

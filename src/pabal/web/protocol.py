@@ -204,6 +204,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         version = self._check_head()
         self._start_cycle(version)
+        if self._table.is_closing:
+            self.cycle.keep_alive = False
         self._phase = MessagePhase.BODY
         self._phase_since = self.loop.time()
         self._has_progress = True
@@ -327,6 +329,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._body_bytes += size
         if self._body_bytes > MAX_DISCARDED_BYTES:
             self.transport.abort()
+
+    def announce_close(self) -> None:
+        """Close the connection after the last response that is on its way. An idle one stays open for one request."""
+        if self.cycle is not None and not self.cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            self.cycle.keep_alive = False
 
     # Timeouts
 

@@ -3,9 +3,10 @@
 import asyncio
 import resource
 import socket
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from typing import Any
 
 import uvicorn
 
@@ -23,6 +24,11 @@ TICK_INTERVAL = timedelta(seconds=1)
 CROWDED_INTERVAL = timedelta(milliseconds=250)
 """How often timeouts are checked while connections wait for others to end."""
 SHUTDOWN_POLL_SECONDS = 0.005
+DRAIN_LIMIT = timedelta(seconds=30)
+"""How long running requests may take in a process that another one has replaced."""
+IDLE_DRAIN = timedelta(seconds=5)
+"""How long such a process waits for the next request on an idle connection, to answer it with `Connection: close`. A
+connection that is closed without this answer may carry a request already."""
 RESUME_BELOW = 15 / 16
 """The share of all connections below which a paused listener resumes at once."""
 
@@ -38,9 +44,33 @@ class WebServer(uvicorn.Server):
         self.table.on_removed = self._resume_with_room
         self._listeners: list[PausableListener] = []
         self._stop_requested = asyncio.Event()
+        self._is_draining = False
+        self._has_started = asyncio.Event()
 
-    def stop(self) -> None:
-        """Stop accepting requests and shut down."""
+    async def wait_until_started(self) -> None:
+        """Wait until connections are accepted."""
+        await self._has_started.wait()
+
+    async def stop_accepting(self) -> None:
+        """Accept no more connections. Those that wait in the queue of a shared socket are left to other processes."""
+        for listener in self._listeners:
+            await listener.close()
+
+    def announce_close(self) -> None:
+        """Ask clients to use another connection: every response from now on carries `Connection: close`."""
+        self.table.is_closing = True
+        connections: list[Any] = [*self.server_state.connections]
+        for connection in connections:
+            connection.announce_close()
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Stop accepting connections and shut down.
+
+        With `drain`, another process accepts requests already: idle connections are answered once more, and running
+        requests have more time.
+        """
+        self._is_draining = drain
+        self.announce_close()
         self.should_exit = True
         self._stop_requested.set()
 
@@ -55,6 +85,7 @@ class WebServer(uvicorn.Server):
             await listener.start()
             self._listeners.append(listener)
         self.started = True
+        self._has_started.set()
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
@@ -70,18 +101,25 @@ class WebServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 the listeners close them
         """Stop listening, then wait for running requests until the graceful shutdown timeout."""
-        for listener in self._listeners:
-            await listener.close()
-        for connection in [*self.server_state.connections]:
-            connection.shutdown()
+        await self.stop_accepting()
+        limit = self.config.timeout_graceful_shutdown
+        if self._is_draining:
+            limit = DRAIN_LIMIT.total_seconds()
+            asyncio.get_running_loop().call_later(IDLE_DRAIN.total_seconds(), self._close_idle)
+        else:
+            self._close_idle()
         try:
-            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+            async with asyncio.timeout(limit):
                 while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 uvicorn has no event for this
                     await asyncio.sleep(SHUTDOWN_POLL_SECONDS)
         except TimeoutError:
             log.warning("requests cancelled at shutdown", count=len(self.server_state.tasks))
             for task in self.server_state.tasks:
                 task.cancel()
+
+    def _close_idle(self) -> None:
+        for connection in [*self.server_state.connections]:
+            connection.shutdown()
 
     def _create_protocol(self) -> LimitedHttpProtocol:
         if self.table.is_full:
@@ -97,6 +135,17 @@ class WebServer(uvicorn.Server):
     def _resume_accepting(self) -> None:
         for listener in self._listeners:
             listener.resume()
+
+
+@asynccontextmanager
+async def serving(server: WebServer, listener: socket.socket) -> AsyncGenerator[None]:
+    """Serve on the socket for the duration of the block, then shut down and close the socket."""
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.stop()
+        await task
 
 
 def open_file_limit() -> int:

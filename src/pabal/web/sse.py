@@ -1,6 +1,7 @@
 """Server-sent events: LF line ends, one `data:` line of JSON, and an id with every event."""
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -10,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 PING = b": ping\n\n"
+RECONNECT_MS = (200, 1000)
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 encode_event_data = msgspec.json.Encoder().encode
@@ -18,6 +20,14 @@ encode_event_data = msgspec.json.Encoder().encode
 def format_sse_event(name: str, data: Any, event_id: int) -> bytes:
     """Encode one event. JSON escapes line ends, so the data always fits on one line."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event_id, name.encode(), encode_event_data(data))
+
+
+def reconnect_hint() -> bytes:
+    """The end of a stream whose process stops: reconnect soon, but not all clients at the same moment.
+
+    It begins with a comment, as a ping does, for clients that know only comments and events.
+    """
+    return b": stopping\nretry: %d\n\n" % random.randint(*RECONNECT_MS)  # noqa: S311 jitter, not a secret
 
 
 class EventStreamResponse(Response):

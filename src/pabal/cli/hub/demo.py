@@ -17,15 +17,12 @@ from pydantic import SecretStr
 from pabal.cli.database_settings import database_settings
 from pabal.cli.events.handlers_app import load_handlers
 from pabal.cli.hub.migrate import migrate_target
-from pabal.cli.hub.serve import (
-    bind_listener,
-    first_admin_password,
-    run_event_loop,
-    run_until_stopped,
-    watch_embedded_server,
-)
+from pabal.cli.hub.run import run_until_stopped
+from pabal.cli.hub.serve import run_event_loop, watch_embedded_server
+from pabal.cli.hub.start import first_admin_password
 from pabal.cli.options import Port
 from pabal.cli.output import print_text
+from pabal.cli.processes.listener import bind_listener
 from pabal.cli.target import DatabaseTarget, start_target
 from pabal.core.errors import PortInUse
 from pabal.core.log import configure_logging, get_logger
@@ -131,7 +128,7 @@ async def run_demo(settings: Settings, target: DatabaseTarget, config: DemoConfi
         serve_fake_kakao(config.chat, hub_url, skill_headers(settings), has_bot=config.has_bot) as kakao,
         serve_fakes(config.fakes),
     ):
-        password = await first_admin_password(hub)
+        password = await first_admin_password(hub.db, settings)
         print_text(f"Chat     {chat_url}   (simulates KakaoTalk)", "bold")
         print_text(f"Console  {hub_url}   (sign in as admin with the password {password or 'of the first start'})")
         background = [
@@ -199,8 +196,8 @@ def demo_settings(settings: Settings) -> Settings:
 
 def listen_on_loopback(settings: Settings, option: str, port: int | None = None) -> socket.socket:
     """Bind a port on loopback only."""
-    address = {"host": LOOPBACK, "port": settings.port if port is None else port}
+    chosen_port = settings.port if port is None else port
     try:
-        return bind_listener(settings.model_copy(update=address))
+        return bind_listener(LOOPBACK, chosen_port)
     except PortInUse:
-        raise PortInUse(f"cannot listen on {LOOPBACK}:{address['port']}; choose another port with {option}") from None
+        raise PortInUse(f"cannot listen on {LOOPBACK}:{chosen_port}; choose another port with {option}") from None

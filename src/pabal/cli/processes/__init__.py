@@ -1,0 +1,1 @@
+"""Several server processes on one listening socket: the supervisor, and what its children do for it."""

@@ -1,0 +1,88 @@
+"""`pabal serve --processes`: several processes on one port, their restarts and their metrics."""
+
+import os
+import signal
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from pabal.hub import DatabaseUrls
+from support.pabal_process import PROCESS_TIMEOUT, RunningHub, run_hub
+from support.processes import (
+    child_pids,
+    count_requests,
+    is_running,
+    log_lines,
+    wait_for_children,
+    wait_for_lines,
+)
+from support.wait import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def variables(database_urls: DatabaseUrls) -> dict[str, str]:
+    url = database_urls.direct or database_urls.main
+    return {"PABAL_DATABASE_URL": url, "PABAL_ADMIN_PASSWORD": "correct horse", "PABAL_PROCESSES": "2"}
+
+
+def request_while_stopped(hub: RunningHub, stopped: int, count: int) -> None:
+    """Send requests, each on a new connection, that only the other child can answer."""
+    os.kill(stopped, signal.SIGSTOP)
+    for _ in range(count):
+        assert httpx2.get(f"{hub.address}/healthz").status_code == 200
+    os.kill(stopped, signal.SIGCONT)
+
+
+async def test_metrics_add_up_over_the_processes_and_survive_the_end_of_one(
+    folder: Path, variables: dict[str, str]
+) -> None:
+    with run_hub(folder, "serve", **variables) as hub:
+        first, second = await wait_for_children(hub, 2)
+        request_while_stopped(hub, first, 5)
+        request_while_stopped(hub, second, 3)
+        assert [count_requests(hub.address, "/healthz") for _ in range(4)] == [8] * 4
+
+        os.kill(first, signal.SIGKILL)
+        await wait_for_children(hub, 3)
+
+        assert count_requests(hub.address, "/healthz") == 8
+        assert [line["code"] for line in log_lines(hub, "process died")] == [-signal.SIGKILL]
+        hub.process.send_signal(signal.SIGHUP)
+        await wait_for_lines(hub, "rolling restart done", 1)
+        assert count_requests(hub.address, "/healthz") == 8
+        assert not {first, second} & {*child_pids(hub.process.pid)}
+        assert hub.end(signal.SIGTERM) < 3
+    assert hub.process.returncode == 0
+
+
+async def test_the_children_end_with_their_supervisor(folder: Path, variables: dict[str, str]) -> None:
+    with run_hub(folder, "serve", **variables) as hub:
+        children = await wait_for_children(hub, 2)
+        hub.end(signal.SIGKILL)
+
+        await wait_until(lambda: not any(map(is_running, children)), PROCESS_TIMEOUT)
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(f"{hub.address}/healthz")
+
+
+async def test_a_child_that_cannot_start_is_tried_again_ever_later(folder: Path, variables: dict[str, str]) -> None:
+    with run_hub(folder, "serve", **variables) as hub:
+        first, _ = await wait_for_children(hub, 2)
+        broken = folder / ".env"
+        broken.write_text("PABAL_BODY_LIMIT=nonsense")
+
+        hub.process.send_signal(signal.SIGHUP)
+        await wait_for_lines(hub, "rolling restart given up: the new process does not start", 1)
+        assert first in child_pids(hub.process.pid)
+
+        os.kill(first, signal.SIGKILL)
+        await wait_for_lines(hub, "process died", 3)
+        assert httpx2.get(f"{hub.address}/readyz").status_code == 200
+        later = [line["restart_in"] for line in log_lines(hub, "process died")[1:3]]
+        assert later[1] == 2 * later[0]
+
+        broken.unlink()
+        await wait_for_children(hub, 3)
