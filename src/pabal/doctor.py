@@ -15,8 +15,8 @@ from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import Message
 from pabal.db.doorbell import check_listen_notify
 from pabal.db.embedded.checks import check_server_user
-from pabal.db.login_settings import read_planner_state
 from pabal.db.migrate import read_migration_status
+from pabal.db.planner_check import check_planner_settings
 from pabal.db.pool import ConnectOptions, Database, ServerInfo, probe_server
 from pabal.db.schema import MIN_SERVER_MAJOR
 from pabal.hub import DatabaseUrls, connect_options
@@ -125,28 +125,6 @@ def check_pooler(database_urls: DatabaseUrls) -> Finding:
         "pooler",
         Message("transaction pooler detected: LISTEN does not work, so queues are polled every second"),
         Message("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
-    )
-
-
-async def check_planner_settings(options: ConnectOptions) -> Finding:
-    """Whether the login has the planner settings that sessions behind a pooler cannot set themselves."""
-    try:
-        async with Database(options) as db, db.autocommit() as tx:
-            statements = (await read_planner_state(tx)).missing_statements()
-    except PabalError as error:
-        return Finding(
-            FindingLevel.WARNING,
-            "planner settings",
-            Message("not checked: {}", error),
-            Message("fix that error, then run `pabal doctor` again"),
-        )
-    if not statements:
-        return Finding(FindingLevel.GOOD, "planner settings", Message("set for the login"))
-    return Finding(
-        FindingLevel.WARNING,
-        "planner settings",
-        Message("not set for the login; behind the pooler the hub cannot set them, and its statements are slower"),
-        Message("give the hub a login of its own and run `pabal migrate up`, or execute: {}", "; ".join(statements)),
     )
 
 
