@@ -20,12 +20,8 @@ language plpgsql stable
 set search_path = ''
 as $$
 begin
-  return exists (
-    select
-    from pabal.subscriptions s
-    join public.services v on v.name = s.service_name and v.receives_hub_events
-    where s.disabled_at is null and has_hub_event_subscriber.event_type like any (s.patterns)
-  );
+  return exists (select from pabal.subscription_patterns)
+    and exists (select from pabal.matching_subscribers(has_hub_event_subscriber.event_type, false));
 end
 $$;
 comment on function pabal.has_hub_event_subscriber(text) is 'Whether a service that may receive the events of the hub subscribes to this type.';
