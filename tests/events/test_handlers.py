@@ -168,6 +168,30 @@ class TestConcurrency:
 
         assert [handler.concurrency for handler in program.handlers] == [100, 10]
 
+    async def test_rounds_that_follow_at_once_count_the_events_claimed_before(self, hub: Hub) -> None:
+        """With two handlers, the first round gives each half of the slots, and the next one the rest."""
+        program = client.App("minu_build")
+        running, opened, other = 0, asyncio.Event(), asyncio.Event()
+
+        @program.on("*", concurrency=40)
+        async def wait(event: client.Event) -> None:
+            nonlocal running
+            running += 1
+            await opened.wait()
+
+        @program.on("*", service="minu_keep", concurrency=20)
+        async def finish(event: client.Event) -> None:
+            other.set()
+
+        for _ in range(80):
+            await publish_test_event(hub, "order.paid")
+        async with run_program(hub, program):
+            await wait_until(lambda: running >= 40)
+            await publish_test_event(hub, "order.paid", "minu_keep")
+            await other.wait()
+            assert running == 40
+            opened.set()
+
     @pytest.mark.parametrize("awaits", [True, False], ids=["async", "sync"])
     async def test_a_handler_runs_at_its_concurrency_and_not_above(self, hub: Hub, awaits: bool) -> None:
         program = client.App("minu_build")

@@ -191,6 +191,7 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
             if item.id in self._in_flight:
                 self._abandon(item.id)  # this worker lost an earlier lease on the row, but its handler still runs
             self._in_flight[item.id] = InFlight(item, create_task(self._run_handler(item)), now)
+        await asyncio.sleep(0)  # the handlers start, so that the next round counts them
         return claimed
 
     async def _pause(self, seconds: float) -> None:
