@@ -27,8 +27,8 @@ MAX_CPU_SECONDS = 0.1
 """CPU seconds that a page may use in the hub and its database backends. Waiting for the CPU does not count."""
 TRIES = 3
 """Attempts, of which the fastest counts: the first one has to plan its queries."""
-NO_LISTS = {"/console/live", "/console/health", "/console/relay/conversation"}
-"""A stream, the doctor, which opens its own connections, and a page that needs a key."""
+NO_LISTS = {"/console/live", "/console/health", "/console/relay/conversation", "/console/notifications/person"}
+"""A stream, the doctor, which opens its own connections, and pages that need a key."""
 PATHS = sorted({page.path for page in PAGES if isinstance(page, Page) and "{" not in page.path} - NO_LISTS)
 NARROWED = (
     "/console/events?status=completed",

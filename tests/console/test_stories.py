@@ -164,7 +164,7 @@ async def test_events_that_wait_or_were_given_up(
         await cancel_event(tx, await find_event(tx, off, EventAccess("hub", all_services=True)), MINA)
     await event_queue.owner.execute("update public.event_queue set status = 'pending' where id = $1", by_hand)
     await event_queue.owner.execute("update public.event_queue set status = 'completed' where id = $1", by_hand)
-    in_line = await event_queue.publish(ordering_key="o1")
+    first, in_line = [await event_queue.publish(ordering_key="o1") for _ in range(2)]
     await travel(2 * MINUTE)
     async with hub.autocommit() as tx:
         await LANE.expire(tx, 10)
@@ -175,7 +175,7 @@ async def test_events_that_wait_or_were_given_up(
     assert "연기했습니다. 시도 횟수에 포함되지 않습니다: lunch" in await told(admin, "events", put_off)
     assert "취소했습니다 (operator:mina)" in await told(admin, "events", off)
     await told(admin, "events", by_hand)
-    assert "같은 순서 키의 앞선 이벤트를 기다립니다" in await told(admin, "events", in_line)
+    assert f"대기 중, 순서 키 o1의 앞선 이벤트 {first}을(를) 기다립니다" in await told(admin, "events", in_line)
 
 
 async def test_what_is_left_of_an_event(admin: SignedInOperator, hub: Hub, event_queue: EventQueue) -> None:
@@ -310,9 +310,7 @@ async def test_notifications_that_were_sent(admin: SignedInOperator, office: Hub
     assert "발송하기로 했습니다: 이 분류의 수신 켜짐, 주소 정상" in of_toast
     for sentence in ("대시보드에 도착했습니다", "화면에 표시되었습니다", "읽었습니다", "보관했습니다"):
         assert sentence in of_toast
-    assert "w1의 1번째 시도가 성공했습니다. Discord 토큰이 없어 발송하지 않고 기록만 했습니다" in await told(
-        admin, "notifications", dm
-    )
+    assert "발송 제외, Discord 토큰 없음" in await told(admin, "notifications", dm)
     assert "수신 설정과 관계없이 발송함: DM 수신 꺼짐 (hub)" in await told(admin, "notifications", urgent)
 
 
@@ -362,7 +360,8 @@ def test_a_step_of_another_version_and_what_others_wrote_stay_as_they_are() -> N
         korean.translate(Message("moved to the dead letters: {}; dead letter {}", "{0} pending", 7))
         == "최종 실패했습니다: {0} pending · 데드 레터 7"
     )
-    assert korean.translate(Message("{} new {}", *DecisionStep)) == "emergency new no_preferences"
+    steps = DecisionStep.EMERGENCY, DecisionStep.NO_PREFERENCES
+    assert korean.translate(Message("{} new {}", *steps)) == "emergency new no_preferences"
     assert english.translate(Message("{}, expired", Message("QUEUED"))) == "queued, expired"
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pabal.core.ids import new_id
+from pabal.db.stored_json import MAX_RESPONSE_BYTES
 from pabal.events.lane import LANE, EventClaimFilter, claim_columns
 from pabal.events.push import due_services, targets
 from pabal.events.push.due_services import SERVICES_PER_ROUND
@@ -83,7 +84,8 @@ class TestRounds:
         scheduled = await hub.pusher.schedule()
         services = [claim.claim_filter.service for claim in scheduled]
         requests = [ClaimRequest(EventClaimFilter(service, ["order.paid"]), 1) for service in services]
-        claim = claim_columns(requests) | {"lease": new_id(), "hold": "30 s", "holder": "tester", "limit": 100}
+        limits = {"limit": 100, "max_bytes": MAX_RESPONSE_BYTES}
+        claim = claim_columns(requests) | {"lease": new_id(), "hold": "30 s", "holder": "tester"} | limits
         scan = {"after": "", "limit": due_services.SCAN_PAGE}
         pages = [
             await count_pages(owner, due_services.Q.scan_services, scan),

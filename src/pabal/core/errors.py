@@ -223,7 +223,13 @@ DATABASE_UNAVAILABLE = "the database is not available: "
 
 
 class Unavailable(PabalError):
+    """Something the hub needs does not respond. `nothing_sent`: surely no statement reached the database."""
+
     code = "unavailable"
+
+    def __init__(self, detail: str, *, nothing_sent: bool = False) -> None:
+        self.nothing_sent = nothing_sent
+        super().__init__(detail)
 
 
 class SetupError(PabalError):

@@ -6,10 +6,11 @@ import logging
 import re
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Literal, TextIO, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import structlog
@@ -49,7 +50,7 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
     renderer: Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback) if pretty else render_json_line
     )
-    writer = LogWriter(sys.stderr, logging.getLevelNamesMapping()[level.upper()])
+    writer = LogWriter(logging.getLevelNamesMapping()[level.upper()])
     structlog.configure(  # bypasses the standard library, whose records cost more than the rest of a line
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(writer.level),
@@ -79,11 +80,10 @@ def drop_outage_details(_logger: object, _method: str, event: MutableMapping[str
 
 
 class LogWriter:
-    """Writes lines to a stream: those of `write_soon` together at the end of the loop's iteration, others at once."""
+    """Writes to standard error: lines of `write_soon` together at the end of the loop's iteration, others at once."""
 
-    def __init__(self, stream: TextIO, level: int) -> None:
+    def __init__(self, level: int) -> None:
         self.level = level
-        self._stream = stream
         self._lines: list[str] = []
         atexit.register(self.flush)
 
@@ -105,8 +105,9 @@ class LogWriter:
     def flush(self) -> None:
         lines, self._lines = self._lines, []
         if lines:
-            self._stream.write("\n".join(lines) + "\n")
-            self._stream.flush()
+            with suppress(OSError, ValueError):  # the reader of the log has gone, or the stream is closed
+                sys.stderr.write("\n".join(lines) + "\n")
+                sys.stderr.flush()
 
 
 def log_frequent_line(event: str, **fields: Any) -> None:

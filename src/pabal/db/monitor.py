@@ -69,7 +69,7 @@ class PoolMonitor:
     def refuse_during_outage(self) -> None:
         """Raise Unavailable at once while the server cannot be reached."""
         if self._outage is not None:
-            raise Unavailable(f"{DATABASE_UNAVAILABLE}{self._outage}")
+            raise Unavailable(f"{DATABASE_UNAVAILABLE}{self._outage}", nothing_sent=True)
 
     def begin_use(self) -> None:
         self._in_use += 1

@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from pabal.core.errors import PabalError, RequestError
+from pabal.core.errors import PabalError, RequestError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.channels import Channel
 from pabal.db.pool import Database
@@ -49,6 +49,11 @@ async def void_callbacks(tx: Tx, callbacks: Sequence[VoidedCallback]) -> None:
     )
     for account in {*changed}:
         tx.notify(Channel.MESSAGES, str(account))  # a claim that met our row locks skipped the messages
+
+
+def is_certainly_not_stored(error: BaseException | None) -> bool:
+    """Whether storing a webhook failed before anything reached the database, so that there is nothing to recall."""
+    return isinstance(error, RequestError) or (isinstance(error, Unavailable) and error.nothing_sent)
 
 
 class CallbackRecaller:
@@ -94,8 +99,8 @@ class CallbackRecaller:
 
     def _on_stored(self, callback: VoidedCallback, pending: "asyncio.Future[Any]") -> None:
         self._pending.discard(pending)
-        if pending.cancelled() or isinstance(pending.exception(), RequestError):
-            return  # the webhook was not stored
+        if pending.cancelled() or is_certainly_not_stored(pending.exception()):
+            return
         self._voided.append(callback)
         if not self._tasks:
             self._tasks.add(asyncio.create_task(self._run(), name="recall callbacks"))
