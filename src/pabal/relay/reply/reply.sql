@@ -37,6 +37,13 @@ granted as materialized (
            pabal.take_limit('relay requests:' || account_id, step, interval '1 minute', reply_count) as allowed
     from requested
 ),
+-- Replies above the limit, repeats among them, have a limit of their own.
+excess as materialized (
+    select g.account_id, pabal.take_limit(
+        'relay replies above the limit:' || g.account_id, interval '1 minute' / :max_waiting, interval '1 minute', g.reply_count - g.allowed
+    ) as allowed
+    from (select * from granted where allowed < reply_count order by account_id) g  -- all limits above are locked before
+),
 -- A reply above the limit is admitted to wait, as long as not too many of its account do.
 admitted as materialized (
     select b.position, b.account_id, b.nth <= g.allowed as is_granted
@@ -46,9 +53,10 @@ admitted as materialized (
         where is_paired and not is_disabled
     ) b
     join granted g on g.account_id = b.account_id
-    where b.nth <= g.allowed + case when g.allowed < g.reply_count then :max_waiting - (
+    left join excess x on x.account_id = b.account_id
+    where b.nth <= g.allowed + case when x.allowed > 0 then greatest(0, least(x.allowed, :max_waiting - (
         select count(*) from public.relay_replies w where w.account_id = g.account_id and w.waits_until > pabal.now()
-    ) else 0 end
+    ))) else 0 end
 ),
 answerable as materialized (
     select b.position, b.id, b.fence, b.response, b.hash, b.size, b.is_joining, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
