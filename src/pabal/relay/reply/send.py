@@ -28,6 +28,7 @@ from pabal.db.pool import Database
 from pabal.queue.batcher import Batcher
 from pabal.relay.reply.callback import (
     CONFIRM_WINDOW,
+    TOO_LATE_ERROR,
     CallbackResult,
     CallbackSender,
     ClaimedCallback,
@@ -45,7 +46,6 @@ OUTCOME_POLL_INTERVAL = 0.2
 CLAIM_RETRY_DELAY = 0.2
 LATE_REPLY_HINT = "the reply is kept and shown with the next one"
 UNCONFIRMED_ERROR = "the outcome of this reply is not known yet; it may have been shown"
-TOO_LATE_ERROR = "the database was unavailable until the callback expired"
 
 
 @dataclass(frozen=True, slots=True)
