@@ -7,8 +7,8 @@ with replies as materialized (
     select *
     from unnest(
         :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :hashes::bytea[], :sizes::integer[],
-        :ids::uuid[], :fences::uuid[], :joining::boolean[]
-    ) with ordinality as b (token, message_id, conversation_key, response, hash, size, id, fence, is_joining, position)
+        :ids::uuid[], :fences::uuid[], :joining::uuid[]
+    ) with ordinality as b (token, message_id, conversation_key, response, hash, size, id, fence, joined_fence, position)
 ),
 principals as materialized (
     select b.position, t.account_id, t.is_paired, a.disabled_at is not null as is_disabled,
@@ -59,7 +59,7 @@ admitted as materialized (
     ))) else 0 end
 ),
 answerable as materialized (
-    select b.position, b.id, b.fence, b.response, b.hash, b.size, b.is_joining, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
+    select b.position, b.id, b.fence, b.response, b.hash, b.size, b.joined_fence, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
            m.callback_expires_at, coalesce(m.callback_expires_at > pabal.now(), false) as is_live,
            a.is_granted and coalesce(m.callback_expires_at > pabal.now(), false) as is_spendable
     from admitted a
@@ -109,8 +109,7 @@ joined as (
     select b.id, b.message_id, b.account_id, b.conversation_key, b.response::jsonb, b.hash, pabal.now(),
            pabal.now() + :keep::interval, pabal.now(), b.message_id
     from answerable b
-    join answered r on r.message_id = b.message_id and r.fence = any(:fences::uuid[]) and r.fence <> b.fence
-    where b.is_joining
+    join answered r on r.message_id = b.message_id and r.fence = b.joined_fence
     order by b.message_id, b.position
     returning id
 ),
