@@ -1,15 +1,18 @@
 """Further blocks of an answer are kept or go along with the first; none is dropped, and none delays the first."""
 
 import asyncio
+import json
 
 import pytest
 
 from pabal.core.errors import AlreadyReplied, CallbackFailed
 from pabal.relay.reply import recorded
+from pabal.relay.reply.callback import ClaimedCallback
+from pabal.relay.reply.reply import BotReply, build_callback_body, claim_callbacks, encode_skill_response
 from pabal.relay.reply.send import DeliveredReply, KeptReply
 from support.fake_kakao import kakao_response
 from support.receiver import respond_after
-from support.relay_rows import Bot
+from support.relay_rows import Bot, digest, skill_response
 
 pytestmark = pytest.mark.anyio
 
@@ -113,3 +116,33 @@ async def test_a_block_of_an_account_does_not_reach_the_message_of_another(bot: 
 
     assert [type(error).__name__ for error in result] == ["MessageNotFound"]
     assert await bot.chat.db.fetchval("select count(*) from relay_replies") == 1
+
+
+@pytest.mark.parametrize("intruder", ["another account", "another token of the account", "another conversation"])
+async def test_another_reply_in_the_batch_does_not_make_a_post_too_large(bot: Bot, intruder: str) -> None:
+    """Kakao refuses more than three outputs."""
+    await bot.send_late_reply("late", "later")
+    message = await bot.insert_message("first")
+    tokens = {
+        "another account": (await bot.chat.owner()).token,
+        "another token of the account": await bot.chat.session(bot.owner.id),
+        "another conversation": bot.owner.token,
+    }
+    key = "channel:another" if intruder == "another conversation" else None
+    responses = [skill_response(text) for text in ("zero", "one", "two")]
+    replies = [
+        BotReply(digest(token), message, conversation, response, encode_skill_response(response))
+        for response, token, conversation in zip(
+            responses, [tokens[intruder], *[bot.owner.token] * 2], [key, None, None], strict=True
+        )
+    ]
+
+    async with bot.hub.autocommit() as tx:
+        results = await claim_callbacks(tx, replies)
+
+    [body] = [
+        build_callback_body(reply, result)
+        for reply, result in zip(replies, results, strict=True)
+        if isinstance(result, ClaimedCallback)
+    ]
+    assert len(json.loads(body)["template"]["outputs"]) <= 3

@@ -42,6 +42,7 @@ async def hub(lossy_proxy: tuple[AnswerLossProxy, DatabaseUrls], settings: Setti
 def _long_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not end the wait for an outcome."""
     monkeypatch.setattr(send, "REPLY_HOLD", 60.0)
+    monkeypatch.setattr(send, "REQUEST_TIMEOUT", 60.0)
 
 
 @pytest.fixture
@@ -134,6 +135,22 @@ async def test_a_request_is_not_held_longer_than_its_client_waits(
     row = await bot.chat.reply(message)
     assert row
     assert (bot.kakao.texts("first"), row["id"]) == ([["hello"]], repeated.reply_id)
+
+
+async def test_a_request_whose_claim_is_slow_is_answered_before_its_client_gives_up(
+    bot: Bot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sending goes on. The client's repeat gets its outcome."""
+    monkeypatch.setattr(send, "REQUEST_TIMEOUT", 0.5)
+    message = await bot.insert_message("first")
+    async with asyncio.timeout(10), bot.chat.db.transaction():
+        await bot.chat.db.execute("select from inbound_messages where id = $1 for update", message)
+        with pytest.raises(CallbackUnconfirmed):
+            await bot.send_reply(message, "hello")
+
+    monkeypatch.setattr(send, "REQUEST_TIMEOUT", 60.0)
+    await bot.send_reply(message, "hello")
+    assert bot.kakao.texts("first") == [["hello"]]
 
 
 async def test_a_reply_that_is_confirmed_too_late_is_kept_and_not_posted(

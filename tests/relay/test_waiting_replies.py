@@ -10,7 +10,7 @@ import pytest
 
 from pabal.core.errors import CallbackExpired, RateLimited
 from pabal.hub import DatabaseUrls, Hub, build_workers, open_hub
-from pabal.relay.reply import reply, send, waiting
+from pabal.relay.reply import callback, reply, send, waiting
 from pabal.relay.reply.send import DeliveredReply, KeptReply
 from pabal.relay.reply.waiting import WaitingReplyWorker, claim_waiting_replies, prepare_waiting_claims
 from pabal.settings import Settings
@@ -255,6 +255,29 @@ async def test_a_waiting_reply_is_posted_although_the_answer_to_its_claim_was_lo
             await bot.kakao.receiver.wait_for_requests(1)
 
     assert (proxy.lost, bot.kakao.texts("first")) == (1, [["hello"]])
+
+
+@no_hold
+async def test_a_waiting_reply_that_is_confirmed_too_late_is_kept(
+    bot: Bot, travel: Travel, settings: Settings, database_urls: DatabaseUrls
+) -> None:
+    message = await bot.insert_message("first")
+    await bot.send_block(message, "hello")
+    await travel(STEP)
+    async with losing_answers(database_urls.main) as (proxy, url):
+        proxy.lose_answers(waiting.Q.claim_waiting_replies)
+        proxy.lose_answers(callback.Q.confirm_claims, 1000)
+        async with open_hub(settings, DatabaseUrls(url, database_urls.direct)) as hub, waiting_worker(hub):
+            await wait_until(lambda: proxy.lost > 1)
+            await travel(callback.CONFIRM_WINDOW)
+            proxy.lose_answers(callback.Q.confirm_claims, 0)
+            await wait_until(lambda: is_settled(bot, message))
+
+    assert await bot.chat.state(message) == "late"
+
+
+async def is_settled(bot: Bot, message: UUID) -> bool:
+    return await bot.chat.state(message) != "sending"
 
 
 @no_hold

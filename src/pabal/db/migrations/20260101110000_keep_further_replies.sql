@@ -18,6 +18,7 @@ alter table public.relay_replies add constraint reply_hash_length check (octet_l
 -- The same block is kept once. Also for deleting a message.
 create unique index if not exists relay_replies_continues_idx on public.relay_replies (continues, response_hash)
   where continues is not null;
--- Replies that wait for their account's rate limit, and their number per account.
-create index if not exists relay_replies_waiting_idx on public.relay_replies (account_id, answered_at)
+-- Replies that wait for their account's rate limit, and their number per account. By time: those that waited stay in it.
+create index if not exists relay_replies_waiting_idx on public.relay_replies (waits_until) where waits_until is not null;
+create index if not exists relay_replies_waiting_account_idx on public.relay_replies (account_id, waits_until)
   where waits_until is not null;

@@ -30,6 +30,7 @@ SENDING_TIMEOUT = timedelta(seconds=30)
 SENDING_TIMEOUT_ERROR = "the process that sent it did not report an outcome"
 CONFIRM_WINDOW = timedelta(seconds=20)
 """How long after its claim a callback may still be posted: the POST and its settlement end before the rescue."""
+TOO_LATE_ERROR = "the database was unavailable until the callback expired"
 MAX_SETTLE_ATTEMPTS = 5
 SETTLE_RETRY_DELAY = 1.0
 """Seconds between attempts to record an outcome. All attempts end well before `SENDING_TIMEOUT`."""

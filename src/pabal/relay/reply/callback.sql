@@ -74,7 +74,7 @@ order by 1;
 -- After a commit whose answer was lost: which of these callbacks are claimed under the caller's own fences and not settled.
 -- Only the process that made the fences knows them, and it has not posted yet.
 select r.id, r.message_id, r.account_id, r.fence, m.callback_url,
-       m.callback_expires_at > pabal.now() and r.spent_at > pabal.now() - :window::interval as is_usable,
+       coalesce(m.callback_expires_at > pabal.now(), false) and r.spent_at > pabal.now() - :window::interval as is_usable,
        case when m.status in ('EXPIRED', 'CANCELLED') then m.reason end as end_reason, r.response::text as response_text,
        (
            select jsonb_agg(e.value order by l.answered_at, l.id, e.nth)

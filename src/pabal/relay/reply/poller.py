@@ -11,7 +11,14 @@ from pabal.core.log import get_logger
 from pabal.db.doorbell import wait_with_timeout
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
-from pabal.relay.reply.callback import CallbackClaim, CallbackSender, ClaimedCallback, ConfirmedClaim, confirm_claims
+from pabal.relay.reply.callback import (
+    TOO_LATE_ERROR,
+    CallbackClaim,
+    CallbackSender,
+    ClaimedCallback,
+    ConfirmedClaim,
+    confirm_claims,
+)
 
 log = get_logger()
 
@@ -38,6 +45,8 @@ class CallbackPoller(ABC):
         self._stopping = asyncio.Event()
         self._unclear_claims: Sequence[CallbackClaim] = ()
         """Claims whose commit was not answered; they may be ours."""
+        self._expired_claims: list[ConfirmedClaim] = []
+        """Claims that are ours, and too late to post."""
 
     @abstractmethod
     async def prepare_claims(self, tx: Tx) -> Sequence[CallbackClaim]:
@@ -58,6 +67,8 @@ class CallbackPoller(ABC):
                 due_callbacks = await self._poll()
                 for due in due_callbacks:
                     posts.create_task(self._send(due))
+                while self._expired_claims:
+                    posts.create_task(self._abandon(self._expired_claims.pop()))
                 if len(due_callbacks) < CALLBACK_BATCH_SIZE:
                     await wait_with_timeout(self._stopping, CALLBACK_POLL_INTERVAL)
 
@@ -67,26 +78,34 @@ class CallbackPoller(ABC):
     async def _poll(self) -> Sequence[DueCallback]:
         try:
             async with self._db.autocommit() as tx:
+                due_callbacks: Sequence[DueCallback] = ()
                 if self._unclear_claims:
-                    return await self._confirm(tx)
-                if not (claims := await self.prepare_claims(tx)):
-                    return ()
-                self._unclear_claims = claims
-                due_callbacks = await self.claim(tx, claims)
-                self._unclear_claims = ()
-                return due_callbacks
+                    due_callbacks = await self._confirm(tx)
+                elif claims := await self.prepare_claims(tx):
+                    self._unclear_claims = claims
+                    due_callbacks = await self.claim(tx, claims)
+            self._unclear_claims = ()  # not before the connection is returned, which may fail as well
         except Unavailable as error:  # the next poll asks what became of the claims
             log.warning("callback poll failed", worker=self.name, error=str(error))
         except PabalError as error:  # nothing was claimed; the next poll tries again
             log.warning("callback poll failed", worker=self.name, error=str(error))
             self._unclear_claims = ()
+        else:
+            return due_callbacks
         return ()
 
     async def _confirm(self, tx: Tx) -> Sequence[DueCallback]:
         """What an earlier poll claimed without learning so."""
         claims = await confirm_claims(tx, self._unclear_claims)
-        self._unclear_claims = ()
+        self._expired_claims = [claim for claim in claims if claim and not claim.is_usable]
         return [self.confirm(claim) for claim in claims if claim and claim.is_usable]
+
+    async def _abandon(self, claim: ConfirmedClaim) -> None:
+        """Keep a bot's reply like a late one; otherwise its outcome would be unknown, and the user would not see it."""
+        try:
+            await self._callbacks.abandon(claim.callback, TOO_LATE_ERROR)
+        except Exception:  # as for POSTs
+            log.exception("callback not settled", worker=self.name, message=str(claim.message_id))
 
     async def _send(self, due: DueCallback) -> None:
         try:

@@ -123,20 +123,22 @@ async def claim_callbacks(
     return [to_claim_result(row, reply, further_outputs) for row, reply in zip(rows, replies, strict=True)]
 
 
-def plan_joins(replies: Sequence[BotReply], hashes: Sequence[bytes]) -> tuple[list[int], list[bool]]:
-    """For a batch: how many outputs go along with each reply's POST, its own included, and which replies join another.
+def plan_joins(replies: Sequence[BotReply], hashes: Sequence[bytes]) -> tuple[list[int], list[UUID | None]]:
+    """For a batch: how many outputs go along with each reply's POST, its own included, and the fence it joins.
 
-    A reply joins the first one to the same message as a further block, unless it repeats it or does not fit.
+    A reply joins the first one of its token to the same message as a further block, unless it repeats it or does not
+    fit. The statement may refuse the first: then nothing joins it.
     """
-    sizes, joining = [reply.output_count for reply in replies], [False] * len(replies)
-    firsts: dict[UUID | None, int] = {}
+    sizes = [reply.output_count for reply in replies]
+    joining: list[UUID | None] = [None] * len(replies)
+    firsts: dict[tuple[str, UUID | None, str | None], int] = {}
     seen: set[tuple[UUID | None, bytes]] = set()
     for position, reply in enumerate(replies):
-        first = firsts.setdefault(reply.message_id, position)
+        first = firsts.setdefault((reply.token_hash, reply.message_id, reply.conversation_key), position)
         key = reply.message_id, hashes[position]
         if first != position and key not in seen and sizes[first] + sizes[position] <= MAX_OUTPUTS:
             sizes[first] += sizes[position]
-            joining[position] = True
+            joining[position] = replies[first].claim.fence
         seen.add(key)
     return sizes, joining
 

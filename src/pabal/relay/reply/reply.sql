@@ -7,8 +7,8 @@ with replies as materialized (
     select *
     from unnest(
         :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :hashes::bytea[], :sizes::integer[],
-        :ids::uuid[], :fences::uuid[], :joining::boolean[]
-    ) with ordinality as b (token, message_id, conversation_key, response, hash, size, id, fence, is_joining, position)
+        :ids::uuid[], :fences::uuid[], :joining::uuid[]
+    ) with ordinality as b (token, message_id, conversation_key, response, hash, size, id, fence, joined_fence, position)
 ),
 principals as materialized (
     select b.position, t.account_id, t.is_paired, a.disabled_at is not null as is_disabled,
@@ -37,6 +37,13 @@ granted as materialized (
            pabal.take_limit('relay requests:' || account_id, step, interval '1 minute', reply_count) as allowed
     from requested
 ),
+-- Replies above the limit, repeats among them, have a limit of their own.
+excess as materialized (
+    select g.account_id, pabal.take_limit(
+        'relay replies above the limit:' || g.account_id, interval '1 minute' / :max_waiting, interval '1 minute', g.reply_count - g.allowed
+    ) as allowed
+    from (select * from granted where allowed < reply_count order by account_id) g  -- all limits above are locked before
+),
 -- A reply above the limit is admitted to wait, as long as not too many of its account do.
 admitted as materialized (
     select b.position, b.account_id, b.nth <= g.allowed as is_granted
@@ -46,12 +53,13 @@ admitted as materialized (
         where is_paired and not is_disabled
     ) b
     join granted g on g.account_id = b.account_id
-    where b.nth <= g.allowed + case when g.allowed < g.reply_count then :max_waiting - (
+    left join excess x on x.account_id = b.account_id
+    where b.nth <= g.allowed + case when x.allowed > 0 then greatest(0, least(x.allowed, :max_waiting - (
         select count(*) from public.relay_replies w where w.account_id = g.account_id and w.waits_until > pabal.now()
-    ) else 0 end
+    ))) else 0 end
 ),
 answerable as materialized (
-    select b.position, b.id, b.fence, b.response, b.hash, b.size, b.is_joining, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
+    select b.position, b.id, b.fence, b.response, b.hash, b.size, b.joined_fence, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
            m.callback_expires_at, coalesce(m.callback_expires_at > pabal.now(), false) as is_live,
            a.is_granted and coalesce(m.callback_expires_at > pabal.now(), false) as is_spendable
     from admitted a
@@ -101,8 +109,7 @@ joined as (
     select b.id, b.message_id, b.account_id, b.conversation_key, b.response::jsonb, b.hash, pabal.now(),
            pabal.now() + :keep::interval, pabal.now(), b.message_id
     from answerable b
-    join answered r on r.message_id = b.message_id and r.fence = any(:fences::uuid[]) and r.fence <> b.fence
-    where b.is_joining
+    join answered r on r.message_id = b.message_id and r.fence = b.joined_fence
     order by b.message_id, b.position
     returning id
 ),

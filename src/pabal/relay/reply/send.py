@@ -28,6 +28,7 @@ from pabal.db.pool import Database
 from pabal.queue.batcher import Batcher
 from pabal.relay.reply.callback import (
     CONFIRM_WINDOW,
+    TOO_LATE_ERROR,
     CallbackResult,
     CallbackSender,
     ClaimedCallback,
@@ -41,11 +42,12 @@ log = get_logger()
 
 REPLY_HOLD = 8.0
 """Seconds that a request waits for the outcome of its reply. Clients give up after ten."""
+REQUEST_TIMEOUT = 9.5
+"""Seconds after which a request is answered in any case: the claim, the POST and the settlement may all be slow."""
 OUTCOME_POLL_INTERVAL = 0.2
 CLAIM_RETRY_DELAY = 0.2
 LATE_REPLY_HINT = "the reply is kept and shown with the next one"
 UNCONFIRMED_ERROR = "the outcome of this reply is not known yet; it may have been shown"
-TOO_LATE_ERROR = "the database was unavailable until the callback expired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,14 @@ class ReplySender:
     async def send(self, reply: BotReply) -> ReplyResult:
         """Send a reply once; raise if the hub or Kakao refuses it.
 
-        If the caller disconnects, sending goes on to its end, so that the outcome is recorded.
+        If the caller disconnects or has waited too long, sending goes on to its end, so that the outcome is recorded.
         """
-        return await asyncio.shield(self._start(self._send(reply)))
+        sending = self._start(self._send(reply))
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                return await asyncio.shield(sending)
+        except TimeoutError:
+            raise CallbackUnconfirmed(UNCONFIRMED_ERROR) from None
 
     def _start(self, sending: Coroutine[Any, Any, ReplyResult]) -> "asyncio.Task[ReplyResult]":
         task = asyncio.create_task(sending)

@@ -35,7 +35,8 @@ class WaitingReplyRow:
 
 async def prepare_waiting_claims(tx: Tx, limit: int = CALLBACK_BATCH_SIZE) -> list[CallbackClaim]:
     """New fences for the replies that wait, at most one of each conversation."""
-    return [CallbackClaim(reply_id, new_id()) for reply_id in await tx.column(Q.list_waiting_replies, limit=limit)]
+    reply_ids = await tx.column(Q.list_waiting_replies, urgent=LAST_CALL, limit=limit)
+    return [CallbackClaim(reply_id, new_id()) for reply_id in reply_ids]
 
 
 async def claim_waiting_replies(tx: Tx, claims: Sequence[CallbackClaim]) -> list[DueCallback]:

@@ -1,9 +1,18 @@
 -- name: list_waiting_replies
--- For all accounts: the oldest waiting reply of each conversation, so that a user reads the replies in order.
-select distinct on (r.conversation_key) r.id
-from public.relay_replies r
-where r.waits_until > pabal.now() and r.message_id is not null
-order by r.conversation_key, r.answered_at, r.id
+-- For all accounts: the oldest waiting reply of each conversation, so that a user reads the replies in order. Urgent ones
+-- come first, then the first of each account in random order: an account that has used up its limit hides no other's.
+select r.id
+from (
+    select distinct on (r.conversation_key) r.id, r.account_id, r.answered_at, r.waits_until
+    from public.relay_replies r
+    join public.inbound_messages m on m.id = r.message_id and m.account_id = r.account_id
+    join public.conversation_mappings c  -- `is not distinct from` keeps the planner off the account's index: one row by key
+        on c.conversation_key = r.conversation_key and c.account_id is not distinct from r.account_id and c.state = 'PAIRED'
+    where r.waits_until > pabal.now() and m.callback_expires_at > pabal.now() and m.status <> 'CANCELLED'
+    order by r.conversation_key, r.answered_at, r.id
+) r
+order by r.waits_until <= pabal.now() + :urgent::interval desc,
+         row_number() over (partition by r.account_id order by r.answered_at, r.id), random()
 limit :limit;
 
 -- name: claim_waiting_replies

@@ -1,5 +1,6 @@
 delete from public.relay_replies where message_id is null;
 drop index if exists public.relay_replies_waiting_idx;
+drop index if exists public.relay_replies_waiting_account_idx;
 drop index if exists public.relay_replies_continues_idx;
 alter table public.relay_replies drop constraint if exists reply_hash_length;
 alter table public.relay_replies drop constraint if exists reply_waiting_is_kept;
