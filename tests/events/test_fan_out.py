@@ -16,7 +16,7 @@ from support.subscriptions import TESTER, load_event, publish_test_event
 pytestmark = pytest.mark.anyio
 
 INLINE_LIMIT = 200
-EXPAND_300 = {"limit": 300, "max_bytes": MAX_BYTES_PER_RUN}
+EXPAND_300: dict[str, object] = {"limit": 300, "max_bytes": MAX_BYTES_PER_RUN}
 RECEIVERS = 1000
 ADD_RECEIVERS = """
 with added as (
