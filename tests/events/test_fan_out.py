@@ -8,7 +8,7 @@ import pytest
 
 from pabal.core.errors import Conflict
 from pabal.events.events import cancel_event
-from pabal.events.fan_out import Q, expand_broadcasts
+from pabal.events.fan_out import MAX_BYTES_PER_RUN, Q, expand_broadcasts
 from pabal.hub import DatabaseUrls, Hub
 from support.clusters import Connection, open_connection
 from support.subscriptions import TESTER, load_event, publish_test_event
@@ -16,6 +16,7 @@ from support.subscriptions import TESTER, load_event, publish_test_event
 pytestmark = pytest.mark.anyio
 
 INLINE_LIMIT = 200
+EXPAND_300: dict[str, object] = {"limit": 300, "max_bytes": MAX_BYTES_PER_RUN}
 RECEIVERS = 1000
 ADD_RECEIVERS = """
 with added as (
@@ -89,6 +90,28 @@ async def test_slices_create_each_delivery_once(hub: Hub, owner: Connection) -> 
     assert [tuple(row) for row in rows] == [('{"n": 1}', "c", "pending")]
 
 
+async def test_a_run_ends_with_the_payloads_that_reach_its_size(hub: Hub, owner: Connection) -> None:
+    """A slice of 5,000 large deliveries would exceed the statement timeout each time, and hold back all later ones."""
+    await add_receivers(owner, 300)
+    await owner.execute(
+        """
+        select pabal.publish('hub', 'order.paid', jsonb_build_object('noise', string_agg(md5(n::text), '')))
+        from generate_series(1, 8000) n
+        """
+    )
+    [broadcast] = await owner.fetchrow("select id from public.event_queue") or ()
+    small = await publish_test_event(hub, "order.paid", None)
+
+    runs = [await expand(hub, 1000)]
+    assert (len(await receivers(owner, broadcast)) - 1) * 256_000 < MAX_BYTES_PER_RUN
+    while runs[-1]:
+        runs.append(await expand(hub, 1000))
+
+    assert len(runs) > 3
+    all_receivers = Counter(f"receiver_{n}" for n in range(1, 301))
+    assert await receivers(owner, broadcast) == await receivers(owner, small) == all_receivers
+
+
 async def test_a_crash_between_slices_neither_loses_nor_repeats_deliveries(
     hub: Hub, owner: Connection, crashing: Connection
 ) -> None:
@@ -97,7 +120,7 @@ async def test_a_crash_between_slices_neither_loses_nor_repeats_deliveries(
     await expand(hub, 300)
 
     await crashing.execute("begin")
-    assert await crashing.fetchval(Q.expand_broadcast.sql, 300) == 300
+    assert await crashing.fetchval(Q.expand_broadcast.sql, *Q.expand_broadcast.bind(EXPAND_300)) == 300
     pid = crashing.get_server_pid()
     crashing.terminate()  # as kill -9 does: the server sees the connection end without a commit
     await owner.execute("select pg_terminate_backend($1, 10000)", pid)

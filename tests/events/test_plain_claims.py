@@ -5,9 +5,10 @@ from uuid import UUID
 
 import pytest
 
-from pabal.events.plain_claims import return_plain_claims
+from pabal.events.plain_claims import Q, return_plain_claims
 from support.failed_events import EventQueue
 from support.lane_under_test import Travel
+from support.large_tables import count_pages
 
 pytestmark = pytest.mark.anyio
 
@@ -87,3 +88,46 @@ async def test_the_chore_returns_plain_claims(event_queue: EventQueue, travel: T
     await event_queue.hub.chores.run_due()
 
     assert await claim_ids(event_queue) == [event]
+
+
+MAX_PAGES = 100
+"""A few index descents. The ten thousand finished events are on more than a thousand pages."""
+FINISHED_EVENTS = """
+insert into public.event_queue (event_type, source_service, target_service, status, payload)
+select 'order.paid', 'minu_find', 'minu_build', 'pending', jsonb_build_object('note', repeat('x', 300))
+from generate_series(1, 10000);
+select brin_summarize_new_values(c.oid) from pg_class c where c.relname = 'idx_event_queue_status';
+update public.event_queue set status = 'processing';
+update public.event_queue set status = 'completed', processed_at = pabal.now();
+analyze public.event_queue;
+"""
+
+
+async def test_finished_events_are_not_read_to_find_plain_claims(event_queue: EventQueue, travel: Travel) -> None:
+    await event_queue.owner.execute(FINISHED_EVENTS)
+    event = await event_queue.publish()
+    await event_queue.owner.execute(PLAIN_CLAIM, event)
+
+    pages, _ = await count_pages(event_queue.owner, Q.return_plain_claims, {"hold": LIFE, "batch": 5000})
+    assert pages < MAX_PAGES
+
+    await travel(LIFE + timedelta(seconds=1))
+    assert await return_claims(event_queue) == 1
+
+
+async def test_only_current_plain_claims_are_listed(event_queue: EventQueue) -> None:
+    ids = [await event_queue.publish() for _ in range(4)]
+    completed, returned, deleted, held = ids
+    for event in ids:
+        await event_queue.owner.execute(PLAIN_CLAIM, event)
+    await event_queue.owner.execute(
+        "update public.event_queue set status = 'completed', processed_at = pabal.now() where id = $1", completed
+    )
+    await event_queue.owner.execute("update public.event_queue set status = 'pending' where id = $1", returned)
+    await event_queue.owner.execute("delete from public.event_queue where id = $1", deleted)
+    assert await claim_ids(event_queue) == [returned]
+
+    await return_claims(event_queue)
+
+    listed = await event_queue.owner.fetch("select id from pabal.plain_claims")
+    assert [row["id"] for row in listed] == [held]

@@ -79,6 +79,34 @@ async def test_a_publisher_notifies_once_per_transaction(publisher: Connection, 
     assert await notifications.until_now() == ["sql events"] * 2
 
 
+async def test_a_role_that_may_insert_events_needs_no_other_right(
+    publisher: Connection, notifications: Notifications
+) -> None:
+    columns = "event_type, source_service, target_service"
+    insert = f"insert into public.event_queue ({columns}) values ('order.paid', 'hub', 'minu_build')"
+    async with publisher.transaction():
+        await publisher.execute(
+            """
+            create role inserting_app;
+            grant insert on public.event_queue to inserting_app;
+            create policy inserting_app on public.event_queue for insert to inserting_app with check (true);
+            set local role inserting_app;
+            """
+        )
+        await publisher.execute(insert)
+        await publisher.execute(insert)
+        await publisher.execute(
+            """
+            reset role;
+            drop policy inserting_app on public.event_queue;
+            drop owned by inserting_app;
+            drop role inserting_app;
+            """
+        )
+
+    assert await notifications.until_now() == ["sql events"]
+
+
 async def test_a_publisher_does_not_notify_while_the_hub_polls(
     publisher: Connection, notifications: Notifications
 ) -> None:

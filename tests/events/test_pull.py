@@ -364,6 +364,19 @@ async def test_each_who_waits_holds_alone(hub: Hub, shop: Service) -> None:
     assert first.lease != second.lease, "a heartbeat of one would extend an event the other has lost"
 
 
+async def test_a_claim_cut_by_its_size_leaves_the_rest_to_other_polls(hub: Hub, owner: Connection) -> None:
+    publish = "select pabal.publish('hub', 'order.paid', jsonb_build_object('x', repeat('x', 250000)), 'minu_build')"
+    await owner.execute(f"{publish} from generate_series(1, 40)")
+    polls = [EventPollRequest("minu_build", LEASE) for _ in range(2)]
+
+    async with hub.autocommit() as tx:
+        claimed = await claim_events_for_polls(tx, dict.fromkeys(polls, 100))
+
+    first, second = (len(claimed.get(poll, ())) for poll in polls)
+    assert 0 < first < 40, "8 MB are less than all events"
+    assert first + second == 40
+
+
 async def test_a_token_revoked_during_a_wait_gets_no_events(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
     other = await connect_service(hub, web, "other")
     waiting = asyncio.create_task(web.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}, timeout=30))

@@ -27,6 +27,7 @@ from support.subscriptions import (
     ALL_ACCESS,
     TESTER,
     load_event,
+    pause,
     publish_test_event,
     reload_subscription,
     resume,
@@ -187,6 +188,27 @@ async def test_a_failing_head_frees_its_ordering_key_after_ten_minutes(
     assert bool(await event_queue.find_letter(head)) == (status == "failed")
     claimed = [event.id for event in await event_queue.claim()]
     assert claimed == ([behind] if status == "failed" else [])
+
+
+async def test_the_subscription_that_gets_an_event_decides_whether_it_may_block(
+    hub: Hub, endpoint: Receiver, travel: Travel
+) -> None:
+    endpoint.responder = respond_with(500)
+    oldest, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    await patch(hub, oldest, on_blocked="hold", set_retry_schedule=True, retry_schedule=[3600] * 3)
+    await subscribe(hub, "minu_build", "*", url=endpoint.url)
+    async with run_workers(hub):
+        head = await publish_test_event(hub, "order.paid", ordering_key="cart-1")
+        await publish_test_event(hub, "order.paid", ordering_key="cart-1")
+        await wait_for_failures(hub, head)
+    await travel(timedelta(minutes=11))
+
+    async with hub.transaction() as tx:
+        assert await end_blocking_events(tx, 100) == 0
+    await pause(hub, oldest)
+    async with hub.transaction() as tx:
+        assert await end_blocking_events(tx, 100) == 1
+    assert (await load_event(hub, head)).status == "failed"
 
 
 async def test_a_head_that_fails_again_after_ten_minutes_becomes_a_dead_letter(

@@ -17,6 +17,7 @@ from pabal.events.push.targets import ActivePushSubscription, PushSlot, assign_p
 from pabal.events.subscriptions import pause_subscription, remove_subscription
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.outside.webhook import post_webhook
+from pabal.queue.lane import ClaimRequest
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
 from support.clusters import open_connection
@@ -109,6 +110,32 @@ async def test_a_failed_read_of_the_subscription_uses_no_attempt(
     async with hub.autocommit() as tx:
         [delivery] = await PushLane().claim(tx, 10, MINUTE, "tester", scheduled.claim_filter)
     assert (delivery.id, delivery.attempt) == (row, 1)
+
+
+async def test_a_locked_subscription_delays_its_own_probe_only(
+    hub: Hub, database_urls: DatabaseUrls, endpoint: Receiver
+) -> None:
+    failing, _ = await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    await subscribe(hub, "minu_find", "order.*", url=endpoint.url)
+    waiting = await publish_test_event(hub, "order.paid")
+    claimable = await publish_test_event(hub, "order.paid", "minu_find")
+    assert database_urls.direct
+    async with open_connection(database_urls.direct) as owner:
+        await owner.execute(
+            "update pabal.subscriptions set failures = 5, open_until = pabal.now() where id = $1", failing.id
+        )
+        scheduled = await hub.pusher.schedule()
+        assert sorted(claim.claim_filter.is_probe for claim in scheduled) == [False, True]
+        requests = [ClaimRequest(claim.claim_filter, 10) for claim in scheduled]
+        async with owner.transaction(), asyncio.timeout(10):
+            await owner.execute("select from pabal.subscriptions where id = $1 for update", failing.id)
+            async with hub.autocommit() as tx:
+                claimed = await PushLane().claim_many(tx, requests, 10, MINUTE, "tester")
+        assert [delivery.id for delivery in claimed.items] == [claimable]
+
+        async with hub.autocommit() as tx:
+            claimed = await PushLane().claim_many(tx, requests, 10, MINUTE, "tester")
+        assert [delivery.id for delivery in claimed.items] == [waiting]
 
 
 async def test_the_oldest_matching_subscription_gets_an_event_unless_it_is_paused(hub: Hub, endpoint: Receiver) -> None:

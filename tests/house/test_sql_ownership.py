@@ -20,6 +20,7 @@ OWNERS = {
         "pabal.event_leases",
         "pabal.event_order",
         "pabal.event_repair_positions",
+        "pabal.plain_claims",
         "pabal.subscription_patterns",
         "pabal.subscriptions",
     ),

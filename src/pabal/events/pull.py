@@ -11,8 +11,8 @@ from pabal.core.secrets import decode_base64url, encode_base64url
 from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
-from pabal.queue.lane import Settlement
+from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter, requests_with_more
+from pabal.queue.lane import ClaimRequest, Settlement
 from pabal.queue.outcome import Outcome
 
 Q = load_queries(__file__)
@@ -82,17 +82,16 @@ async def claim_events_for_polls(
     for poll, count in requests.items():
         if poll.service not in due:
             continue
+        claim_filter = EventClaimFilter(poll.service)
         try:
-            claimed[poll] = await LANE.claim(
-                tx, count, poll.hold, f"pull:{poll.service}", EventClaimFilter(poll.service)
-            )
+            claimed[poll] = await LANE.claim(tx, count, poll.hold, f"pull:{poll.service}", claim_filter)
         except RetryableError:
             continue  # another claim took the same ordering key; the long poll tries again
         except PabalError:
             if any(claimed.values()):
                 return claimed  # these claims are committed; the long poll tries again for the rest
             raise
-        if len(claimed[poll]) < count:
+        if not any(requests_with_more([ClaimRequest(claim_filter, count)], claimed[poll], count)):
             due.discard(poll.service)
     return claimed
 

@@ -8,23 +8,6 @@ comment on sequence pabal.polling_until is 'Until then the hub polls for events 
 revoke all on sequence pabal.polling_until from public, anon, authenticated;
 grant select, update on sequence pabal.polling_until to service_role;
 
--- Asked for each row when it is inserted. The setting ends with the transaction, and a rollback to a savepoint resets it.
-create or replace function pabal.is_first_publish() returns boolean
-language plpgsql volatile
-set search_path = ''
-as $$
-begin
-  if current_setting('pabal.is_publishing', true) = 'on' then
-    return false;
-  end if;
-  perform set_config('pabal.is_publishing', 'on', true);
-  return true;
-end
-$$;
-comment on function pabal.is_first_publish() is 'Whether this transaction publishes for the first time: true once.';
-revoke all on function pabal.is_first_publish() from public, anon, authenticated;
-grant execute on function pabal.is_first_publish() to service_role;
-
 create or replace function pabal.notify_inserted_events() returns trigger
 language plpgsql
 security definer
@@ -43,14 +26,19 @@ $$;
 comment on function pabal.notify_inserted_events() is 'Notifies the hub of inserted events, unless it polls at the moment.';
 revoke all on function pabal.notify_inserted_events() from public, anon, authenticated;
 
--- Deferred: the hub may stop polling between the insert and the commit. Once per transaction. The hub's own connections are named
--- pabal and notify after their commit.
+-- Deferred: the hub may stop polling between the insert and the commit. The hub's own connections are named pabal and notify after
+-- their commit. Once per transaction: the first row sets pabal.is_publishing, which ends with the transaction; a rollback to a
+-- savepoint resets it. Only functions that every role may execute: the condition runs as the inserting role.
 drop trigger if exists event_queue_notify_inserted on public.event_queue;
 create constraint trigger event_queue_notify_inserted
   after insert on public.event_queue
   deferrable initially deferred
   for each row
-  when (pg_catalog.current_setting('application_name') <> 'pabal' and pabal.is_first_publish())
+  when (
+    pg_catalog.current_setting('application_name') <> 'pabal'
+    and pg_catalog.current_setting('pabal.is_publishing', true) is distinct from 'on'
+    and pg_catalog.set_config('pabal.is_publishing', 'on', true) = 'on'
+  )
   execute function pabal.notify_inserted_events();
 
 drop function if exists pabal.notify_doorbell();

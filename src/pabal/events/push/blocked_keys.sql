@@ -1,6 +1,7 @@
 -- name: end_blocking_events
--- Retries that began more than :blocked ago, wait for their next attempt and hold back later events of their ordering key, of
--- subscriptions with on_blocked = 'dead_letter'. The plain update fires the trigger that writes the dead letter.
+-- Retries that began more than :blocked ago, wait for their next attempt and hold back later events of their ordering key, if the
+-- subscription that gets them, the oldest active one, has on_blocked = 'dead_letter'. The plain update fires the trigger that
+-- writes the dead letter.
 with blocking as materialized (
     select e.id
     from pabal.event_due d
@@ -11,11 +12,14 @@ with blocking as materialized (
           select from pabal.event_order l
           where l.service = d.service and l.ordering_key = d.ordering_key and l.seq > d.seq
       )
-      and exists (
-          select from pabal.subscriptions s
-          where s.service_name = d.service and s.mode = 'push' and s.on_blocked = 'dead_letter'
+      and (
+          select s.on_blocked
+          from pabal.subscriptions s
+          where s.service_name = d.service and s.mode = 'push' and s.paused_at is null and s.disabled_at is null
             and d.event_type like any (s.patterns)
-      )
+          order by s.created_at, s.id
+          limit 1
+      ) = 'dead_letter'
     order by e.id
     limit :batch
     for no key update of e skip locked

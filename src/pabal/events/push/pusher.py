@@ -36,6 +36,7 @@ from pabal.events.push.targets import (
     find_push_targets,
     find_test_target,
     list_active_push_subscriptions,
+    lock_probe,
 )
 from pabal.events.subscriptions import (
     Subscription,
@@ -170,6 +171,8 @@ class PushLane(Lane[PushDelivery, PushSlot]):
         return [PushDelivery(event, target) for event, target in matched if target is not None]
 
     async def _claim_probe(self, tx: Tx, hold: timedelta, holder: str, slot: PushSlot) -> list[PushDelivery]:
+        if not await lock_probe(tx, slot):
+            return []
         events = await LANE.claim(tx, 1, hold, holder, slot.event_filter)
         if events and events[0].retry_count:
             events = await self._choose_probe(tx, events[0], hold, holder, slot.event_filter)

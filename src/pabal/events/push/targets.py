@@ -87,6 +87,11 @@ async def find_push_targets(tx: Tx, events: Sequence[ClaimedEvent]) -> dict[tupl
     return {(target.service_name, target.event_type): target for target in targets}
 
 
+async def lock_probe(tx: Tx, slot: PushSlot) -> bool:
+    """Lock the subscription of a probe until the transaction ends; return False if another transaction holds it."""
+    return await tx.value(Q.lock_probe, id=slot.subscription_id, service=slot.service) is not None
+
+
 async def acquire_probe(tx: Tx, slot: PushSlot, event: ClaimedEvent) -> PushTarget | None:
     """Acquire the probe of a subscription; None if another process has it or the subscription was paused."""
     return await tx.maybe(

@@ -24,6 +24,11 @@ where s.mode = 'push' and v.is_active and s.paused_at is null and s.disabled_at 
   and s.open_until is null
 order by t.service, t.event_type, s.created_at, s.id;
 
+-- name: lock_probe
+-- Before the claim of an event for a probe. Never waits: the same transaction claims for other services. If another transaction
+-- holds the row, it probes or changes the subscription.
+select id from pabal.subscriptions where id = :id and service_name = :service for no key update skip locked;
+
 -- name: acquire_probe
 -- The process that moves open_until first has the probe; for all others the breaker is open again. If that process dies, the
 -- next probe is due at the new open_until.

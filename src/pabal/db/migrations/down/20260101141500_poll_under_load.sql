@@ -20,5 +20,4 @@ create trigger event_queue_notify_inserted
   execute function pabal.notify_doorbell('events');
 
 drop function if exists pabal.notify_inserted_events();
-drop function if exists pabal.is_first_publish();
 drop sequence if exists pabal.polling_until;
