@@ -155,6 +155,22 @@ async def test_a_token_of_an_unknown_user_is_not_issued(shop: dict[str, str], we
     assert (response.status_code, response.json()["detail"]) == (404, "No such user")
 
 
+async def test_a_user_id_in_another_spelling_is_the_same_person(
+    inbox: Inbox, shop: dict[str, str], web: httpx2.AsyncClient
+) -> None:
+    user = await inbox.db.fetchval("insert into identity.users default values returning id")
+    spellings = (str(user), str(user).upper(), user.hex, f"urn:uuid:{user}")
+
+    for number in range(TOKENS_PER_PERSON.count):
+        path = f"/v1/people/{spellings[number % len(spellings)]}/token"
+        assert (await web.post(path, headers=shop)).status_code == 201
+
+    for spelling in spellings:
+        assert (await web.post(f"/v1/people/{spelling}/token", headers=shop)).status_code == 429
+    recorded = await inbox.db.fetch("select distinct subject from pabal.audit_log where action = 'person_token.issued'")
+    assert [row["subject"] for row in recorded] == [person_pseudonym(str(user))]
+
+
 async def test_links_are_exported_and_erased(
     inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:

@@ -1,6 +1,7 @@
 """`pabal serve --processes`: several processes on one port, their restarts and their metrics."""
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from support.processes import (
     wait_for_children,
     wait_for_lines,
 )
+from support.tcp_gate import TcpGate
 from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -86,3 +88,62 @@ async def test_a_child_that_cannot_start_is_tried_again_ever_later(folder: Path,
 
         broken.unlink()
         await wait_for_children(hub, 3)
+
+
+async def test_a_child_that_dies_during_a_rolling_restart_is_replaced_once(
+    folder: Path, variables: dict[str, str]
+) -> None:
+    with run_hub(folder, "serve", **variables) as hub:
+        children = await wait_for_children(hub, 2)
+        for child in children:
+            os.kill(child, signal.SIGSTOP)  # the first one to be replaced does not end by itself
+        hub.process.send_signal(signal.SIGHUP)
+        await wait_for_lines(hub, "process ready", 3)
+
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        await wait_for_lines(hub, "rolling restart done", 1)
+        hub.process.send_signal(signal.SIGHUP)
+        await wait_for_lines(hub, "rolling restart done", 2)
+
+        await wait_until(lambda: len(child_pids(hub.process.pid)) <= 2)
+        assert [line["processes"] for line in log_lines(hub, "rolling restart done")] == [2, 2]
+        assert httpx2.get(f"{hub.address}/readyz").status_code == 200
+
+
+async def test_a_process_that_cannot_be_created_is_tried_again(folder: Path, variables: dict[str, str]) -> None:
+    with run_hub(folder, "serve", **variables) as hub:
+        first, second = await wait_for_children(hub, 2)
+        limits = resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        os.kill(first, signal.SIGKILL)
+        await wait_for_lines(hub, "process not started", 2)
+        hub.process.send_signal(signal.SIGHUP)
+        await wait_for_lines(hub, "rolling restart given up: the new process does not start", 1)
+
+        resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE, limits)
+        await wait_for_children(hub, 3)
+
+        assert second in child_pids(hub.process.pid)
+        hub.process.send_signal(signal.SIGHUP)
+        await wait_for_lines(hub, "rolling restart done", 1)
+
+
+async def test_a_new_child_without_a_database_leaves_the_requests_to_the_others(
+    folder: Path, variables: dict[str, str]
+) -> None:
+    url = variables.pop("PABAL_DATABASE_URL")
+    env_file = folder / ".env"
+    env_file.write_text(f"PABAL_DATABASE_URL={url}")
+    with run_hub(folder, "serve", **variables) as hub:
+        await wait_for_children(hub, 2)
+        env_file.write_text(f"PABAL_DATABASE_URL={TcpGate(url).url}")
+        hub.process.send_signal(signal.SIGHUP)
+        await wait_for_lines(hub, "database unavailable", 1)
+
+        assert {httpx2.get(f"{hub.address}/readyz").status_code for _ in range(200)} == {200}
+
+        children = child_pids(hub.process.pid)
+        assert len(children) == 3
+        hub.end(signal.SIGKILL)
+        await wait_until(lambda: not any(map(is_running, children)), PROCESS_TIMEOUT)

@@ -134,6 +134,31 @@ async def test_one_slow_statement_does_not_cost_the_others_their_connections(hub
         assert await works(hub)
 
 
+async def test_a_server_that_answers_but_is_slow_to_accept_connections_is_no_outage(
+    proxied: tuple[FaultProxy, Hub], owner: Connection
+) -> None:
+    proxy, hub = proxied
+    async with hub.autocommit() as kept:
+        pid = await kept.value(PID)
+        with pytest.raises(Unavailable):
+            async with hub.autocommit() as lost:
+                lost_pid = await lost.value(PID)
+                proxy.hold_new_connections()
+                await owner.execute("select pg_terminate_backend($1)", lost_pid)
+                await lost.value(ONE)
+    dials = proxy.accepted
+
+    async def uses_the_kept_connection() -> bool:
+        async with hub.autocommit() as tx:
+            assert await tx.value(PID) == pid
+        return proxy.accepted >= dials + 2  # the first dial of the check has timed out
+
+    await wait_until(uses_the_kept_connection)
+
+    proxy.admit_new_connections()
+    await wait_until(lambda: works(hub))
+
+
 async def test_a_deadline_also_bounds_the_commit(proxied: tuple[FaultProxy, Hub]) -> None:
     proxy, hub = proxied
     proxy.swallow_answer_to(b"COMMIT")

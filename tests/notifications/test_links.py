@@ -125,6 +125,30 @@ async def test_an_account_gets_three_link_requests_an_hour(notifier: Notificatio
     await notifier.hub.link_requester.request_link(people[3], "190320984123768832", "en")
 
 
+async def test_a_user_has_ten_link_requests_an_hour_for_all_accounts_and_sessions(notifier: NotificationHub) -> None:
+    user = await add_user(notifier.owner)
+    for number in range(10):
+        await notifier.hub.link_requester.request_link(await sign_in(notifier.hub, user), f"20{number}", "en")
+
+    with pytest.raises(RateLimited):
+        await notifier.hub.link_requester.request_link(await sign_in(notifier.hub, user), DISCORD, "en")
+    assert not notifier.discord.messages_to(DISCORD)
+    other = await sign_in(notifier.hub, await add_user(notifier.owner))
+    for _ in range(3):  # the refused request does not count for the account
+        await notifier.hub.link_requester.request_link(other, DISCORD, "en")
+
+
+async def test_a_registered_user_is_no_account_that_another_user_can_be_linked_to(notifier: NotificationHub) -> None:
+    mina, joon = await add_user(notifier.owner), await add_user(notifier.owner)
+
+    for spelling in (str(mina), str(mina).upper(), mina.hex):
+        with pytest.raises(Invalid, match="discord_id"):
+            async with notifier.hub.transaction() as tx:
+                await link_discord_account(tx, spelling, joon, SHOP, reason="the two fields were swapped")
+
+    assert (await sign_in(notifier.hub, joon)).id == str(joon)
+
+
 async def test_a_link_request_is_refused_or_not_sent(notifier: NotificationHub) -> None:
     person = await sign_in(notifier.hub, await add_user(notifier.owner))
     with pytest.raises(Invalid, match="discord_id"):

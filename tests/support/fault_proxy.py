@@ -44,6 +44,8 @@ class FaultProxy:
         self._mood = Mood.PASS
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._admitting = asyncio.Event()
+        self._admitting.set()
         self._swallowed_after: bytes | None = None
         self.swallowed = asyncio.Event()
         """Set when the answer to a pattern was swallowed."""
@@ -73,6 +75,13 @@ class FaultProxy:
         self._swallowed_after = pattern
         self.swallowed.clear()
 
+    def hold_new_connections(self) -> None:
+        """Accept connections and do not answer them, as a server that is too busy to start a process for them."""
+        self._admitting.clear()
+
+    def admit_new_connections(self) -> None:
+        self._admitting.set()
+
     def pass_bytes(self) -> None:
         self._set_mood(Mood.PASS)
 
@@ -95,6 +104,7 @@ class FaultProxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         self._writers.add(writer)
+        await self._admitting.wait()
         with suppress(OSError, asyncio.IncompleteReadError):
             startup = await self._startup(reader, writer)
             if startup is not None:
@@ -194,4 +204,5 @@ async def run_fault_proxy(url: str) -> AsyncGenerator[tuple[FaultProxy, str]]:
         yield proxy, urlunsplit(through)
     finally:
         server.close()
+        proxy.admit_new_connections()
         proxy.reset()

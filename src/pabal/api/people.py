@@ -12,6 +12,7 @@ from pabal.core.errors import NotFound, RateLimited
 from pabal.hub import Hub
 from pabal.limits import RateLimit
 from pabal.notifications.people.links import ServiceLink, assert_service_link, withdraw_service_link
+from pabal.notifications.people.preferences import parse_preferences_owner
 from pabal.notifications.people.tokens import issue_person_link
 from pabal.notifications.privacy import PersonDataCounts, erase_person, export_person
 from pabal.tokens.permission import Permission
@@ -70,11 +71,12 @@ async def post_person_token(
 
     Limited to 600 tokens per service and minute, and 20 per person and ten minutes.
     """
+    person_id = str(parse_preferences_owner(id))  # a UUID has several spellings
     async with hub.autocommit() as tx:
         await limits.consume_rate_limit(tx, PERSON_TOKENS_PER_SERVICE, caller.service)
-        await limits.consume_rate_limit(tx, TOKENS_PER_PERSON, id)
+        await limits.consume_rate_limit(tx, TOKENS_PER_PERSON, person_id)
     async with hub.transaction() as tx:
-        link = await issue_person_link(tx, id, context.actor(caller.service))
+        link = await issue_person_link(tx, person_id, context.actor(caller.service))
     return PersonTokenView(link.token, f"{hub.settings.issuer}/me?{urlencode({'token': link.token})}", link.expires_at)
 
 

@@ -144,9 +144,10 @@ class HostDialer:
     async def dial(self, arguments: dict[str, Any], timeout: timedelta | None = None) -> HubConnection:
         """Connect to a host with these arguments of asyncpg.connect. `timeout` applies to each host.
 
-        Raises the error of the only host, or one that names the errors of all hosts.
+        Raises the error of the only host, or one that names the errors of all hosts: a TimeoutError if all were.
         """
         reasons: list[str] = []
+        error_class: type[OSError] = TimeoutError
         for host in self._hosts.copy():
             try:
                 connection = await self._dial_host(host, timeout or self._host_timeout(), arguments)
@@ -154,10 +155,12 @@ class HostDialer:
                 if len(self._hosts) == 1:
                     raise
                 reasons.append(f"{host}: {summarize_error(error)}")
+                if not isinstance(error, TimeoutError):
+                    error_class = ConnectionError
                 continue
             self._prefer(host)
             return connection
-        raise ConnectionError("; ".join(reasons))
+        raise error_class("; ".join(reasons))
 
     async def _dial_host(
         self, host: DatabaseHost | None, timeout: timedelta, arguments: dict[str, Any]

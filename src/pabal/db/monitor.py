@@ -2,7 +2,8 @@
 
 A lost connection, or statements without an answer for a while, start a check: a new connection. If it works although no
 other connection got an answer, the idle ones are replaced, because they may be dead too. If it does not work, all
-connections are terminated, and callers are refused at once until the server can be reached again.
+connections are terminated, and callers are refused at once until the server can be reached again. A server that answers
+others and only lets the check wait is busy: its connections stay.
 """
 
 import asyncio
@@ -135,8 +136,9 @@ class PoolMonitor:
             except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
                 if not is_server_unreachable(error):
                     break  # the server refuses us, so the other connections may be fine
-                self.outage_log.record_failure(summarize_error(error))
-                self._begin_outage(summarize_error(error))
+                if self._is_silent() or not isinstance(error, TimeoutError):  # else it is only slow to accept us
+                    self.outage_log.record_failure(summarize_error(error))
+                    self._begin_outage(summarize_error(error))
                 await asyncio.sleep(spread(delay))
                 delay = min(delay * 2, MAX_REDIAL_DELAY)
                 timeout = min(timeout * 2, self._connect_timeout)

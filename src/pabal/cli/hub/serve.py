@@ -173,7 +173,7 @@ async def run_child(settings: Settings, inherited: InheritedSockets, *, run_work
 
     async with (
         supervisor_link(inherited.channel) as link,
-        start_hub(settings, target.urls, prepare, inherited.listener) as started,
+        start_hub(settings, target.urls, prepare, inherited.listener if inherited.is_first else None) as started,
     ):
         await run_until_stopped(started.hub, inherited.listener, run_workers=run_workers, link=link)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -69,12 +70,15 @@ class ProcessChannel(Generic[ReceivedT]):
             self._writer.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
 
     async def receive(self) -> ReceivedT | None:
-        """The next message; None if the other side has ended."""
-        try:
-            length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
-            return self._decode(await self._reader.readexactly(length))  # pyright: ignore[reportReturnType] the decoder's type
-        except (asyncio.IncompleteReadError, OSError):
-            return None
+        """The next message; None if the other side has ended. One that only another version knows is skipped."""
+        while True:
+            try:
+                length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
+                data = await self._reader.readexactly(length)
+            except (asyncio.IncompleteReadError, OSError):
+                return None
+            with suppress(msgspec.ValidationError):
+                return self._decode(data)  # pyright: ignore[reportReturnType] the decoder's type
 
     async def close(self) -> None:
         """Send what is pending and close."""

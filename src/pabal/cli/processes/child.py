@@ -1,6 +1,7 @@
 """A child of the supervisor: reports that it is ready, and its metrics; ends when the supervisor does."""
 
 import asyncio
+import signal
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -28,11 +29,15 @@ TOTAL_TIMEOUT = 5.0
 
 
 class SupervisorLink:
-    """The child's side of the channel. `on_drain` and `on_supervisor_end` stop this process, softly or soon."""
+    """The child's side of the channel. `on_drain` and `on_supervisor_end` stop this process, softly or soon.
+
+    Until they are set, the process only waits for its database. Without a supervisor it then ends at once: it would
+    keep the port from the next one.
+    """
 
     def __init__(self, channel: ProcessChannel[SupervisorMessage]) -> None:
         self.on_drain: Callable[[], None] = lambda: None
-        self.on_supervisor_end: Callable[[], None] = lambda: None
+        self.on_supervisor_end: Callable[[], None] = lambda: signal.raise_signal(signal.SIGTERM)
         self.is_drain_requested = False
         self.is_supervisor_gone = False
         self._channel = channel

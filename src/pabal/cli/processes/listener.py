@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 
 from pabal.core.errors import PortInUse, SetupError
@@ -14,7 +14,7 @@ BACKLOG = 2048
 FIRST_INHERITED_FD = 3
 """Where systemd's protocol begins (sd_listen_fds)."""
 INHERITED_VARIABLE = "PABAL_SUPERVISED"
-"""How a supervisor tells a child its file descriptors: the listening socket and the channel."""
+"""How a supervisor tells a child its file descriptors (listening socket, channel), and whether it is the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class InheritedSockets:
 
     listener: socket.socket
     channel: socket.socket
+    is_first: bool
+    """Whether no other child accepts requests. Only then it answers on the socket while it waits for its database."""
 
 
 def open_listener(settings: Settings) -> socket.socket:
@@ -75,7 +77,13 @@ def inherited_sockets(environ: MutableMapping[str, str]) -> InheritedSockets | N
     value = environ.pop(INHERITED_VARIABLE, "")
     if not value:
         return None
-    listener, channel = (socket.socket(fileno=int(number)) for number in value.split(","))
+    first, *numbers = value.split(",")
+    listener, channel = (socket.socket(fileno=int(number)) for number in numbers)
     for inherited in (listener, channel):
         inherited.set_inheritable(False)
-    return InheritedSockets(listener, channel)
+    return InheritedSockets(listener, channel, first == "first")
+
+
+def format_inherited(sockets: Sequence[int], *, is_first: bool) -> str:
+    """The value of the variable that `inherited_sockets` reads."""
+    return ",".join(["first" if is_first else "further", *map(str, sockets)])

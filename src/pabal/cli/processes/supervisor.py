@@ -27,9 +27,10 @@ from pabal.cli.processes.channel import (
     ProcessChannel,
     open_channel,
 )
-from pabal.cli.processes.listener import INHERITED_VARIABLE
+from pabal.cli.processes.listener import INHERITED_VARIABLE, format_inherited
 from pabal.core.log import get_logger
 from pabal.core.metric_snapshot import MetricFamily, MetricSnapshot, counters_of, sum_snapshots
+from pabal.db.doorbell import wait_with_timeout
 from pabal.settings import Settings
 from pabal.web.server import DRAIN_LIMIT
 
@@ -82,6 +83,8 @@ class Supervisor:
         self._numbers = count(1)
         self._ended_metrics: MetricSnapshot = {}
         self._failed_starts = 0
+        self._starting = 0
+        """How many children are being created that are not there yet."""
         self._stopping = asyncio.Event()
         self._restart_requested = asyncio.Event()
         self._has_terminal = has_terminal()
@@ -92,7 +95,7 @@ class Supervisor:
             loop.add_signal_handler(stop_signal, self._stop, stop_signal)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         for _ in range(self._count):
-            await self._start_child()
+            await self._start_child()  # an error here is one of the setup
         restarter = asyncio.create_task(self._restart_loop(), name="rolling restarts")
         await self._stopping.wait()
         restarter.cancel()
@@ -120,19 +123,19 @@ class Supervisor:
 
     # Children
 
-    async def _start_child(self) -> ChildProcess:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            inherited = (self._listener.fileno(), theirs.fileno())
-            process = await asyncio.create_subprocess_exec(
-                *child_command(sys.argv[1:]),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=inherited,
-                env=os.environ | {INHERITED_VARIABLE: ",".join(map(str, inherited))},
-                start_new_session=True,  # Ctrl-C reaches the supervisor, which passes it on
-            )
-        channel: ProcessChannel[ChildMessage] = await open_channel(ChildMessage, ours)
-        child = ChildProcess(process, channel, monotonic())
+    @property
+    def _lacks_children(self) -> bool:
+        """Whether there are fewer children than there should be, without those that another one replaces."""
+        return sum(not child.is_replaced for child in self._children) + self._starting < self._count
+
+    async def _start_child(self, *, is_replaced: bool = False) -> ChildProcess:
+        """Start a child. Raises OSError if the system cannot create the process."""
+        self._starting += not is_replaced
+        try:
+            process, channel = await self._create_process()
+        finally:
+            self._starting -= not is_replaced
+        child = ChildProcess(process, channel, monotonic(), is_replaced=is_replaced)
         self._children.add(child)
         watcher = asyncio.create_task(self._watch(child), name=f"child {process.pid}")
         self._watchers.add(watcher)
@@ -140,6 +143,24 @@ class Supervisor:
         if self._stopping.is_set():
             child.send_signal(signal.SIGTERM)
         return child
+
+    async def _create_process(self) -> tuple[asyncio.subprocess.Process, ProcessChannel[ChildMessage]]:
+        ours, theirs = socket.socketpair()
+        sockets = (self._listener.fileno(), theirs.fileno())
+        is_first = not any(child.ready.is_set() and not child.is_replaced for child in self._children)
+        try:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *child_command(sys.argv[1:]),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=sockets,
+                    env=os.environ | {INHERITED_VARIABLE: format_inherited(sockets, is_first=is_first)},
+                    start_new_session=True,  # Ctrl-C reaches the supervisor, which passes it on
+                )
+        except OSError:
+            ours.close()
+            raise
+        return process, await open_channel(ChildMessage, ours)
 
     async def _watch(self, child: ChildProcess) -> None:
         """Answer a child until it ends, keep its counters, and start another one in its place."""
@@ -154,17 +175,23 @@ class Supervisor:
             return
         delay = self._restart_delay(child)
         log.error("process died", pid=child.pid, code=code, restart_in=delay)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._stopping.wait()
-        if not self._stopping.is_set():
-            await self._start_child()
+        while not await wait_with_timeout(self._stopping, timedelta(seconds=delay)) and self._lacks_children:
+            try:
+                await self._start_child()
+            except OSError as error:  # no memory or files left, or an upgrade is replacing the installed files
+                delay = self._next_delay()
+                log.error("process not started", error=str(error), restart_in=delay)
+            else:
+                return
 
     def _restart_delay(self, child: ChildProcess) -> float:
         """Nothing for a child that has worked; else a delay that doubles with each failed start."""
         if child.ready.is_set() and monotonic() - child.started_at >= STABLE_AFTER:
             self._failed_starts = 0
             return 0.0
+        return self._next_delay()
+
+    def _next_delay(self) -> float:
         self._failed_starts += 1
         return min(FIRST_RESTART_DELAY * 2 ** min(self._failed_starts - 1, 16), MAX_RESTART_DELAY)
 
@@ -211,13 +238,15 @@ class Supervisor:
 
     async def _restart_children(self) -> None:
         log.info("rolling restart began", processes=len(self._children))
-        for old in [*self._children]:
-            new = await self._start_child()
-            new.is_replaced = True  # until it works, the old one is there
-            if not await child_becomes_ready(new):
-                log.error("rolling restart given up: the new process does not start", pid=new.pid)
-                new.send_signal(signal.SIGTERM)
+        for old in [child for child in self._children if not child.is_replaced]:
+            if old.ended.is_set():
+                continue  # it died meanwhile, and another one is started in its place anyway
+            new = await self._start_successor()
+            if new is None:
                 return
+            if old.ended.is_set() and not self._lacks_children:  # another one was started in its place
+                new.channel.send(DrainRequest())
+                continue
             new.is_replaced, old.is_replaced = False, True
             old.channel.send(DrainRequest())
             try:
@@ -226,7 +255,20 @@ class Supervisor:
             except TimeoutError:
                 log.error("process killed", pid=old.pid)
                 old.send_signal(signal.SIGKILL)
-        log.info("rolling restart done", processes=len(self._children))
+        log.info("rolling restart done", processes=sum(not child.is_replaced for child in self._children))
+
+    async def _start_successor(self) -> ChildProcess | None:
+        """Start a child that accepts requests; None if it does not start. Until it replaces one, it is not counted."""
+        try:
+            new = await self._start_child(is_replaced=True)
+        except OSError as error:
+            log.error("rolling restart given up: the new process does not start", error=str(error))
+            return None
+        if await child_becomes_ready(new):
+            return new
+        log.error("rolling restart given up: the new process does not start", pid=new.pid)
+        new.send_signal(signal.SIGTERM)
+        return None
 
 
 def can_report(child: ChildProcess) -> bool:

@@ -52,6 +52,8 @@ If it was not you, ignore this message.""",
 LINK_PAGE_PATH = "/me/link/confirm"
 """The page that the direct message leads to."""
 LINK_REQUEST_LIFETIME = timedelta(minutes=15)
+LINK_REQUESTS_PER_USER = RateLimit("link requests of this user", 10, timedelta(hours=1))
+"""Without it, one user could have the bot write to any number of accounts, for which Discord blocks bots."""
 LINK_REQUESTS_PER_ACCOUNT = RateLimit("link requests for this Discord account", 3, timedelta(hours=1))
 MAX_SERVICE_LINKS = 100
 MAX_DISCORD_ID_LENGTH = 20
@@ -129,6 +131,7 @@ class LinkRequester:
         if not (discord_id.isascii() and discord_id.isdigit() and len(discord_id) <= MAX_DISCORD_ID_LENGTH):
             raise Invalid.of_field("discord_id", f"must have 1 to {MAX_DISCORD_ID_LENGTH} digits")
         async with self._db.autocommit() as tx:
+            await limits.consume_rate_limit(tx, LINK_REQUESTS_PER_USER, str(person.user_id))
             await limits.consume_rate_limit(tx, LINK_REQUESTS_PER_ACCOUNT, discord_id)
         code = secrets.token_hex(32)  # no character that Discord would format
         async with self._db.transaction() as tx:

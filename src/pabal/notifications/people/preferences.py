@@ -168,8 +168,11 @@ async def link_discord_account(
 ) -> Preferences:
     """Link a Discord account to a registered user. A flag that is off in either place stays off.
 
-    Entry points check that both ends are proven: by the person, or by an operator with a reason.
+    Entry points check that both ends are proven: by the person, or by an operator with a reason. The id of a registered
+    user is refused as an account: the other user would read the notifications of that one.
     """
+    if isinstance(parse_preferences_owner(discord_id), UUID):
+        raise Invalid.of_field("discord_id", "must be a Discord user id, not the id of a registered user")
     user = await _lock_preferences(tx, user_id)
     person = await _lock_preferences(tx, discord_id)
     if person.user_id not in {None, user_id}:

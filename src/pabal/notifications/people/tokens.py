@@ -76,7 +76,7 @@ async def issue_person_link(tx: Tx, person_id: str, actor: Actor) -> PersonLink:
         )
     except ForeignKeyViolation:
         raise NotFound("No such user") from None
-    await record_action(tx, actor, "person_token.issued", person_pseudonym(person_id))
+    await record_action(tx, actor, "person_token.issued", person_pseudonym(str(owner)))
     return PersonLink(token, expires_at)
 
 
