@@ -87,3 +87,14 @@ async def test_the_chore_returns_plain_claims(event_queue: EventQueue, travel: T
     await event_queue.hub.chores.run_due()
 
     assert await claim_ids(event_queue) == [event]
+
+
+async def test_a_claim_that_has_ended_is_forgotten(event_queue: EventQueue, travel: Travel) -> None:
+    event = await event_queue.publish()
+    await event_queue.owner.execute(PLAIN_CLAIM, event)
+    await event_queue.owner.execute("update public.event_queue set status = 'completed' where id = $1", event)
+
+    await travel(LIFE + timedelta(seconds=1))
+    assert await return_claims(event_queue) == 0
+
+    assert await event_queue.owner.fetchval("select count(*) from pabal.event_plain_claims") == 0

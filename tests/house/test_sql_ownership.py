@@ -19,6 +19,7 @@ OWNERS = {
         "pabal.event_fan_outs",
         "pabal.event_leases",
         "pabal.event_order",
+        "pabal.event_plain_claims",
         "pabal.event_repair_positions",
         "pabal.subscription_patterns",
         "pabal.subscriptions",
