@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pabal import doctor
+from pabal import doctor, status
 from pabal.audit.chain_head import ChainHeadFile
 from pabal.audit.checks import check_head_file
 from pabal.core.ids import new_id
@@ -14,7 +14,6 @@ from pabal.doctor import (
     Finding,
     FindingLevel,
     check_callback_origins,
-    check_disk_space,
     check_interpreter,
     check_keys,
     check_listen_address,
@@ -153,11 +152,11 @@ async def test_values_under_missing_keys_are_bad(database_urls: DatabaseUrls, hu
 
 
 def test_disk_space_is_checked_before_the_folder_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = settings_with(data_dir=tmp_path / "not" / "yet")
+    folder = tmp_path / "not" / "yet"
 
-    assert "GiB free" in check_disk_space(settings).seen
-    monkeypatch.setattr(doctor, "MIN_FREE_DISK", 1 << 60)
-    assert check_disk_space(settings).level is FindingLevel.WARNING
+    assert "GiB free" in status.check_free_space(folder).seen
+    monkeypatch.setattr(status, "MIN_FREE_DISK", 1 << 60)
+    assert status.check_free_space(folder).level is FindingLevel.WARNING
 
 
 @pytest.mark.anyio

@@ -2,7 +2,6 @@
 
 import ipaddress
 import os
-import shutil
 import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -27,8 +26,8 @@ from pabal.keys.webhook_secret import WEBHOOK_SECRET_FILE, read_webhook_secret, 
 from pabal.maintenance import check_chores
 from pabal.notifications.dispatch.missing_transport import count_without_transport
 from pabal.settings import ENV_PREFIX, Settings, is_loopback, variable_name
+from pabal.status import check_free_space, check_status
 
-MIN_FREE_DISK = 1 << 30
 MIN_WEBHOOK_SECRET_LENGTH = 16
 """A shorter secret can be guessed from one signature."""
 MAX_SIGNING_KEY_AGE = timedelta(days=90)
@@ -48,7 +47,7 @@ async def run_checks(
     findings = [finding async for finding in check_database(settings, database_urls)]
     findings += [
         check_interpreter(sys.version_info[:3]),
-        check_disk_space(settings),
+        check_free_space(settings.data_dir),
         *check_keys(settings),
         check_head_file(settings.data_dir),
         check_listen_address(settings),
@@ -100,6 +99,8 @@ async def check_database(settings: Settings, database_urls: DatabaseUrls | None)
         yield await check_audit(settings, options)
         yield await check_chores(options)
         yield await check_discord_token(settings, options)
+        async for finding in check_status(options):
+            yield finding
     direct = database_urls.direct or (None if server.pooler else database_urls.main)
     if direct is not None:
         yield await check_doorbell(connect_options(settings, direct, pooler=False))
@@ -185,17 +186,6 @@ def check_interpreter(version: tuple[int, int, int]) -> Finding:
             Message("upgrade to Python {} or newer", f"{version[0]}.{version[1]}.{fixed}"),
         )
     return Finding(FindingLevel.GOOD, "python", seen)
-
-
-def check_disk_space(settings: Settings) -> Finding:
-    folder = settings.data_dir
-    while not folder.exists():  # before the first start
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    seen = Message("{} GiB free in {}", f"{free / 2**30:.1f}", settings.data_dir)
-    if free < MIN_FREE_DISK:
-        return Finding(FindingLevel.WARNING, "disk", seen, Message("free disk space, or move PABAL_DATA_DIR"))
-    return Finding(FindingLevel.GOOD, "disk", seen)
 
 
 def check_keys(settings: Settings) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from pabal.core.errors import PabalError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
+from pabal.db.tx import Tx
 
 Q = load_queries(__file__)
 
@@ -66,6 +67,17 @@ class HubStats:
         return next(lane for lane in self.lanes if lane.name == name)
 
 
+async def read_stats(tx: Tx) -> HubStats:
+    """Count the rows of all lanes."""
+    return HubStats(
+        tuple(await tx.all(LaneStats, Q.lane_stats)),
+        await tx.value(Q.count_active_accounts),
+        tuple(await tx.all(UnhandledEvents, Q.count_unhandled, min_age=UNHANDLED_AFTER, max_count=MAX_UNHANDLED_COUNT)),
+        tuple(await tx.all(ChoreAge, Q.list_chore_ages)),
+        await tx.value(Q.unsealed_for),
+    )
+
+
 class StatsReader:
     """Reads the statistics and keeps the last ones."""
 
@@ -82,17 +94,7 @@ class StatsReader:
             if self._last is not None and now - self._last[0] < CACHE_SECONDS:
                 return self._last[1]
             async with self._db.autocommit() as tx:
-                stats = HubStats(
-                    tuple(await tx.all(LaneStats, Q.lane_stats)),
-                    await tx.value(Q.count_active_accounts),
-                    tuple(
-                        await tx.all(
-                            UnhandledEvents, Q.count_unhandled, min_age=UNHANDLED_AFTER, max_count=MAX_UNHANDLED_COUNT
-                        )
-                    ),
-                    tuple(await tx.all(ChoreAge, Q.list_chore_ages)),
-                    await tx.value(Q.unsealed_for),
-                )
+                stats = await read_stats(tx)
             self._last = (now, stats)
             return stats
 

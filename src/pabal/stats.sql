@@ -12,7 +12,11 @@ from public.inbound_messages
 where ended_at is null
 union all
 select 'events', count(*), coalesce(pabal.now() - min(due_at), interval '0'),
-       (select coalesce(sum(held), 0) from pabal.event_leases),
+       (select coalesce(sum(held), 0) from pabal.event_leases) + (
+           select count(*) from public.event_queue e  -- claimed with plain SQL
+           where e.id = any(array(select c.id from pabal.plain_claims c))
+             and e.status || '' = 'processing' and e.lease is null  -- || '' keeps the planner on the index by id
+       ),
        (select count(*) from public.dead_letter_queue where resolved_at is null)
 from pabal.event_due
 where due_at <= pabal.now()

@@ -55,7 +55,7 @@ def test_every_help_ends_with_two_examples_that_parse(path: tuple[str, ...], fol
 
 
 def test_nouns_are_singular_and_verbs_are_the_same_everywhere() -> None:
-    plural = [noun for noun in COMMANDS if noun.endswith("s") and noun not in {"settings", "address"}]
+    plural = [noun for noun in COMMANDS if noun.endswith("s") and noun not in {"settings", "address", "status"}]
     groups = {path[:-1] for path in COMMAND_TREE if path}
     verbs = {path[-1] for path in COMMAND_TREE if len(path) > 1 and path not in groups}
 

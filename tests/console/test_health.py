@@ -13,6 +13,7 @@ from pabal.console import health
 from pabal.doctor import Finding, FindingLevel
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings, variable_name
+from support.clusters import Connection
 from support.operator import HOSTILE, SignedInOperator, is_escaped
 from support.server import serve_hub
 
@@ -35,13 +36,17 @@ def row(page: httpx2.Response, name: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", match[0])).strip()
 
 
-async def test_findings_are_shown_with_advice(viewer: SignedInOperator, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_findings_are_shown_with_advice(
+    viewer: SignedInOperator, owner: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await owner.execute("insert into pabal.workers (id, host, pid) values ('host-7', 'host', 7)")
     monkeypatch.setattr(doctor, "FIXED_PATCH_RELEASES", {})  # the tests may run on an old interpreter
     english, korean = await viewer.get("/console/health"), await viewer.get("/console/health", "ko")
 
     assert re.search(r"^OK schema \d+ migrations applied, none pending$", row(english, "schema"))
     assert row(english, "doorbell") == "OK doorbell NOTIFY reaches LISTEN"
     assert row(english, "webhook secret") == "OK webhook secret set"
+    assert row(korean, "소비자") == "정상 소비자 이벤트를 기다리게 하는 소비자가 없습니다"
     assert re.search(r"^정상 스키마 마이그레이션 \d+개를 모두 적용했습니다$", row(korean, "스키마"))
     assert row(korean, "LISTEN 연결") == "정상 LISTEN 연결 NOTIFY가 LISTEN에 전달됩니다"
     assert "모든 점검을 통과했습니다." in korean.text

@@ -8,12 +8,13 @@ from uuid import UUID
 import pytest
 
 from pabal.console.i18n import Translator
-from pabal.console.overview import MAX_WAIT, SILENT_AFTER, OverviewSnapshot, find_issues
+from pabal.console.overview import OverviewSnapshot, find_issues
 from pabal.events.events import SubscriptionBacklog
 from pabal.queue.chores import ChoreRun, overdue_after
 from pabal.queue.processes import ProcessInfo
 from pabal.queue.throughput import LANE_NAMES, ThroughputMinute
 from pabal.stats import HubStats, LaneStats, UnhandledEvents
+from pabal.status import MAX_WAIT, SILENT_AFTER
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NONE, SECOND, HOUR = timedelta(), timedelta(seconds=1), timedelta(hours=1)

@@ -1,14 +1,13 @@
 """The overview: lanes, throughput, workers, chores and issues."""
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 
-from pabal.console.overview import OverviewSnapshot, count_blocked_events, format_rate, lane_card
+from pabal.console.overview import format_rate
 from pabal.events import events as backlog
 from pabal.events.events import SubscriptionBacklog, list_subscription_backlogs
 from pabal.hub import DatabaseUrls, Hub
@@ -16,6 +15,7 @@ from pabal.queue import processes
 from pabal.queue.outcome import DONE, Dead
 from pabal.queue.throughput import CountedOutcome, ThroughputCounter, ThroughputMinute
 from pabal.stats import HubStats, LaneStats, UnhandledEvents
+from pabal.status import count_blocked_events, measure_progress
 from support.clusters import open_connection
 from support.lane_under_test import Events, Travel
 from support.operator import HOSTILE, SignedInOperator, is_escaped
@@ -39,22 +39,24 @@ def throughput_minutes(*minutes: tuple[int, int, int], now: timedelta = MINUTE) 
 
 class TestThroughput:
     def test_throughput_covers_the_last_five_minutes(self) -> None:
-        card = lane_card(lane(100), throughput_minutes((1000, 0, 0), *[(20, 4, 1)] * 5))
+        card = measure_progress(lane(100), throughput_minutes((1000, 0, 0), *[(20, 4, 1)] * 5))
 
         assert (card.done_per_minute, card.failed_per_minute) == (20, 5)
         assert card.drain_time == 100 / 21 * MINUTE
 
     def test_the_current_minute_counts_proportionally(self) -> None:
-        assert lane_card(lane(0), throughput_minutes((10, 0, 0), (5, 0, 0), now=MINUTE / 2)).done_per_minute == 10
+        assert (
+            measure_progress(lane(0), throughput_minutes((10, 0, 0), (5, 0, 0), now=MINUTE / 2)).done_per_minute == 10
+        )
 
     def test_there_is_no_estimate_without_throughput(self) -> None:
-        assert lane_card(lane(100), throughput_minutes((1000, 0, 0), *[(0, 9, 0)] * 5)).drain_time is None
+        assert measure_progress(lane(100), throughput_minutes((1000, 0, 0), *[(0, 9, 0)] * 5)).drain_time is None
 
     def test_events_without_a_consumer_do_not_affect_the_estimate(self) -> None:
-        assert lane_card(lane(100), throughput_minutes((20, 0, 0)), blocked=60).drain_time == 2 * MINUTE
-        assert lane_card(lane(100), throughput_minutes((20, 0, 0)), blocked=100).drain_time is None
+        assert measure_progress(lane(100), throughput_minutes((20, 0, 0)), blocked=60).drain_time == 2 * MINUTE
+        assert measure_progress(lane(100), throughput_minutes((20, 0, 0)), blocked=100).drain_time is None
         assert (
-            lane_card(lane(7), throughput_minutes((20, 0, 0)), blocked=8).drain_time is None
+            measure_progress(lane(7), throughput_minutes((20, 0, 0)), blocked=8).drain_time is None
         )  # the two counts are not from the same moment
 
     def test_an_event_of_two_subscriptions_is_counted_once(self) -> None:
@@ -62,11 +64,10 @@ class TestThroughput:
             SubscriptionBacklog(uuid4(), service, "paused", n) for service, n in (("shop", 7), ("shop", 5), ("keep", 2))
         ]
         count = HubStats((lane(5000),), 0, (UnhandledEvents("till", 3), UnhandledEvents("keep", 1)))
-        card = OverviewSnapshot(listening=True, stats=count, throughput={}, workers=[], chores=[], backlogs=waits)
 
-        assert count_blocked_events(card) == 7 + 2 + 3
+        assert count_blocked_events(count, waits) == 7 + 2 + 3
         more = SubscriptionBacklog(uuid4(), "shop", "paused", backlog.MAX_BACKLOG_COUNT)
-        assert count_blocked_events(replace(card, backlogs=[*waits, more])) == 5000
+        assert count_blocked_events(count, [*waits, more]) == 5000
 
     @pytest.mark.parametrize(
         ("number", "text"), [(0, "0"), (0.25, "0.2"), (9.94, "9.9"), (12.3, "12"), (12345, "12,345")]

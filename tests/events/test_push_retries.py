@@ -106,6 +106,24 @@ async def test_a_failed_push_gets_the_retries_of_the_schedule_and_a_replay_the_p
     assert (row["max_retries"], row["retries_from"], row["status"]) == (3, None, "pending")
 
 
+async def test_a_replay_of_a_purged_push_has_the_publishers_retries(
+    hub: Hub, endpoint: Receiver, owner: Connection, event_queue: EventQueue
+) -> None:
+    endpoint.responder = respond_with(500)
+    await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    async with run_workers(hub):
+        event = await publish_test_event(hub, "order.paid")
+        assert (await wait_for_failures(hub, event)).max_retries == 7
+    await owner.execute("update public.event_queue set status = 'failed' where id = $1", event)
+    letter = await event_queue.find_letter(event)
+    await owner.execute("delete from public.event_queue where id = $1", event)
+
+    async with hub.transaction() as tx:
+        replayed = await replay_dead_letter(tx, letter, TESTER)
+
+    assert (await event_queue.load_event(replayed))["max_retries"] == 3
+
+
 async def test_a_receiver_that_is_away_for_hours_still_gets_the_event(
     hub: Hub, endpoint: Receiver, travel: Travel
 ) -> None:

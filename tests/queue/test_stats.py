@@ -37,6 +37,18 @@ async def test_a_count_has_waiting_rows_and_the_age_of_the_oldest(hub: Hub, even
     assert claimed.id
 
 
+async def test_events_claimed_with_plain_sql_are_in_flight_until_they_end(hub: Hub, events: Events) -> None:
+    await events.put(3)
+    claim = "update public.event_queue set status = 'processing' where status = 'pending'"
+    assert await events.owner.execute(claim) == "UPDATE 3"
+
+    assert (await hub.stats.read()).lane("events").in_flight == 3
+
+    await events.owner.execute("update public.event_queue set status = 'completed'")
+    hub.stats._last = None
+    assert (await hub.stats.read()).lane("events").in_flight == 0
+
+
 async def test_a_cached_read_returns_the_last_count_while_the_next_is_taken(hub: Hub, events: Events) -> None:
     before = await hub.stats.read_cached()
     await events.put(3)

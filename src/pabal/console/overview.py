@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from starlette.requests import Request
@@ -19,21 +18,16 @@ from pabal.hub import Hub
 from pabal.notifications.dispatch.missing_transport import WithoutTransport, count_without_transport
 from pabal.operators.operators import OperatorSession
 from pabal.queue.chores import ChoreRun
-from pabal.queue.processes import HEARTBEAT_INTERVAL, ProcessInfo, list_processes
+from pabal.queue.processes import ProcessInfo, list_processes
 from pabal.queue.throughput import ThroughputMinute, last_hour_throughput
 from pabal.stats import HubStats, LaneStats
+from pabal.status import MAX_WAIT, SILENT_AFTER, WORKER_LANES, LaneProgress, measure_lanes
 
-MAX_WAIT = {"relay": timedelta(minutes=1), "events": timedelta(minutes=5), "notifications": timedelta(minutes=5)}
-"""How long the oldest entry of a lane may be due before it is reported. A relay callback expires after a minute."""
 PENDING_URLS = {
     "relay": "/console/relay",
     "events": "/console/events?status=pending",
     "notifications": "/console/notifications?state=pending",
 }
-WORKER_LANES = ("events", "notifications")
-"""Lanes that need a worker. Relay messages wait for their bots instead."""
-SILENT_AFTER = 3 * HEARTBEAT_INTERVAL
-"""Three missed heartbeats: the worker hangs, is disconnected or has died."""
 MAX_NAMES = 3
 
 
@@ -156,27 +150,20 @@ def cap_count(count: int) -> int | str:
     return f"{format_count(count)}+" if count >= MAX_BACKLOG_COUNT else count
 
 
-RATE_MINUTES = 5
-"""Minutes a rate is averaged over, including the current one."""
-MINUTE = timedelta(minutes=1)
 LANE_URLS = {"relay": "/console/relay", "events": "/console/events", "notifications": "/console/notifications"}
 DEAD_URLS = {"events": "/console/dead", "notifications": "/console/notifications?state=failed"}
 
 
 @dataclass(frozen=True, slots=True)
 class LaneCard:
-    """A lane with its rates and its last hour.
+    """A lane with its rates and its last hour."""
 
-    `blocked` of the waiting entries are not delivered at the moment. `drain_time` is the estimate for the others, or
-    None without one.
-    """
-
-    lane: LaneStats
+    progress: LaneProgress
     minutes: Sequence[ThroughputMinute]
-    done_per_minute: float
-    failed_per_minute: float
-    blocked: int
-    drain_time: timedelta | None
+
+    @property
+    def lane(self) -> LaneStats:
+        return self.progress.lane
 
     @property
     def url(self) -> str:
@@ -191,8 +178,8 @@ class LaneCard:
 async def overview_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     snapshot = await read_overview(hub)
     cards = [
-        lane_card(lane, snapshot.throughput[lane.name], count_blocked_events(snapshot) if lane.name == "events" else 0)
-        for lane in snapshot.stats.lanes
+        LaneCard(progress, snapshot.throughput[progress.lane.name])
+        for progress in measure_lanes(snapshot.stats, snapshot.throughput, snapshot.backlogs)
     ]
     return render_page(
         request,
@@ -225,30 +212,6 @@ async def read_overview(hub: Hub) -> OverviewSnapshot:
 
 async def read_without_transport(hub: Hub, tx: Tx) -> WithoutTransport | None:
     return None if hub.settings.has_discord_transport else await count_without_transport(tx)
-
-
-def count_blocked_events(snapshot: OverviewSnapshot) -> int:
-    """Count the events that are not delivered because their subscription is stopped or no handler takes them.
-
-    Two subscriptions of a service may wait for the same events, so only the largest number per service counts. If
-    counting stopped at its limit, all waiting events may be blocked.
-    """
-    if any(backlog.count >= MAX_BACKLOG_COUNT for backlog in snapshot.backlogs):
-        return snapshot.stats.lane("events").waiting
-    counts: dict[str, int] = {}
-    for backlog in (*snapshot.backlogs, *snapshot.stats.unhandled):
-        counts[backlog.service] = max(backlog.count, counts.get(backlog.service, 0))
-    return sum(counts.values())
-
-
-def lane_card(lane: LaneStats, throughput: Sequence[ThroughputMinute], blocked: int = 0) -> LaneCard:
-    """Compute the rates of a lane from its last minutes."""
-    recent = throughput[-RATE_MINUTES:]
-    minutes = sum((minute.elapsed for minute in recent), timedelta()) / MINUTE or 1.0
-    done, dead = sum(minute.done for minute in recent) / minutes, sum(minute.dead for minute in recent) / minutes
-    failed = sum(minute.failed for minute in recent) / minutes + dead
-    ended, moving = done + dead, max(lane.waiting - blocked, 0)
-    return LaneCard(lane, throughput, done, failed, blocked, MINUTE * (moving / ended) if ended and moving else None)
 
 
 def format_rate(number: float) -> str:

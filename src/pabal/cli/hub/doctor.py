@@ -7,6 +7,7 @@ from dataclasses import asdict
 from rich.text import Text
 
 from pabal.cli.database_settings import database_settings
+from pabal.cli.hub.finding_output import LEVEL_STYLES
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
 from pabal.cli.output import print_json_items, print_text, stdout_console
 from pabal.cli.target import running_target
@@ -15,8 +16,6 @@ from pabal.core.log import configure_logging
 from pabal.db.urls import DatabaseUrls
 from pabal.doctor import FindingLevel, run_checks
 from pabal.settings import load_settings
-
-LEVEL_STYLES = {FindingLevel.GOOD: "green", FindingLevel.WARNING: "yellow", FindingLevel.BAD: "red"}
 
 
 def doctor_command(*, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:

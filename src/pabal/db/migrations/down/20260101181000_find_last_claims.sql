@@ -1,0 +1,1 @@
+drop function if exists pabal.last_event_claim(text);

@@ -1,0 +1,159 @@
+"""`pabal status`: one screen, and exit code 1 if something needs a person."""
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pabal import status as status_module
+from pabal.queue.processes import registered_process
+from support.clusters import Connection
+from support.lane_under_test import Travel
+from support.subscriptions import pause, subscribe
+from support.terminal import Terminal
+from support.wait import wait_until
+
+pytestmark = pytest.mark.anyio
+
+LONG = timedelta(minutes=7)
+RECEIVER = "https://shop.example.org/events"
+SET_SUBSCRIPTION = "update pabal.subscriptions set {} where mode = 'push'"
+
+
+@pytest.fixture
+def owner(terminal: Terminal) -> Connection:
+    return terminal.event_queue.owner
+
+
+@pytest.fixture(autouse=True)
+async def running_hub(terminal: Terminal) -> AsyncGenerator[None]:
+    """A process with a heartbeat."""
+
+    async def describe(_tx: object) -> dict[str, Any]:
+        return {"version": "9.9.9"}
+
+    async def is_registered() -> bool:
+        return await terminal.event_queue.owner.fetchval("select count(*) from pabal.workers") == 1
+
+    async with registered_process(terminal.event_queue.hub.db, ("events", "notifications"), describe):
+        await wait_until(is_registered)
+        yield
+
+
+async def findings(terminal: Terminal, code: int) -> dict[str, tuple[str, str]]:
+    document = await terminal.read("status", code=code)
+    assert document["needs_person"] is (code == 1)
+    return {finding["what"]: (finding["level"], finding["seen"]) for finding in document["findings"]}
+
+
+async def warnings(terminal: Terminal) -> dict[str, str]:
+    found = await findings(terminal, 1)
+    return {what: seen for what, (level, seen) in found.items() if level != "good"}
+
+
+async def test_a_healthy_hub_needs_no_person(terminal: Terminal) -> None:
+    await terminal.event_queue.publish()
+    [claimed] = await terminal.event_queue.claim()
+    await terminal.event_queue.settle(claimed)
+
+    screen = (await terminal.run("status")).stdout
+    document = await terminal.read("status")
+
+    assert "hubs at work: " in screen
+    assert "9.9.9" in screen
+    assert all(line.startswith(("pabal", "lane", "relay", "events", "notif", "ok ")) for line in screen.splitlines())
+    assert [lane["name"] for lane in document["lanes"]] == ["relay", "events", "notifications"]
+    assert document["hubs"][0]["version"] == "9.9.9"
+
+
+async def test_dead_letters_need_a_person(terminal: Terminal) -> None:
+    await terminal.event_queue.publish_failed()
+
+    assert await warnings(terminal) == {"dead letters": "1 unresolved"}
+
+
+async def test_a_silent_consumer_is_named_while_its_events_wait(terminal: Terminal, travel: Travel) -> None:
+    await terminal.event_queue.publish()
+    assert (await findings(terminal, 0))["consumers"][0] == "good", "it may be about to claim"
+
+    await travel(LONG)
+    await keep_heartbeat(terminal)
+
+    seen = await warnings(terminal)
+    assert seen.keys() == {"consumers", "lanes"}
+    assert seen["consumers"].startswith("minu_build has claimed nothing for 7 min")
+
+
+async def test_a_consumer_that_works_through_a_backlog_is_not_silent(terminal: Terminal, travel: Travel) -> None:
+    for _ in range(3):
+        await terminal.event_queue.publish()
+    await travel(LONG)
+    await keep_heartbeat(terminal)
+    await terminal.event_queue.settle((await terminal.event_queue.claim(limit=1))[0])
+
+    assert (await warnings(terminal)).keys() == {"lanes"}
+
+
+async def test_failing_and_stopped_receivers_are_named(terminal: Terminal, owner: Connection, travel: Travel) -> None:
+    subscription, _ = await subscribe(terminal.event_queue.hub, "minu_build", "order.*", url=RECEIVER)
+    await owner.execute(SET_SUBSCRIPTION.format("failures = 9, open_until = pabal.now() + interval '1 minute'"))
+    assert await warnings(terminal) == {"receivers": "minu_build failed 9 times"}
+
+    await owner.execute(SET_SUBSCRIPTION.format("disabled_at = pabal.now(), disabled_reason = 'gone (410)'"))
+    assert await warnings(terminal) == {"receivers": "minu_build is disabled: gone (410)"}
+
+    await owner.execute(SET_SUBSCRIPTION.format("disabled_at = null, disabled_reason = null, open_until = null"))
+    await pause(terminal.event_queue.hub, subscription)
+    assert (await findings(terminal, 0))["receivers"][0] == "good", "nothing waits for it"
+    await terminal.event_queue.publish()
+    await travel(timedelta(seconds=11))
+    assert await warnings(terminal) == {"receivers": "minu_build is paused while 1 events wait"}
+
+
+async def test_late_chores_need_a_person(terminal: Terminal, owner: Connection) -> None:
+    await owner.execute(
+        "insert into pabal.chores (name, every, last_started_at, last_success_at, runs) "
+        "values ('expire events', '1 minute', pabal.now(), pabal.now() - interval '1 hour', 1)"
+    )
+
+    assert await warnings(terminal) == {"chores": "overdue: expire events"}
+
+
+async def test_a_full_disk_needs_a_person(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_module, "MIN_FREE_DISK", 1 << 60)
+
+    assert (await warnings(terminal)).keys() == {"disk"}
+
+
+async def test_a_hub_that_does_not_run_needs_a_person(terminal: Terminal, owner: Connection) -> None:
+    await owner.execute("update pabal.workers set seen_at = pabal.now() - interval '1 minute'")
+    assert (await warnings(terminal))["hubs"] == "none is at work"
+
+    await owner.execute("delete from pabal.workers")
+    assert await warnings(terminal) == {"hubs": "none is at work"}
+
+
+async def test_claims_by_plain_sql_are_named_and_in_flight(terminal: Terminal, owner: Connection) -> None:
+    await terminal.event_queue.publish()
+    await owner.execute("update public.event_queue set status = 'processing', processing_started_at = pabal.now()")
+
+    document = await terminal.read("status")
+
+    assert document["plain_claims"] == 1
+    assert document["lanes"][1]["in_flight"] == 1
+    assert any(finding["what"] == "claims by SQL" for finding in document["findings"])
+
+
+async def test_the_doctor_has_the_findings_of_the_status(terminal: Terminal) -> None:
+    await terminal.event_queue.publish_failed()
+
+    found = {item["what"]: item["seen"] for item in await terminal.items("doctor")}
+
+    assert found["dead letters"] == "1 unresolved"
+    assert found["consumers"] == "none is silent while events wait"
+
+
+async def keep_heartbeat(terminal: Terminal) -> None:
+    """After a journey in time the last heartbeat would be old."""
+    await terminal.event_queue.owner.execute("update pabal.workers set seen_at = pabal.now()")
