@@ -25,6 +25,10 @@ COMMANDS = {
     "migrate": ("hub.migrate:app", "Apply or revert schema migrations."),
     "backup": ("backup.backup:backup_command", "Back up the database, the settings and, if asked, the keys."),
     "restore": ("backup.restore:restore_command", "Restore a backup into an empty hub."),
+    "upgrade-database": (
+        "backup.upgrade:upgrade_database_command",
+        "Load the embedded database of an older PostgreSQL into the present one.",
+    ),
     "doctor": ("hub.doctor:doctor_command", "Check the installation and suggest fixes."),
     "settings": ("hub.settings:settings_command", "Show the effective settings."),
     "db": ("hub.db:app", "Connect to the hub's database."),
@@ -56,6 +60,7 @@ COMMAND_EXAMPLES = {
     "demo": ("demo", "demo --language en --no-bot"),
     "backup": ("backup hub.pabal", "backup hub.pabal --with-keys --passphrase-file passphrase"),
     "restore": ("restore hub.pabal", "restore hub.pabal --data-dir ./data --accept-audit 'Moved to a new server'"),
+    "upgrade-database": ("upgrade-database", "upgrade-database --old-bin /usr/lib/postgresql/17/bin"),
     "doctor": ("doctor", "doctor --json"),
     "settings": ("settings", "settings --json"),
     "trace": ("trace 01a1e213…ea569f", "trace order-7 --json"),
