@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pabal import __version__
-from pabal.cli.hub.db import split_password
+from pabal.core.database_url import split_password
 from pabal.settings import Settings, variable_name
 from support.pabal_process import pabal, pabal_json
 

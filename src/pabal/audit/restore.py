@@ -35,14 +35,26 @@ async def find_restore_problem(db: Database, key_ring: KeyRing, head_file: Chain
 
 
 async def accept_restored_chain(
-    db: Database, key_ring: KeyRing, head_file: ChainHeadFile, actor: Actor, reason: str
+    db: Database,
+    key_ring: KeyRing,
+    head_file: ChainHeadFile,
+    actor: Actor,
+    reason: str,
+    *,
+    needs_problem: bool = True,
 ) -> ChainHead:
     """Record the decision with its reason, then store the end of the chain as the head that this host knows.
 
-    The entry of the log keeps the old head, so that the decision can be reviewed.
+    The entry of the log keeps the old head, so that the decision can be reviewed. Without `needs_problem`, a chain
+    that contains the known head is accepted as well, and recorded.
     """
     text = check_restore_reason(reason)
-    problem = await find_restore_problem(db, key_ring, head_file)
+    problem: Message | None = None
+    try:
+        problem = await find_restore_problem(db, key_ring, head_file)
+    except Conflict:
+        if needs_problem:
+            raise
     async with db.autocommit() as tx:
         head = await last_chain_head(tx)
     with head_file.replace(head):
@@ -53,7 +65,7 @@ async def accept_restored_chain(
                 "audit.restore_accepted",
                 None,
                 reason=text,
-                problem=str(problem),
+                problem=str(problem) if problem else None,
                 head=None if head == START_OF_CHAIN else str(head),
                 host=socket.gethostname(),
             )

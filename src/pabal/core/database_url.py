@@ -6,7 +6,7 @@ postgresql://user:password@/name?host=h1,h2&port=5432,5433
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 DEFAULT_PORT = 5432
 MAX_PORT = 65535
@@ -124,3 +124,14 @@ def parse_host_timeout(text: str | None) -> timedelta | None:
     except ValueError:
         raise ValueError("is invalid; connect_timeout must be a number of seconds") from None
     return timedelta(seconds=seconds) if seconds > 0 else None
+
+
+def split_password(url: str) -> tuple[str, str | None]:
+    """Remove the password from a URL: every user of the machine can read arguments with `ps`."""
+    parts = urlsplit(url)
+    user_info, at, host = parts.netloc.rpartition("@")
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    other_query = urlencode([(name, value) for name, value in query if name != "password"])
+    stripped = parts._replace(netloc=user_info.partition(":")[0] + at + host, query=other_query).geturl()
+    password = parts.password if parts.password is None else unquote(parts.password)
+    return stripped, password or dict(query).get("password")

@@ -27,6 +27,7 @@ PabalError
 │   ├── BodyTooLarge            the request body exceeds the endpoint's limit
 │   ├── UnsupportedMediaType    the body is not of the type that the endpoint reads
 │   └── RateLimited             try again after `retry_after`
+├── BackupError                 a backup cannot be written, read or loaded
 ├── DecryptionError             no key decrypts the value, or it belongs to another row
 ├── Unavailable                 the database is unavailable or did not respond in time
 └── SetupError                  the hub cannot start
@@ -212,6 +213,10 @@ class RateLimited(RequestError):
     def __init__(self, limit_name: str, retry_after: timedelta) -> None:
         self.retry_after = retry_after
         super().__init__(f"too many {limit_name}; try again in {max(1, round(retry_after.total_seconds()))} s")
+
+
+class BackupError(PabalError):
+    code = "backup_failed"
 
 
 class DecryptionError(PabalError):

@@ -82,8 +82,16 @@ def test_data_of_another_version_is_an_error(data_dir: Path) -> None:
     assert str(data_dir / "postgres-15") in error
     assert "18." in error
     assert "PABAL_PG_BIN" in error
-    assert "pg_upgrade" in error
+    assert "`pabal upgrade-database`" in error
     assert not (data_dir / "postgres-18").exists()
+
+
+def test_data_of_a_newer_version_cannot_be_upgraded(data_dir: Path) -> None:
+    (data_dir / "postgres-99").mkdir(parents=True)
+    (data_dir / "postgres-99" / "PG_VERSION").write_text("99\n")
+    error = start_error(data_dir)
+    assert "set PABAL_PG_BIN to binaries of version 99" in error
+    assert "upgrade-database" not in error
 
 
 def test_a_directory_with_other_files_is_not_touched(data_dir: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import cyclopts
 
@@ -11,6 +10,7 @@ from pabal.cli.examples import examples
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
 from pabal.cli.output import print_json, print_text
 from pabal.cli.target import running_target
+from pabal.core.database_url import split_password
 from pabal.core.errors import SetupError
 
 app = cyclopts.App(
@@ -40,14 +40,3 @@ def db_shell(*, connection: Connection = DEFAULT_CONNECTION) -> None:
     url, password = split_password(target.urls.main)
     variables = {} if password is None else {"PGPASSWORD": password}
     os.execve(psql, [psql, url], os.environ | variables)  # noqa: S606 this process becomes psql
-
-
-def split_password(url: str) -> tuple[str, str | None]:
-    """Remove the password from a URL: every user of the machine can read arguments with `ps`."""
-    parts = urlsplit(url)
-    user_info, at, host = parts.netloc.rpartition("@")
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    other_query = urlencode([(name, value) for name, value in query if name != "password"])
-    stripped = parts._replace(netloc=user_info.partition(":")[0] + at + host, query=other_query).geturl()
-    password = parts.password if parts.password is None else unquote(parts.password)
-    return stripped, password or dict(query).get("password")

@@ -104,8 +104,13 @@ def choose_cluster(data_root: Path, environment: ServerEnvironment) -> Cluster:
     if others:
         raise EmbeddedServerError(
             f"the data in {others[0].data_dir} is from PostgreSQL {others[0].major}, but the binaries in "
-            f"{binaries.directory} are {binaries.version}: set PABAL_PG_BIN to binaries of version {others[0].major}, "
-            f"or migrate the data to {cluster.data_dir} with pg_upgrade or a dump"
+            f"{binaries.directory} are {binaries.version}: "
+            + (
+                f"load it into {cluster.data_dir} with `pabal upgrade-database`, or "
+                if others[0].major < binaries.major
+                else ""
+            )
+            + f"set PABAL_PG_BIN to binaries of version {others[0].major}"
         )
     return cluster
 

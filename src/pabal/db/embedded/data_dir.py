@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pabal.core.errors import EmbeddedServerError
 from pabal.db.embedded.os_user import OsUser, os_user_name
-from pabal.db.embedded.postmaster import extract_error
+from pabal.db.embedded.postmaster import extract_error, find_running_server, is_server_of, stop_process
 
 LOCK_FILE = "postgres.lock"
 TEMPORARY_MARK = ".new-"  # in the name of unfinished files and directories
@@ -93,12 +93,20 @@ def make_temporary_dir(target: Path) -> Path:
 
 
 def remove_temporary_files(data_root: Path) -> None:
-    """Remove the temporary files of killed starts."""
+    """Remove the temporary files of killed starts and upgrades. Servers that an upgrade left behind are stopped."""
     for leftover in data_root.glob(f"*{TEMPORARY_MARK}*"):
         if leftover.is_dir():
+            stop_servers_in(leftover)
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
+
+
+def stop_servers_in(directory: Path) -> None:
+    for data_dir in directory.glob("postgres-*"):
+        running = find_running_server(data_dir)
+        if running is not None:
+            stop_process(running.pid, lambda pid=running.pid, data_dir=data_dir: is_server_of(pid, data_dir))
 
 
 def sync_directory(directory: Path) -> None:

@@ -1,0 +1,1 @@
+"""Commands that back up, restore and upgrade the data of a hub."""
