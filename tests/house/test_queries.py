@@ -117,6 +117,7 @@ UNFILTERED = {
     ("relay/webhook/recall.sql", "void_callbacks"): BY_CONVERSATION,
     ("relay/webhook/receive.sql", "receive_messages"): BY_CONVERSATION,
     ("relay/webhook/receive.sql", "find_duplicate"): BY_CONVERSATION,
+    ("relay/webhook/receive.sql", "queue_unclear"): "by leases, which only the process that made them knows",
     ("relay/accounts.sql", "list_account_summaries"): "for an operator",
     ("relay/pairing/sessions.sql", "create_relay_session"): "belongs to no account yet",
     ("relay/id_lookup.sql", "match_messages"): "for an operator",

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 
+import httpx2
 import pytest
 
 from pabal.core.errors import CallbackExpired, CallbackUnconfirmed, Unavailable
@@ -11,12 +12,16 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.reply import callback, recorded, reply, send, stall
 from pabal.relay.reply.callback import rescue_lost_callbacks
 from pabal.relay.reply.send import DeliveredReply, KeptReply
+from pabal.relay.webhook import receive
 from pabal.settings import Settings
+from relay.skills import send_message
+from relay.test_handover import warm_stream
 from relay.test_stall import STALL_AFTER, STALL_TEXT, Travel, stall_worker
 from support.answer_loss import AnswerLossProxy, losing_answers
 from support.fake_kakao import kakao_response
 from support.receiver import respond_after
-from support.relay_rows import Bot
+from support.relay_rows import Bot, Chat
+from support.server import serve_hub
 from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -234,3 +239,22 @@ async def test_the_stall_is_posted_although_the_answer_to_its_commit_was_lost(
     assert row
     assert (proxy.lost, bot.kakao.texts("first")) == (1, [[STALL_TEXT]])
     assert (row["spent_by"], row["outcome"]) == ("hub", "sent")
+
+
+async def test_a_message_stored_without_an_answer_is_delivered_before_the_next_one(
+    hub: Hub, chat: Chat, proxy: AnswerLossProxy
+) -> None:
+    """The statement leased it to the stream, which did not learn of it."""
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    async with (
+        serve_hub(hub) as address,
+        httpx2.AsyncClient(base_url=address, timeout=30) as web,
+        warm_stream(address, web, chat, owner.token) as client,
+    ):
+        proxy.lose_answers(receive.Q.receive_messages)
+        await send_message(web, "second")
+        await send_message(web, "third")
+        texts = [(await client.next_message())["normalized"]["text"] for _ in range(2)]
+
+    assert (proxy.lost, texts) == (1, ["second", "third"])

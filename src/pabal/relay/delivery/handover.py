@@ -21,6 +21,8 @@ from pabal.relay.delivery.stream import RelayStream
 
 MAX_REMEMBERED_CONVERSATIONS = 10_000
 """Conversations whose account is kept in memory; the one that was stored first is forgotten first."""
+MAX_UNCLEAR_MESSAGES = 10_000
+"""Further ones are delivered when their lease ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,9 @@ class StreamHandover:
         self._streams = streams
         self._long_poll = long_poll
         self._accounts: dict[str, UUID] = {}
+        self.unclear: dict[UUID, UUID] = {}
+        """Messages, with their leases, of statements whose answer was lost: if one was handed over, its stream did not
+        learn of it. They are queued before the next message is stored, so that a conversation stays in order."""
 
     def remember_account(self, conversation_key: str, account_id: UUID) -> None:
         """Keep the account of a paired conversation for its next message."""
@@ -62,6 +67,12 @@ class StreamHandover:
         finally:
             for stream in free_slots:
                 stream.finish_handover()
+
+    def add_unclear(self, message_ids: Iterable[UUID | None], reserved: ReservedStreams) -> None:
+        """Remember the messages of a statement whose answer was lost."""
+        for message_id, stream in zip(message_ids, reserved.streams, strict=True):
+            if message_id and stream and len(self.unclear) < MAX_UNCLEAR_MESSAGES:
+                self.unclear[message_id] = reserved.lease
 
     def deliver(self, messages: Iterable[tuple[RelayStream, ClaimedMessage]]) -> None:
         """Deliver the messages of a committed statement. A stream that was closed or parked meanwhile gets none."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.core.errors import PabalError, RateLimited
+from pabal.core.errors import PabalError, RateLimited, Unavailable
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.errors import RetryableError
@@ -119,6 +119,8 @@ class WebhookReceiver:
         Each round commits by itself. If a later round fails, it and the rounds after it are retried without the earlier
         ones, so no webhook counts twice against its rate limits.
         """
+        if self.handover.unclear:
+            await self._queue_unclear(tx)
         results: list[ReceiveResult | Exception | None] = [None] * len(drafts)
         rounds = split_into_rounds(enumerate(drafts), lambda item: item[1].payload.conversation_key)
         for index, batch_round in enumerate(rounds):
@@ -137,8 +139,13 @@ class WebhookReceiver:
 
     async def _store(self, tx: Tx, drafts: dict[int, InboundDraft]) -> list[ReceiveRow]:
         keys = (None if draft.is_command else draft.payload.conversation_key for draft in drafts.values())
+        ids = [None if draft.is_command else new_id() for draft in drafts.values()]
         with self.handover.reserving(keys) as reserved:
-            rows = await self._insert(tx, drafts, reserved)
+            try:
+                rows = await self._insert(tx, drafts, ids, reserved)
+            except Unavailable:  # it may have been committed
+                self.handover.add_unclear(ids, reserved)
+                raise
             streams = dict(zip(drafts, reserved.streams, strict=True))
             self.handover.deliver(
                 (stream, row.to_claimed_message(reserved.lease, stream.holder, drafts[row.position].payload))
@@ -152,7 +159,18 @@ class WebhookReceiver:
                 tx.notify(Channel.MESSAGES, str(row.account_id))
         return rows
 
-    async def _insert(self, tx: Tx, drafts: dict[int, InboundDraft], reserved: ReservedStreams) -> list[ReceiveRow]:
+    async def _queue_unclear(self, tx: Tx) -> None:
+        """Queue the messages whose stream did not learn of them. Otherwise they would follow when their lease ends."""
+        unclear = self.handover.unclear.copy()
+        accounts = await tx.column(Q.queue_unclear, ids=[*unclear], leases=[*unclear.values()])
+        for message_id in unclear:
+            self.handover.unclear.pop(message_id, None)
+        for account in {*accounts}:
+            tx.notify(Channel.MESSAGES, str(account))
+
+    async def _insert(
+        self, tx: Tx, drafts: dict[int, InboundDraft], ids: list[UUID | None], reserved: ReservedStreams
+    ) -> list[ReceiveRow]:
         payloads = [draft.payload for draft in drafts.values()]
         return await tx.all(
             ReceiveRow,
@@ -165,7 +183,7 @@ class WebhookReceiver:
             payloads=[payload.raw_json for payload in payloads],
             normalized=[msgspec.json.encode(payload.normalized).decode() for payload in payloads],
             callbacks=[payload.callback_url for payload in payloads],
-            ids=[None if draft.is_command else new_id() for draft in drafts.values()],
+            ids=ids,
             streams=[stream and stream.id for stream in reserved.streams],
             holders=[stream and stream.holder for stream in reserved.streams],
             lease=reserved.lease,

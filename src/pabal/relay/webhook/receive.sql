@@ -156,6 +156,21 @@ left join public.inbound_messages e
     on e.channel_id = a.channel_id and e.source_event_id = a.source_event_id
    and e.conversation_key = a.conversation_key and a.is_message;
 
+-- name: queue_unclear
+-- For all accounts: messages that a statement of this process leased to a stream without its answer arriving. Waits for no
+-- lock: it runs before webhooks of all users.
+update public.inbound_messages m
+set status = 'QUEUED', lease = null, leased_until = null, held_by = null
+from (
+    select m.id
+    from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+    join public.inbound_messages m on m.id = a.id and m.lease = a.lease
+    order by m.id
+    for no key update of m skip locked
+) mine
+where m.id = mine.id
+returning m.account_id;
+
 -- name: find_duplicate
 -- For a message that was neither inserted nor visible: a concurrent transaction inserted it and has committed since.
 select id as duplicate_of, answer, callback_url is not null as had_callback
