@@ -1,13 +1,15 @@
 """`pabal event`."""
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from pabal.queue.outcome import Dead
+from pabal.queue.outcome import Dead, Retry
+from support.lane_under_test import Travel
 from support.terminal import Terminal, read_line
 
 pytestmark = pytest.mark.anyio
@@ -143,3 +145,30 @@ async def test_a_refusal_is_one_line(terminal: Terminal, args: list[str], code: 
     [line] = refused.stderr.splitlines()
     assert result in line
     assert refused.stdout == ""
+
+
+async def test_a_broadcast_is_shown_with_the_state_of_its_deliveries(terminal: Terminal) -> None:
+    broadcast = await terminal.event_queue.publish(target=None)
+
+    assert "no subscribers" in (await terminal.run("event", "list")).stdout
+    shown = (await terminal.run("event", "show", str(broadcast))).stdout
+    [listed] = await terminal.items("event", "list")
+
+    assert ["state", "no", "subscribers"] in [line.split() for line in shown.splitlines()]
+    assert (listed["status"], listed["delivery_state"]["summary"]) == ("completed", "no subscribers")
+
+
+async def test_an_event_is_shown_with_its_next_try_and_what_it_waits_for(terminal: Terminal, travel: Travel) -> None:
+    failing = await terminal.event_queue.publish(max_retries=7)
+    [held] = await terminal.event_queue.claim()
+    await terminal.event_queue.settle(held, Retry("closed", delay=timedelta(hours=9)))
+    waiting = await terminal.event_queue.publish()
+
+    shown = (await terminal.run("event", "show", str(failing))).stdout
+    assert re.search(r"^next try +\d{4}-\d\d-\d\d [\d:]+\+09:00, attempt 2 of 8$", shown, re.MULTILINE)
+    assert re.search(r"^state +pending, next try in (8 h 59|9 h 0) min, attempt 2 of 8$", shown, re.MULTILINE)
+
+    await travel(timedelta(minutes=20))
+    standing = (await terminal.read("event", "show", str(waiting)))["standing"]
+    assert standing.startswith("pending, due; minu_build has no subscription for order.paid and must pull it; ")
+    assert re.search(r"; no consumer has claimed for 20 min \d+ s$", standing)

@@ -95,6 +95,22 @@ async def test_a_life(database_urls: DatabaseUrls, run: Run, ask: Ask, there: Re
     ]
 
 
+async def test_the_retries_of_a_push_are_changed(run: Run, ask: Ask, there: Receiver) -> None:
+    added = ask("add", "order.*", "--service", "minu_build", "--url", there.url)["id"]
+
+    changed = ask("set", added, "--retry-schedule", "5s,2m,1h", "--on-blocked", "hold")
+    shown = run("show", added).stdout
+    restored = ask("set", added, "--retry-schedule", "default")
+
+    assert (changed["retry_schedule"], changed["on_blocked"]) == ([5, 120, 3600], "hold")
+    assert "5s, 2m, 1h" in shown
+    assert (restored["retry_schedule"], restored["on_blocked"]) == (None, "hold"), "it keeps what is not given"
+    nothing = run("set", added, code=1).stderr
+    assert nothing == "pabal: nothing to change: give --retry-schedule or --on-blocked\n"
+    assert "retry_schedule: " in run("set", added, "--retry-schedule", "soon", code=1).stderr
+    assert "retry_schedule: " in run("set", added, "--retry-schedule", "2d", code=1).stderr
+
+
 async def test_the_test_push_reports_the_response(run: Run, ask: Ask, there: Receiver) -> None:
     added = ask("add", "order.*", "--service", "minu_build", "--url", there.url)
 

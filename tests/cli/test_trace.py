@@ -77,7 +77,7 @@ async def test_each_line_of_a_broadcast_names_its_receiver(terminal: Terminal) -
 
     result = (await terminal.run("trace", str(event))).stdout
 
-    assert "  deliveries: 1 failed, 1 pending\n" in result
+    assert "  0 of 2 done, 1 dead\n" in result
     assert f"delivery {held.id}  order.paid  minu_find → minu_keep\n  failed\n" in result
     assert "→ minu_keep  moved to the dead letters: boom" in result
     assert "→ minu_build  queued for minu_build" in result

@@ -90,7 +90,8 @@ async def test_an_event_shows_its_status_payload_and_attempts(admin: SignedInOpe
 
     page = (await admin.get(f"{EVENTS_PATH}/{event}")).text
 
-    assert re.search(r'<p class="verdict ">pending, due in \d+ min', page)
+    assert re.search(r'<p class="verdict ">pending, next try in \d+ min \d+ s, attempt 2 of 6<', page)
+    assert re.search(r"<dt>Next try</dt><dd><time [^>]+>[^<]+</time>, attempt 2 of 6</dd>", page)
     assert "<dd>1 / 6</dd>" in page
     assert "shop was closed" in page
     assert "attempt 1 by w1 failed: shop was closed" in page
@@ -216,3 +217,21 @@ async def test_the_page_in_korean(admin: SignedInOperator, event_queue: EventQue
 
     assert "대기" in (await admin.get(EVENTS_PATH, "ko")).text
     assert "페이로드" in (await admin.get(f"{EVENTS_PATH}/{event}", "ko")).text
+
+
+async def test_a_broadcast_shows_the_state_of_its_deliveries(admin: SignedInOperator, event_queue: EventQueue) -> None:
+    """Its status is `completed` as soon as it is published."""
+    unheard = await event_queue.publish("cart.lost", target=None)
+    await event_queue.owner.execute(
+        "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'pull', '{order.*}')"
+    )
+    broadcast = await event_queue.publish(target=None)
+
+    listed = await admin.get(EVENTS_PATH)
+    page = (await admin.get(f"{EVENTS_PATH}/{broadcast}")).text
+
+    assert "0 of 1 done" in listed.text
+    assert "no subscribers" in listed.text
+    assert "전달 1건 중 0건 완료" in (await admin.get(EVENTS_PATH, "ko")).text
+    assert re.search(r'<p class="verdict ">0 of 1 done<', page)
+    assert re.search(r'<p class="verdict[^>]*>no subscribers<', (await admin.get(f"{EVENTS_PATH}/{unheard}")).text)

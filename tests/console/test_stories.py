@@ -143,7 +143,7 @@ async def test_a_broadcast_and_those_it_is_for(admin: SignedInOperator, hub: Hub
 
     whole = await told(admin, "events", event)
 
-    assert "서비스별 전달: 실패 1건, 대기 1건" in whole
+    assert "전달 2건 중 0건 완료, 1건 최종 실패" in whole
     assert "수신: 전체 구독자" in whole
     assert "minu_keep 서비스의 대기열에 추가했습니다" in whole
     assert "이벤트 → 전체 구독자" in whole

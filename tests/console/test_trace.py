@@ -75,7 +75,7 @@ async def test_a_broadcast_tells_of_whom_each_moment_is(admin: SignedInOperator,
 
     page = (await traced(admin, event)).text
 
-    assert re.search(r'class="verdict bad" [^>]*>deliveries: 1 failed, 1 pending<', page)
+    assert re.search(r'class="verdict bad" [^>]*>0 of 2 done, 1 dead<', page)
     assert f'<a href="/console/events/{held.id}">Event → minu_keep</a>' in page
 
 

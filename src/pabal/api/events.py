@@ -10,6 +10,12 @@ from starlette.responses import Response
 
 from pabal.core.errors import BodyTooLarge, Conflict, Forbidden, Invalid, NotFound, PabalError, Unavailable
 from pabal.db.stored_json import raw_json
+from pabal.events.delivery_state import (
+    DeliveryState,
+    describe_deliveries,
+    read_delivery_state,
+    read_delivery_states,
+)
 from pabal.events.events import (
     Delivery,
     Event,
@@ -113,8 +119,22 @@ class EventBatchView(ResponseBody, frozen=True):
     results: list[EventBatchItemView]
 
 
+class DeliveryStateView(ResponseBody, frozen=True):
+    """How many deliveries of a broadcast are done, as far as the caller may see them.
+
+    `created` of `deliveries` exist; the rest of a large broadcast is being created. A list counts up to 1,000 each.
+    """
+
+    summary: str
+    deliveries: int
+    created: int
+    done: int
+    dead: int
+    cancelled: int
+
+
 class EventView(ResponseBody, frozen=True):
-    """An event and its current state."""
+    """An event and its current state. A broadcast is `completed` when published; see its `delivery_state`."""
 
     id: UUID
     event_type: str
@@ -140,6 +160,7 @@ class EventView(ResponseBody, frozen=True):
     parent_id: UUID | None
     origin_id: UUID
     is_broadcast: bool
+    delivery_state: DeliveryStateView | None
 
 
 class EventDetailView(EventView, frozen=True, kw_only=True):
@@ -204,11 +225,12 @@ async def get_events(hub: Hub, caller: AuthenticatedService, query: EventQuery) 
     also ends when its payloads reach 8 MB. Continue as long as there is a cursor.
     """
     criteria = EventFilter(query.status, query.type, query.source, query.target)
+    access = event_access(caller)
     async with hub.autocommit() as tx:
-        page = await scan_event_page(
-            tx, event_access(caller), criteria, before=decode_cursor(query.cursor), limit=query.limit
-        )
-    return EventPage([EventView(**event_view_fields(event)) for event in page.rows], encode_cursor(page.end))
+        page = await scan_event_page(tx, access, criteria, before=decode_cursor(query.cursor), limit=query.limit)
+        states = await read_delivery_states(tx, [event.id for event in page.rows if event.is_broadcast], access)
+    views = [EventView(**event_view_fields(event, states.get(event.id))) for event in page.rows]
+    return EventPage(views, encode_cursor(page.end))
 
 
 async def get_event(hub: Hub, caller: AuthenticatedService, id: UUID) -> EventDetailView:
@@ -217,10 +239,11 @@ async def get_event(hub: Hub, caller: AuthenticatedService, id: UUID) -> EventDe
     async with hub.autocommit() as tx:
         event = await find_event(tx, id, access)
         deliveries = await list_deliveries(tx, id, access) if event.is_broadcast else []
+        state = await read_delivery_state(tx, id, access) if event.is_broadcast else None
         dead_letters = await list_dead_letter_ids(tx, id)
         trace = await trace_single_event(tx, id, include_notes=access.all_services)
     return EventDetailView(
-        **event_view_fields(event),
+        **event_view_fields(event, state),
         error_history=[*(event.error_history or ())],
         deliveries=deliveries,
         dead_letters=dead_letters,
@@ -303,8 +326,9 @@ def event_batch_item(result: PublishResult | PabalError) -> EventBatchItemView:
             assert_never(result)
 
 
-def event_view_fields(event: Event | EventPageRow) -> dict[str, Any]:
+def event_view_fields(event: Event | EventPageRow, state: DeliveryState | None) -> dict[str, Any]:
     fields: dict[str, Any] = {name: getattr(event, name) for name in EVENT_FIELDS}
+    fields["delivery_state"] = delivery_state_view(state) if state else None
     match event:
         case EventPageRow():
             return fields | {"payload": raw_json(event.payload_json)}
@@ -312,7 +336,13 @@ def event_view_fields(event: Event | EventPageRow) -> dict[str, Any]:
             return fields | {"payload": msgspec.Raw(msgspec.json.encode(event.payload))}
 
 
-EVENT_FIELDS = tuple(name for name in EventView.__struct_fields__ if name != "payload")
+def delivery_state_view(state: DeliveryState) -> DeliveryStateView:
+    return DeliveryStateView(
+        str(describe_deliveries(state)), state.deliveries, state.created, state.done, state.dead, state.cancelled
+    )
+
+
+EVENT_FIELDS = tuple(name for name in EventView.__struct_fields__ if name not in {"payload", "delivery_state"})
 
 
 ROUTES = (

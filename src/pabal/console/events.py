@@ -21,6 +21,7 @@ from pabal.console.trace.timeline import event_timeline, failed_attempts
 from pabal.core.actor import Actor
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS
 from pabal.db.tx import Tx
+from pabal.events.delivery_state import describe_deliveries, read_delivery_states
 from pabal.events.events import (
     Event,
     EventAccess,
@@ -61,6 +62,8 @@ async def events_page(hub: Hub, request: Request, session: OperatorSession) -> R
     )
     async with hub.autocommit() as tx:
         scan = await scan_event_summaries(tx, event_filter, before=before, limit=PAGE_SIZE)
+        states = await read_delivery_states(tx, [row.id for row in scan.rows if row.is_broadcast], OPERATOR)
+    t = translator_for(request)
     return render_page(
         request,
         "events/list.html",
@@ -69,6 +72,7 @@ async def events_page(hub: Hub, request: Request, session: OperatorSession) -> R
         statuses=STATUSES,
         attempts_started=attempts_started,
         rows=scan.rows,
+        delivery_texts={event_id: t.translate(describe_deliveries(state)) for event_id, state in states.items()},
         scan_end=scan.end if scan.truncated else None,
         scan_limit=MAX_SCANNED_ROWS,
         next_cursor=encode_cursor(scan.end),

@@ -106,7 +106,7 @@ async def trace_requested_notifications(tx: Tx, correlation_id: str) -> FullEven
         kinds = "event, delivery, dead letter, notification, message, reply, correlation id or conversation"
         raise NotFound(f"No {kinds} matches {correlation_id}")
     now = notifications.traces[0].now
-    return FullEventTrace(EventTrace(correlation_id, "correlation", now, [], [], []), notifications)
+    return FullEventTrace(EventTrace(correlation_id, "correlation", now, [], [], [], {}), notifications)
 
 
 async def list_source_entries(tx: Tx, event_id: UUID | None) -> list[TraceEntry]:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from pabal.core.messages import Message, duration_message, message_table
+from pabal.events.consumers import SILENT_CONSUMER_AFTER
 from pabal.events.subscriptions import SubscriptionMode
 from pabal.events.types import EventStatus
 from pabal.trace.entry import UNKNOWN_WORKER, AuditedAction, TraceEntry, sort_entries
@@ -56,6 +57,8 @@ class TracedEvent:
     disabled_reason: str | None
     open_until: datetime | None
     """The circuit breaker of the receiver."""
+    unclaimed_since: datetime | None
+    """Since when no event of its service was claimed, if it has been due for SILENT_CONSUMER_AFTER."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,7 @@ def event_status_text(event: TracedEvent, now: datetime) -> str:
     """The current state of an event in a few words."""
     match event.status:
         case "pending" if event.next_retry_at and event.next_retry_at > now:
-            return Message("pending, due in {}", duration_message(event.next_retry_at - now))
+            return describe_next_try(event, duration_message(event.next_retry_at - now))
         case "pending" if event.is_unhandled:
             return Message("pending, due; no handler of {} accepts {}", event.target_service, event.event_type)
         case "pending":
@@ -223,6 +226,13 @@ def event_status_text(event: TracedEvent, now: datetime) -> str:
             return describe_holder(event, now)
         case status:
             return EVENT_STATUS_TEXTS.get(status, status)
+
+
+def describe_next_try(event: TracedEvent, remaining: Message) -> Message:
+    """Say when an event is due that was scheduled or failed before."""
+    if not (attempts := event.retry_count + (event.processing_started_at is not None)):
+        return Message("pending, due in {}", remaining)
+    return Message("pending, next try in {}, attempt {} of {}", remaining, attempts + 1, event.max_retries + 1)
 
 
 def describe_holder(event: TracedEvent, now: datetime) -> Message:
@@ -241,9 +251,10 @@ def describe_wait(event: TracedEvent, now: datetime) -> Message:
     if event.waits_behind is not None:
         return Message("pending, behind {} in its ordering key {}", event.waits_behind, event.ordering_key)
     if event.delivery_mode is None:
-        return Message(
+        text = Message(
             "pending, due; {} has no subscription for {} and must pull it", event.target_service, event.event_type
         )
+        return add_silence(text, event, now)
     if event.paused_at is not None:
         since = duration_message(now - event.paused_at)
         return Message("pending, due; {} paused its subscription {} ago", event.paused_by or "sql", since)
@@ -252,4 +263,12 @@ def describe_wait(event: TracedEvent, now: datetime) -> Message:
     if event.open_until is not None and event.open_until > now:
         remaining = duration_message(event.open_until - now)
         return Message("pending, due; the receiver keeps failing, the next try is in {}", remaining)
-    return Message("pending, due")
+    return add_silence(Message("pending, due"), event, now)
+
+
+def add_silence(text: Message, event: TracedEvent, now: datetime) -> Message:
+    """Add that no consumer claims events of its service, if that is so."""
+    silence = now - (event.unclaimed_since or now)
+    if silence < SILENT_CONSUMER_AFTER:
+        return text
+    return Message("{}; no consumer has claimed for {}", text, duration_message(silence))

@@ -7,10 +7,19 @@ from datetime import datetime
 from uuid import UUID
 
 from pabal.core.errors import NotFound
-from pabal.core.messages import Message, join_messages
+from pabal.core.messages import Message
 from pabal.core.short_id import ambiguous_id
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.events.consumers import SILENT_CONSUMER_AFTER
+from pabal.events.delivery_state import (
+    MAX_COUNTED_DELIVERIES,
+    DeliveryState,
+    describe_deliveries,
+    read_delivery_state,
+    read_delivery_states,
+)
+from pabal.events.events import OPERATOR_ACCESS
 from pabal.trace.entry import (
     AuditedAction,
     TraceEntry,
@@ -21,10 +30,10 @@ from pabal.trace.entry import (
     read_trace_time,
 )
 from pabal.trace.event_entries import (
-    EVENT_STATUS_TEXTS,
     REPLAYED_ACTION,
     TracedDeadLetter,
     TracedEvent,
+    event_status_text,
     event_trace_entries,
 )
 from pabal.trace.notifications import EventNotifications, trace_notifications_of_events
@@ -45,6 +54,7 @@ class EventTrace:
     events: list[TracedEvent]
     dead_letters: list[TracedDeadLetter]
     entries: list[TraceEntry]
+    delivery_states: dict[UUID, DeliveryState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,14 @@ async def trace_single_event(tx: Tx, event_id: UUID, *, include_notes: bool) -> 
     return event_trace_entries(rows.events, letters, rows.actions, rows.replayed_as)
 
 
+async def read_event_status(tx: Tx, event_id: UUID) -> str:
+    """The current state of one event, with what it waits for."""
+    [event] = await tx.all(TracedEvent, Q.list_traced_events, ids=[event_id], silent_after=SILENT_CONSUMER_AFTER)
+    if event.is_broadcast:
+        return describe_deliveries(await read_delivery_state(tx, event_id, OPERATOR_ACCESS))
+    return event_status_text(event, await read_trace_time(tx))
+
+
 async def collect_event_trace(tx: Tx, subject: str, kind: TraceSubjectKind, event_ids: Iterable[UUID]) -> EventTrace:
     """Follow events to their deliveries, to the events they were replayed from, and to their own replays."""
     visited, pending = dict[UUID, None](), dict.fromkeys(event_ids)
@@ -116,11 +134,13 @@ async def collect_event_trace(tx: Tx, subject: str, kind: TraceSubjectKind, even
         pending = dict.fromkeys(related[: max(0, MAX_TRACED_EVENTS - len(visited))])
     entries = event_trace_entries(events.values(), [*letters.values()], actions, replayed_as)
     now = await read_trace_time(tx)
-    return EventTrace(subject, kind, now, [*events.values()], [*letters.values()], entries)
+    broadcasts = [event.id for event in events.values() if event.is_broadcast]
+    states = await read_delivery_states(tx, broadcasts, OPERATOR_ACCESS, MAX_COUNTED_DELIVERIES)
+    return EventTrace(subject, kind, now, [*events.values()], [*letters.values()], entries, states)
 
 
 async def _load_event_trace_rows(tx: Tx, ids: list[UUID]) -> _EventTraceRows:
-    events = await tx.all(TracedEvent, Q.list_traced_events, ids=ids)
+    events = await tx.all(TracedEvent, Q.list_traced_events, ids=ids, silent_after=SILENT_CONSUMER_AFTER)
     letters = await tx.all(TracedDeadLetter, Q.list_traced_dead_letters, ids=ids)
     actions = await list_audited_actions(tx, [*ids, *(letter.id for letter in letters)])
     replayed_as = {
@@ -144,12 +164,8 @@ def list_purged_events(trace: EventTrace) -> list[UUID]:
 
 
 def broadcast_status_text(event: TracedEvent, trace: EventTrace) -> Message:
-    """The current state of a broadcast: how many of its deliveries are in which state."""
-    counts = Counter(delivery.status for delivery in trace.events if delivery.parent_id == event.id)
-    texts = [
-        Message("{} {}", count, EVENT_STATUS_TEXTS.get(status, status)) for status, count in sorted(counts.items())
-    ]
-    return Message("deliveries: {}", join_messages(texts)) if texts else Message("no subscribers")
+    """The current state of a broadcast: how many of its deliveries are done."""
+    return describe_deliveries(trace.delivery_states[event.id])
 
 
 def label_events(trace: EventTrace) -> dict[UUID, str]:

@@ -54,7 +54,10 @@ select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry
            where a.subject = w.id::text and a.action = 'subscription.paused'
            order by a.id desc
            limit 1
-       ) end as paused_by
+       ) end as paused_by,
+       case when e.status = 'pending' and coalesce(e.next_retry_at, e.created_at) <= pabal.now() - :silent_after::interval then
+           greatest(coalesce(e.next_retry_at, e.created_at), pabal.last_event_claim(e.target_service))
+       end as unclaimed_since
 from public.event_queue e
 left join pabal.event_leases l on l.id = e.lease
 left join lateral (

@@ -1,6 +1,7 @@
 """`pabal event publish|list|show|cancel|tail`."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,7 @@ from pabal.cli.output import (
     print_block,
     print_fields,
     print_json,
+    print_json_items,
     print_json_line,
     print_page,
     print_text,
@@ -41,6 +43,12 @@ from pabal.core.cursor import decode_cursor, encode_cursor
 from pabal.core.short_id import IdPattern
 from pabal.db.channels import Channel
 from pabal.db.tx import Tx
+from pabal.events.delivery_state import (
+    DeliveryState,
+    describe_deliveries,
+    read_delivery_state,
+    read_delivery_states,
+)
 from pabal.events.events import (
     OPERATOR_ACCESS,
     Delivery,
@@ -54,6 +62,7 @@ from pabal.events.events import (
 )
 from pabal.events.id_lookup import match_event_ids
 from pabal.events.types import EventStatus
+from pabal.trace.events import read_event_status
 
 if TYPE_CHECKING:
     from pabal.events.follow import EventChange
@@ -68,6 +77,18 @@ MAX_ERROR_CHARS = 60
 COLUMNS = ("id", "published", "type", "from", "to", "status", "last error")
 STATUS_STYLES = {"completed": "green", "failed": "red", "cancelled": "yellow"}
 BULKY_FIELDS = frozenset({"payload", "error_history"})
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEvent:
+    """What `event show` prints. `standing` says what the event waits for, as its trace does."""
+
+    event: Event
+    deliveries: list[Delivery]
+    dead_letters: list[UUID]
+    delivery_state: DeliveryState | None
+    standing: str
+
 
 TypeOption = Annotated[str | None, Parameter(help="Only this type; * matches anything.")]
 
@@ -137,35 +158,48 @@ def event_list(
     """List events, newest first."""
     criteria, start = EventFilter(status, type, source, target), decode_cursor(cursor)
 
-    async def read(tx: Tx) -> tuple[list[Event], str | None]:
+    async def read(tx: Tx) -> tuple[list[Event], str | None, dict[UUID, DeliveryState]]:
         rows, end = await scan_range(
             lambda before, count: scan_events(tx, OPERATOR_ACCESS, criteria, before=before, limit=count),
             await time_range.bounds(tx),
             start,
             limit,
         )
-        return rows, encode_cursor(end)
+        broadcasts = [event.id for event in rows if event.is_broadcast]
+        return rows, encode_cursor(end), await read_delivery_states(tx, broadcasts, OPERATOR_ACCESS)
 
-    events, next_cursor = run_query(connection, read)
-    print_page(events, next_cursor, COLUMNS, event_cells, empty="No events.", json=json)
+    events, next_cursor, states = run_query(connection, read)
+    if json:
+        print_json_items((event_document(event, states.get(event.id)) for event in events), next_cursor)
+        return
+    print_page(events, next_cursor, COLUMNS, partial(event_cells, states=states), empty="No events.", json=False)
 
 
 @app.command(name="show", help_epilogue=examples("event show 01a1e213…ea569f", "event show 01a1e213…ea569f --json"))
 def event_show(event_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
     """Show an event with its deliveries and dead letters. For its history, see `pabal trace`."""
 
-    async def read(tx: Tx) -> tuple[Event, list[Delivery], list[UUID]]:
+    async def read(tx: Tx) -> ShownEvent:
         event = await find_event(tx, await resolve_event_id(tx, event_id), OPERATOR_ACCESS)
-        deliveries = await list_deliveries(tx, event.id, OPERATOR_ACCESS)
-        return event, deliveries, await list_dead_letter_ids(tx, event.id)
+        return ShownEvent(
+            event,
+            await list_deliveries(tx, event.id, OPERATOR_ACCESS),
+            await list_dead_letter_ids(tx, event.id),
+            await read_delivery_state(tx, event.id, OPERATOR_ACCESS) if event.is_broadcast else None,
+            await read_event_status(tx, event.id),
+        )
 
-    event, deliveries, dead_letters = run_query(connection, read)
+    shown = run_query(connection, read)
+    event, deliveries, dead_letters = shown.event, shown.deliveries, shown.dead_letters
     if json:
-        print_json(asdict(event) | {"deliveries": [*map(asdict, deliveries)], "dead_letters": dead_letters})
+        extra = {"standing": shown.standing, "deliveries": [*map(asdict, deliveries)], "dead_letters": dead_letters}
+        print_json(event_document(event, shown.delivery_state) | extra)
         return
     fields: dict[str, Any] = asdict(event) | {"target_service": event.target_service or "all subscribers"}
     print_fields(
         [
+            ("state", shown.standing),
+            ("next try", next_try_text(event)),
             *(
                 (name.replace("_", " "), display_value(value))
                 for name, value in fields.items()
@@ -215,14 +249,32 @@ async def resolve_event_id(tx: Tx, pattern: IdPattern) -> UUID:
     return await resolve_id(tx, pattern, "event", match_event_ids)
 
 
-def event_cells(event: Event) -> tuple[object, ...]:
+def event_document(event: Event, state: DeliveryState | None) -> dict[str, Any]:
+    """An event as JSON. A broadcast has a delivery state."""
+    if state is None:
+        return asdict(event) | {"delivery_state": None}
+    counts = asdict(state)
+    del counts["event_id"]
+    return asdict(event) | {"delivery_state": {"summary": str(describe_deliveries(state)), **counts}}
+
+
+def next_try_text(event: Event) -> str:
+    """When a failed event is tried again, and which attempt that is."""
+    attempts = event.retry_count + (event.processing_started_at is not None)
+    if event.status != "pending" or not attempts or event.next_retry_at is None:
+        return ""
+    return f"{local_time(event.next_retry_at)}, attempt {attempts + 1} of {event.max_retries + 1}"
+
+
+def event_cells(event: Event, states: Mapping[UUID, DeliveryState]) -> tuple[object, ...]:
+    state = states.get(event.id)
     return (
         event.id,
         local_time(event.created_at),
         event.event_type,
         event.source_service,
         event.target_service or "all subscribers",
-        event.status,
+        describe_deliveries(state) if state else event.status,
         one_line(event.last_error or "", MAX_ERROR_CHARS),
     )
 

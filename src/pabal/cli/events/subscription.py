@@ -1,4 +1,4 @@
-"""`pabal subscription add|list|show|pause|resume|remove|rotate-secret|test`."""
+"""`pabal subscription add|list|show|set|pause|resume|remove|rotate-secret|test`."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -27,6 +27,7 @@ from pabal.events.subscriptions import (
     OnBlocked,
     Subscription,
     SubscriptionDraft,
+    SubscriptionPatch,
     add_subscription,
     find_subscription,
     list_subscriptions,
@@ -34,6 +35,7 @@ from pabal.events.subscriptions import (
     remove_subscription,
     resume_subscription,
     rotate_subscription_secret,
+    update_subscription,
 )
 from pabal.queue.outcome import Dead, Done, Retry, Unsent
 
@@ -47,6 +49,8 @@ app = cyclopts.App(
 )
 
 PAGE_SIZE = 500
+DEFAULT_SCHEDULE_NAME = "default"
+"""The value of --retry-schedule that removes a schedule of its own."""
 COLUMNS = ("id", "service", "mode", "types", "state", "destination")
 SECRET_SHOWN_ONCE = "The secret is shown only once. Verify pushes with it as Standard Webhooks describes."  # noqa: S105
 
@@ -127,6 +131,41 @@ def subscription_show(
         return await find_subscription(tx, await resolve_subscription_id(tx, subscription_id), OPERATOR_ACCESS)
 
     print_subscription(run_query(connection, read), json=json)
+
+
+@app.command(
+    name="set",
+    help_epilogue=examples(
+        "subscription set 01a1e213…ea569f --retry-schedule 5s,1m,1h --on-blocked hold",
+        "subscription set 01a1e213…ea569f --retry-schedule default",
+    ),
+)
+def subscription_set(
+    subscription_id: IdArgument,
+    /,
+    *,
+    retry_schedule: Annotated[
+        str | None, Parameter(help="Delays before the retries of a push, such as 5s,30s,2m; or default.")
+    ] = None,
+    on_blocked: Annotated[
+        OnBlocked | None,
+        Parameter(help="A failing push that holds back its ordering key: hold it, or make it a dead letter (10 min)."),
+    ] = None,
+    connection: Connection = DEFAULT_CONNECTION,
+    json: Json = False,
+) -> None:
+    """Change how failed pushes of a subscription are retried. A retry that already waits keeps its time."""
+    if retry_schedule is None and on_blocked is None:
+        raise SetupError("nothing to change: give --retry-schedule or --on-blocked")
+    steps = None if retry_schedule in {None, DEFAULT_SCHEDULE_NAME} else parse_retry_schedule(retry_schedule or "")
+    patch = SubscriptionPatch(
+        set_retry_schedule=retry_schedule is not None, retry_schedule=steps, on_blocked=on_blocked
+    )
+    actor = cli_actor()
+    _, subscription = change_subscription(
+        connection, subscription_id, lambda tx, row: update_subscription(tx, row, OPERATOR_ACCESS, patch, actor)
+    )
+    print_subscription(subscription, json=json)
 
 
 @app.command(
