@@ -2,12 +2,14 @@
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from pabal.api import routes
+from pabal.cli.app import app
 from pabal.settings import Settings, variable_name
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +48,15 @@ def test_every_file_that_a_document_names_exists(name: str) -> None:
     paths = re.findall(r"`((?:src|tests|docs|bench|tools)/[\w./]+)`", (ROOT / name).read_text())
 
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_every_command_in_the_operations_guide_parses() -> None:
+    blocks = re.findall(r"^```\n(.*?)^```", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE | re.DOTALL)
+    commands = [shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith("pabal ")]
+
+    assert len(commands) >= 5
+    for _program, *arguments in commands:
+        app.parse_args(arguments, exit_on_error=False, print_error=False)
 
 
 def test_the_architecture_names_the_files_of_every_flow() -> None:

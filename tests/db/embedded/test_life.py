@@ -12,6 +12,7 @@ import pytest
 from db.embedded.owner import FAST, PG15, ROOT, has_value, insert_value, query
 from pabal.core.errors import EmbeddedServerError
 from pabal.db.embedded import attach_embedded_server, start_embedded_server
+from pabal.db.embedded.data_dir import remove_temporary_files
 from pabal.db.embedded.postmaster import stop_process
 from pabal.db.embedded.server import MAX_LOG_BYTES
 
@@ -154,3 +155,13 @@ def test_root_runs_the_server_as_a_user_that_owns_only_the_data(existing: Path) 
         assert "0" not in groups.split()
     owned = {path.name for path in existing.iterdir() if path.stat().st_uid != 0}
     assert owned == {"postgres-18"}
+
+
+def test_a_server_that_a_killed_upgrade_left_is_stopped_before_its_files_are_removed(data_dir: Path) -> None:
+    left = start_embedded_server(data_dir / "postgres-18.new-left", options=FAST)
+    try:
+        remove_temporary_files(data_dir)
+        assert not left.is_alive()
+    finally:
+        left.stop()
+    assert list(data_dir.iterdir()) == []
