@@ -99,7 +99,7 @@ async def test_a_run_ends_with_the_payloads_that_reach_its_size(hub: Hub, owner:
         from generate_series(1, 8000) n
         """
     )
-    [broadcast] = await owner.fetchrow("select id from public.event_queue") or ()
+    broadcast: UUID = await owner.fetchval("select id from public.event_queue")
     small = await publish_test_event(hub, "order.paid", None)
 
     runs = [await expand(hub, 1000)]
