@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from pabal.events.plain_claims import Q, return_plain_claims
+from pabal.events.repair import repair_event_tables
 from support.failed_events import EventQueue
 from support.lane_under_test import Travel
 from support.large_tables import count_pages
@@ -87,6 +88,22 @@ async def test_the_chore_returns_plain_claims(event_queue: EventQueue, travel: T
 
     await event_queue.hub.chores.run_due()
 
+    assert await claim_ids(event_queue) == [event]
+
+
+async def test_an_event_inserted_in_processing_comes_back_too(event_queue: EventQueue, travel: Travel) -> None:
+    event: UUID = await event_queue.owner.fetchval(
+        """
+        insert into public.event_queue (event_type, source_service, target_service, status)
+        values ('order.paid', 'minu_find', 'minu_build', 'processing')
+        returning id
+        """
+    )
+    async with event_queue.hub.transaction() as tx:
+        await repair_event_tables(tx, 0)
+    await travel(LIFE + timedelta(seconds=1))
+
+    assert await return_claims(event_queue) == 1
     assert await claim_ids(event_queue) == [event]
 
 

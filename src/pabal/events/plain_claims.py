@@ -17,7 +17,7 @@ log = get_logger()
 
 async def return_plain_claims(tx: Tx, hold: timedelta, batch: int) -> int:
     """Make events due again that plain SQL claimed more than `hold` ago; return how many."""
-    await tx.run(Q.forget_deleted_plain_claims)
+    await tx.run(Q.forget_ended_plain_claims)
     returned = await tx.run(Q.return_plain_claims, hold=hold, batch=batch)
     if returned:
         log.warning("plain SQL claims expired", events=returned)

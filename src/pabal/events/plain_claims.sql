@@ -18,5 +18,7 @@ set status = 'pending', processing_started_at = lost.started_at, next_retry_at =
 from lost
 where e.id = lost.id;
 
--- name: forget_deleted_plain_claims
-delete from pabal.plain_claims c where (select e.id from public.event_queue e where e.id = c.id) is null;
+-- name: forget_ended_plain_claims
+-- For events that were deleted, or that ended while the repair listed them; the trigger removes all others.
+delete from pabal.plain_claims c
+where (select e.id from public.event_queue e where e.id = c.id and e.status || '' = 'processing') is null;

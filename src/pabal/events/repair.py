@@ -43,7 +43,7 @@ REPAIRED_TABLES = (
         WINDOW,
         Q.check_events,
         Q.find_event_position,
-        (Q.requeue_events_without_lease, Q.add_missing_due),
+        (Q.requeue_events_without_lease, Q.add_missing_due, Q.list_missing_plain_claims),
     ),
     RepairedTable("event_leases", LEASE_WINDOW, Q.check_leases, Q.find_lease_position, (Q.recount_leases,)),
 )

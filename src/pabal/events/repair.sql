@@ -57,9 +57,9 @@ delete from pabal.event_repair_positions where name = :name;
 -- subqueries and lateral joins, one index probe for each row of the slice: with a join, the planner may read all of them.
 
 -- name: check_events
--- Pending events without a due row, which no claim would find, and claimed events whose lease does not exist. An event that is
--- the first of its ordering key but not checked yet is left to advance_ordered_events, which makes it due. (An event in
--- `processing` without a lease was claimed by plain SQL and is left alone.)
+-- Pending events without a due row, which no claim would find, claimed events whose lease does not exist, and claims of plain SQL
+-- that are not listed, such as inserted ones. An event that is the first of its ordering key but not checked yet is left to
+-- advance_ordered_events, which makes it due.
 with slice as materialized (
     select e.id, e.status, e.lease, e.target_service, e.ordering_key, e.seq
     from public.event_queue e
@@ -81,6 +81,8 @@ where case
         and (select o.id from pabal.event_order o where o.id = s.id and not o.is_checked) is null
     when s.status = 'processing' and s.lease is not null then
         (select l.id from pabal.event_leases l where l.id = s.lease and s.id = any(l.ids)) is null
+    when s.status = 'processing' and s.target_service is not null then
+        (select c.id from pabal.plain_claims c where c.id = s.id) is null
 end;
 
 -- name: check_due
@@ -193,6 +195,13 @@ moved as (
 insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry, event_type)
 select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true, event_type from moved
 on conflict (id) do nothing;
+
+-- name: list_missing_plain_claims
+insert into pabal.plain_claims (id)
+select e.id
+from public.event_queue e
+where e.id = any(:ids::uuid[]) and e.status || '' = 'processing' and e.lease is null and e.target_service is not null
+on conflict do nothing;
 
 -- name: recount_leases
 -- A locked lease is being updated and is checked again when its turn comes.
