@@ -148,14 +148,3 @@ async def test_only_current_plain_claims_are_listed(event_queue: EventQueue) -> 
 
     listed = await event_queue.owner.fetch("select id from pabal.plain_claims")
     assert [row["id"] for row in listed] == [held]
-
-
-async def test_an_event_inserted_as_processing_comes_back(event_queue: EventQueue, travel: Travel) -> None:
-    event = await event_queue.owner.fetchval(
-        "insert into public.event_queue (event_type, source_service, target_service, status)"
-        " values ('order.paid', 'minu_find', 'minu_build', 'processing') returning id"
-    )
-    await travel(LIFE + timedelta(seconds=1))
-
-    assert await return_claims(event_queue) == 1
-    assert await claim_ids(event_queue) == [event]

@@ -53,26 +53,6 @@ begin
 end
 $$;
 
-create or replace function pabal.list_inserted_plain_claim() returns trigger
-language plpgsql
-security definer
-set search_path = ''
-as $$
-begin
-  insert into pabal.plain_claims (id) values (new.id) on conflict do nothing;
-  return null;
-end
-$$;
-comment on function pabal.list_inserted_plain_claim() is 'Lists an event that plain SQL inserts as processing.';
-revoke all on function pabal.list_inserted_plain_claim() from public, anon, authenticated;
-
-drop trigger if exists event_queue_list_inserted_plain_claim on public.event_queue;
-create trigger event_queue_list_inserted_plain_claim
-  after insert on public.event_queue
-  for each row
-  when (new.status = 'processing' and new.lease is null)
-  execute function pabal.list_inserted_plain_claim();
-
 insert into pabal.plain_claims (id)
 select e.id from public.event_queue e where e.status = 'processing' and e.lease is null and e.target_service is not null
 on conflict do nothing;

@@ -1,6 +1,3 @@
-drop trigger if exists event_queue_list_inserted_plain_claim on public.event_queue;
-drop function if exists pabal.list_inserted_plain_claim();
-
 create or replace function pabal.sync_event_lane() returns trigger
 language plpgsql
 security definer
