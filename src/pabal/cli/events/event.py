@@ -62,7 +62,6 @@ from pabal.events.events import (
 )
 from pabal.events.id_lookup import match_event_ids
 from pabal.events.types import EventStatus
-from pabal.trace.events import read_event_status
 
 if TYPE_CHECKING:
     from pabal.events.follow import EventChange
@@ -178,6 +177,7 @@ def event_list(
 @app.command(name="show", help_epilogue=examples("event show 01a1e213…ea569f", "event show 01a1e213…ea569f --json"))
 def event_show(event_id: IdArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
     """Show an event with its deliveries and dead letters. For its history, see `pabal trace`."""
+    from pabal.trace.events import read_event_status
 
     async def read(tx: Tx) -> ShownEvent:
         event = await find_event(tx, await resolve_event_id(tx, event_id), OPERATOR_ACCESS)
