@@ -369,19 +369,21 @@ async def test_a_reply_over_the_rate_limit_is_stored_and_waits(bot: Bot, monkeyp
 
 
 async def test_too_many_waiting_replies_are_refused(bot: Bot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_reply, "MAX_WAITING_REPLIES", 0)
+    monkeypatch.setattr(send, "REPLY_HOLD", 0)
+    monkeypatch.setattr(relay_reply, "MAX_WAITING_REPLIES", 1)
     owner = await bot.chat.owner(rate_limit_per_minute=3)
     other = await bot.chat.owner(rate_limit_per_minute=3)
     key = await bot.chat.conversation(owner)
-    messages = [await bot.chat.message(owner, key, bot.kakao.url(str(number))) for number in range(4)]
+    messages = [await bot.chat.message(owner, key, bot.kakao.url(str(number))) for number in range(5)]
 
     responses = [await bot.web.post("/v1/reply", json=reply(message), headers=owner.header) for message in messages]
     other_response = await bot.web.post("/v1/reply", json=reply(uuid4()), headers=other.header)
 
     assert [response.status_code for response in responses[:3]] == [200] * 3
-    assert error_of(responses[3]) == (429, "RATE_LIMITED")
-    assert 1 <= int(responses[3].headers["retry-after"]) <= 20
-    assert await bot.chat.reply(messages[3]) is None
+    assert (responses[3].status_code, responses[3].json()["callbackSent"]) == (200, False)
+    assert error_of(responses[4]) == (429, "RATE_LIMITED")
+    assert 1 <= int(responses[4].headers["retry-after"]) <= 20
+    assert await bot.chat.reply(messages[4]) is None
     assert bot.kakao.posts == 3
     assert error_of(other_response) == (404, "MESSAGE_NOT_FOUND")
 
