@@ -22,7 +22,7 @@ from pabal.db.embedded import ServerAddress
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.queries import parse_queries
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.queue.batcher import Batcher
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome

@@ -23,9 +23,9 @@ from bench.wire import HOST, encode_request
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.log import configure_logging
 from pabal.db.embedded import ServerAddress
-from pabal.events.lane import LANE as EVENTS
-from pabal.events.lane import EventClaimFilter
-from pabal.events.publish import EventDraft, publish_events
+from pabal.events.consume.lane import LANE as EVENTS
+from pabal.events.consume.lane import EventClaimFilter
+from pabal.events.publish.publish import EventDraft, publish_events
 from pabal.hub import DatabaseUrls, Hub, build_rules_handler, open_hub
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.dispatch.outcome import DispatchOutcome

@@ -19,8 +19,8 @@ from pabal.cli.events.handlers_app import load_handlers
 from pabal.cli.hub.run import run_until_stopped
 from pabal.core.log import configure_logging
 from pabal.db.pool import ConnectOptions, Database
-from pabal.events.lane import LANE, EventClaimFilter
-from pabal.events.publish import EventDraft, publish_event_batch
+from pabal.events.consume.lane import LANE, EventClaimFilter
+from pabal.events.publish.publish import EventDraft, publish_event_batch
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE

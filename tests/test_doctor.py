@@ -4,23 +4,23 @@ from typing import Any
 
 import pytest
 
-from pabal import doctor, status
+from pabal import status
 from pabal.audit.chain_head import ChainHeadFile
 from pabal.audit.checks import check_head_file
+from pabal.core.finding import Finding, FindingLevel
 from pabal.core.ids import new_id
 from pabal.db import migrate
 from pabal.db.migrate import revert_migrations
-from pabal.doctor import (
-    Finding,
-    FindingLevel,
+from pabal.db.pool import ServerInfo
+from pabal.doctor.database_checks import check_postgres_version
+from pabal.doctor.doctor import run_checks
+from pabal.doctor.settings_checks import (
     check_callback_origins,
     check_interpreter,
     check_keys,
     check_listen_address,
-    check_postgres_version,
     check_trusted_proxies,
     check_webhook_secret,
-    run_checks,
 )
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.envelope import EnvelopeLocation, encrypt_envelope
@@ -70,8 +70,8 @@ def settings_with(**values: Any) -> Settings:
             check_trusted_proxies(settings_with(public_url="https://hub.example.org", trusted_proxies="10.0.0.7")),
             FindingLevel.GOOD,
         ),
-        (check_postgres_version(doctor.ServerInfo(140012, superuser=False, pooler=False)), FindingLevel.BAD),
-        (check_postgres_version(doctor.ServerInfo(150004, superuser=False, pooler=False)), FindingLevel.GOOD),
+        (check_postgres_version(ServerInfo(140012, superuser=False, pooler=False)), FindingLevel.BAD),
+        (check_postgres_version(ServerInfo(150004, superuser=False, pooler=False)), FindingLevel.GOOD),
     ],
 )
 def test_every_problem_comes_with_advice(finding: Finding, level: FindingLevel) -> None:

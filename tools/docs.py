@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pabal.api import routes
 from pabal.notifications.decision.table import decision_table_markdown
-from pabal.settings import Settings, display_setting, variable_name
+from pabal.settings import Settings, variable_name
+from pabal.settings_display import display_setting
 from pabal.web.reference import api_markdown
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -19,15 +19,16 @@ from pabal.db.doorbell import Doorbell
 from pabal.db.pool import ConnectOptions, Database, ReservedDatabase
 from pabal.db.tx import Tx
 from pabal.db.urls import DatabaseUrls
-from pabal.events.fair_claims import FairClaims
-from pabal.events.handlers import EventHandlers
-from pabal.events.lane import LANE as EVENT_LANE
-from pabal.events.lane import ClaimedEvent, EventClaimFilter
-from pabal.events.publish import EventDraft, PublishResult, publish_events
-from pabal.events.pull import EventPollRequest, claim_events_for_polls
-from pabal.events.push.pusher import PushDelivery, Pusher, PushLane
+from pabal.events.consume.fair_claims import FairClaims
+from pabal.events.consume.handlers import EventHandlers
+from pabal.events.consume.lane import LANE as EVENT_LANE
+from pabal.events.consume.lane import ClaimedEvent, EventClaimFilter
+from pabal.events.consume.pull import EventPollRequest, claim_events_for_polls
+from pabal.events.consume.transactional import TransactionalHandler
+from pabal.events.publish.publish import EventDraft, PublishResult, publish_events
+from pabal.events.push.push_lane import PushDelivery, PushLane
+from pabal.events.push.pusher import Pusher
 from pabal.events.push.targets import PushSlot
-from pabal.events.transactional import TransactionalHandler
 from pabal.keys.keyring import KeyRing
 from pabal.keys.load import load_keyring
 from pabal.maintenance import build_alert_chores, build_chores

@@ -15,15 +15,15 @@ from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import Message
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
-from pabal.events.dead_letters import list_dead_letter_backlogs, purge_dead_letters
-from pabal.events.fan_out import expand_broadcasts
-from pabal.events.handlers import disable_unseen_programs
-from pabal.events.lane import LANE as EVENTS
-from pabal.events.plain_claims import return_plain_claims
-from pabal.events.publish import expire_idempotency_keys
+from pabal.events.consume.handlers import disable_unseen_programs
+from pabal.events.consume.lane import LANE as EVENTS
+from pabal.events.dead_letters.dead_letters import list_dead_letter_backlogs, purge_dead_letters
+from pabal.events.publish.fan_out import expand_broadcasts
+from pabal.events.publish.publish import expire_idempotency_keys
 from pabal.events.push.blocked_keys import end_blocking_events
-from pabal.events.registry_check import check_service_names
-from pabal.events.repair import advance_ordered_events, repair_event_tables
+from pabal.events.repair.plain_claims import return_plain_claims
+from pabal.events.repair.registry_check import check_service_names
+from pabal.events.repair.repair import advance_ordered_events, repair_event_tables
 from pabal.notifications.dispatch.missing_transport import alert_missing_transport
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.notifications.operator_alerts import (

@@ -21,8 +21,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pabal.core.data_dir import default_data_dir
 from pabal.core.database_url import parse_database_url
-from pabal.core.duration import format_duration, parse_duration
+from pabal.core.duration import parse_duration
 from pabal.core.errors import FieldError, InvalidSettings
+from pabal.core.network import is_loopback, is_origin
 
 ENV_PREFIX = "PABAL_"
 MIN_PASSWORD_LENGTH = 8
@@ -379,48 +380,10 @@ def find_open_webhook_conflicts(settings: Settings) -> Iterator[FieldError]:
             yield FieldError(name, f"cannot be combined with {variable_name(other)}")
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def setting_error(error: Any) -> FieldError:
     why = str(error["msg"]).removeprefix("Value error, ")
     return FieldError(variable_name(str(error["loc"][0])), why[:1].lower() + why[1:])
 
 
-def is_origin(text: str) -> bool:
-    """Whether the text is a scheme, a host and an optional port, and nothing else."""
-    try:
-        parts = urlsplit(text)
-        host, _port = parts.hostname, parts.port
-    except ValueError:
-        return False
-    bare = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
-    return parts.scheme in {"http", "https"} and bool(host) and bare
-
-
 def variable_name(name: str) -> str:
     return ENV_PREFIX + name.upper()
-
-
-def display_setting(value: Any) -> Any:
-    """Format a value for display. Secrets are redacted."""
-    match value:
-        case SecretStr():
-            return "***"
-        case timedelta():
-            return format_duration(value)
-        case Path():
-            return str(value)
-        case list():
-            return ",".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        case _:
-            return value
-
-
-def setting_source(settings: Settings, name: str) -> Literal["set", "default"]:
-    """Whether the setting was set, in the environment, in a file or on the command line."""
-    return "set" if name in settings.model_fields_set else "default"

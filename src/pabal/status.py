@@ -11,7 +11,7 @@ from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import Message, duration_message, join_messages
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
-from pabal.events.consumers import (
+from pabal.events.consume.consumers import (
     FailingReceiver,
     PlainClaims,
     SilentConsumer,

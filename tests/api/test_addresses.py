@@ -6,8 +6,8 @@ from itertools import count
 import httpx2
 import pytest
 
-from pabal.console import login
-from pabal.console.csrf import CSRF_FIELD
+from pabal.console.access import login
+from pabal.console.access.csrf import CSRF_FIELD
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay import web_sessions
 from pabal.relay.pairing import sessions

@@ -6,8 +6,8 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from pabal.events.dead_letters import resolve_dead_letter
-from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES
+from pabal.events.dead_letters.dead_letters import resolve_dead_letter
+from pabal.events.publish.publish import MAX_EVENT_PAYLOAD_BYTES
 from pabal.hub import Hub
 from pabal.web.request import NUL_MESSAGE
 from support.clusters import Connection

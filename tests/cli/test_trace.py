@@ -5,8 +5,8 @@ import re
 import msgspec
 import pytest
 
-from pabal.events.lane import LANE, EventClaimFilter
-from pabal.events.replay import replay_dead_letter
+from pabal.events.consume.lane import LANE, EventClaimFilter
+from pabal.events.dead_letters.replay import replay_dead_letter
 from pabal.hub import Hub, build_rules_handler
 from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.lane import LANE as NOTIFICATIONS

@@ -7,9 +7,9 @@ import httpx2
 import pytest
 from starlette.routing import Mount, Route
 
-from pabal.console.guards import Action, Page
+from pabal.console.access.guards import Action, Page
+from pabal.console.access.login import OPERATOR_COOKIE
 from pabal.console.i18n import TEXTS
-from pabal.console.login import OPERATOR_COOKIE
 from pabal.console.routes import PAGES, console_routes
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id

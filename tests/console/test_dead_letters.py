@@ -14,7 +14,7 @@ import pytest
 
 from pabal.console import dead_letters
 from pabal.core.ids import new_id
-from pabal.events.dead_letters import (
+from pabal.events.dead_letters.dead_letters import (
     RECENT_HOURS,
     DeadLetterFilter,
     count_dead_letters_by_hour,

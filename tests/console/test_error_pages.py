@@ -9,8 +9,8 @@ import structlog
 from markupsafe import escape
 from structlog.testing import LogCapture
 
+from pabal.console.access.login import OPERATOR_COOKIE as SESSION
 from pabal.console.i18n import TEXTS, Language
-from pabal.console.login import OPERATOR_COOKIE as SESSION
 from pabal.core.log import add_request_id
 from pabal.hub import Hub
 from pabal.operators.operators import Role

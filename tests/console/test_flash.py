@@ -7,7 +7,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from pabal.console.login import OPERATOR_COOKIE
+from pabal.console.access.login import OPERATOR_COOKIE
 from pabal.console.pages import FLASH_COOKIE
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.operators.operators import Role

@@ -8,9 +8,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from pabal import doctor
 from pabal.console import health
-from pabal.doctor import Finding, FindingLevel
+from pabal.core.finding import Finding, FindingLevel
+from pabal.doctor import settings_checks
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings, variable_name
 from support.clusters import Connection
@@ -40,7 +40,7 @@ async def test_findings_are_shown_with_advice(
     viewer: SignedInOperator, owner: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await owner.execute("insert into pabal.workers (id, host, pid) values ('host-7', 'host', 7)")
-    monkeypatch.setattr(doctor, "FIXED_PATCH_RELEASES", {})  # the tests may run on an old interpreter
+    monkeypatch.setattr(settings_checks, "FIXED_PATCH_RELEASES", {})  # the tests may run on an old interpreter
     english, korean = await viewer.get("/console/health"), await viewer.get("/console/health", "ko")
 
     assert re.search(r"^OK schema \d+ migrations applied, none pending$", row(english, "schema"))

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from conftest import url_with_database
-from pabal.console.guards import Page
+from pabal.console.access.guards import Page
 from pabal.console.routes import PAGES
 from pabal.db import embedded
 from pabal.hub import DatabaseUrls, open_hub

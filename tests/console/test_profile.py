@@ -6,9 +6,9 @@ from http.cookies import SimpleCookie
 import httpx2
 import pytest
 
-from pabal.console import profile
-from pabal.console.login import OPERATOR_COOKIE
-from pabal.console.profile import PASSWORD_CHANGE_ATTEMPTS
+from pabal.console.access import profile
+from pabal.console.access.login import OPERATOR_COOKIE
+from pabal.console.access.profile import PASSWORD_CHANGE_ATTEMPTS
 from pabal.core.actor import Actor
 from pabal.core.errors import Unauthenticated
 from pabal.db.queries import parse_queries

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from pabal.console import live
-from pabal.console.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_IN_FAILURE_RECORDS, SIGN_INS_PER_ADDRESS
+from pabal.console.access.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_IN_FAILURE_RECORDS, SIGN_INS_PER_ADDRESS
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.operators.operators import Role, add_operator, ensure_first_operator

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 import structlog
 
-from pabal.console.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE
+from pabal.console.access.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE
 from pabal.core.log import configure_logging
 from pabal.hub import DatabaseUrls, Hub
 from pabal.operators.operators import ensure_first_operator

@@ -7,7 +7,12 @@ from http.cookies import Morsel, SimpleCookie
 import httpx2
 import pytest
 
-from pabal.console.login import FAILED_SIGN_INS_PER_NAME, LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_INS_PER_ADDRESS
+from pabal.console.access.login import (
+    FAILED_SIGN_INS_PER_NAME,
+    LOGIN_FORM_COOKIE,
+    OPERATOR_COOKIE,
+    SIGN_INS_PER_ADDRESS,
+)
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.operators import sessions
@@ -147,7 +152,9 @@ async def test_failures_on_one_name_hold_only_the_addresses_that_failed(
     database_urls: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strangers cannot lock an operator out by name. For unknown names the same holds, so it does not reveal names."""
-    monkeypatch.setattr("pabal.console.login.FAILED_SIGN_INS_PER_NAME", replace(FAILED_SIGN_INS_PER_NAME, count=3))
+    monkeypatch.setattr(
+        "pabal.console.access.login.FAILED_SIGN_INS_PER_NAME", replace(FAILED_SIGN_INS_PER_NAME, count=3)
+    )
     behind = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
     async with (
         open_hub(behind, database_urls) as hub,

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from console.test_sessions import enter
-from pabal.console.sign_in_queue import CONCURRENT_CHECKS, MAX_WAITING_SIGN_INS, SignInQueue
+from pabal.console.access.sign_in_queue import CONCURRENT_CHECKS, MAX_WAITING_SIGN_INS, SignInQueue
 from pabal.core.errors import RateLimited
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.operators.operators import ensure_first_operator

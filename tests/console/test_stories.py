@@ -15,10 +15,10 @@ from pabal.console.trace.timeline import link_ids
 from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnconfirmed
 from pabal.core.ids import new_id
 from pabal.core.messages import Message
-from pabal.events.dead_letters import resolve_dead_letter
+from pabal.events.consume.lane import LANE
+from pabal.events.dead_letters.dead_letters import resolve_dead_letter
+from pabal.events.dead_letters.replay import replay_dead_letter
 from pabal.events.events import EventAccess, cancel_event, find_event
-from pabal.events.lane import LANE
-from pabal.events.replay import replay_dead_letter
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.decision.decide import DecisionStep, NotificationChannel
 from pabal.notifications.dispatch.settle import NotificationDispatchLane

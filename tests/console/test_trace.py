@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pabal.console.i18n import TEXTS
-from pabal.events.replay import replay_dead_letter
+from pabal.events.dead_letters.replay import replay_dead_letter
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead
 from pabal.trace.entry import TraceEntryKind

@@ -14,10 +14,11 @@ from pabal.cli.database_settings import load_database_settings
 from pabal.cli.options import Connection
 from pabal.cli.target import running_target
 from pabal.core.errors import Unavailable
+from pabal.core.finding import FindingLevel
 from pabal.db.connect import HOST_TIMEOUT, SOCKET_OPTIONS, ConnectOptions, HostDialer, connect_arguments, probe_server
 from pabal.db.migrate import read_migration_status
 from pabal.db.queries import parse_queries
-from pabal.doctor import FindingLevel, run_checks
+from pabal.doctor.doctor import run_checks
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings, load_settings
 from support.clusters import open_connection

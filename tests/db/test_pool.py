@@ -12,11 +12,12 @@ import httpx2
 import pytest
 
 from pabal.core.errors import Unavailable
+from pabal.core.finding import FindingLevel
 from pabal.db import embedded
 from pabal.db.channels import Channel
 from pabal.db.migrate import apply_migrations
 from pabal.db.queries import parse_queries
-from pabal.doctor import FindingLevel, run_checks
+from pabal.doctor.doctor import run_checks
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from support.clusters import Connection

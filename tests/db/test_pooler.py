@@ -7,11 +7,12 @@ import asyncpg
 import pytest
 
 import pabal
+from pabal.core.finding import FindingLevel
 from pabal.db.connect import PLANNER_SETTINGS, ConnectOptions, HostDialer, connect_arguments, probe_server
 from pabal.db.migrate import apply_migrations, revert_migrations
 from pabal.db.pool import declare_types
 from pabal.db.queries import Query, parse_queries
-from pabal.doctor import FindingLevel, run_checks
+from pabal.doctor.doctor import run_checks
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
 from support.clusters import Cluster, Connection, open_connection

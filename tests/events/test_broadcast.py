@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from pabal.core.actor import Actor
+from pabal.events.consume.handlers import EventHandler
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.events import EventAccess, list_deliveries
-from pabal.events.handlers import EventHandler
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.subscriptions import remove_subscription
 from pabal.hub import Hub
 from pabal.queue.lane import Settlement

@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from pabal.core.errors import Conflict
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.events import OPERATOR_ACCESS, cancel_event, find_event
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Outcome
 from support.clusters import Connection, open_connection

@@ -18,7 +18,7 @@ from pabal.events.push.circuit_breaker import (
     CircuitBreaker,
     open_duration,
 )
-from pabal.events.push.pusher import PushDelivery, PushLane
+from pabal.events.push.push_lane import PushDelivery, PushLane
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from support.clusters import open_connection

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pabal.db.migrate import apply_migrations, revert_migrations
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter, claim_columns
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter, claim_columns
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import ClaimRequest, Settlement
 from pabal.queue.outcome import Retry, Snooze

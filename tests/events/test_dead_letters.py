@@ -8,8 +8,8 @@ import pytest
 
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.events import dead_letters, replay
-from pabal.events.dead_letters import (
+from pabal.events.dead_letters import dead_letters, replay
+from pabal.events.dead_letters.dead_letters import (
     DeadLetterFilter,
     DeadLetterState,
     database_now,
@@ -20,7 +20,7 @@ from pabal.events.dead_letters import (
     resolve_dead_letter,
     resolve_dead_letters,
 )
-from pabal.events.replay import replay_dead_letter, replay_matching_dead_letters
+from pabal.events.dead_letters.replay import replay_dead_letter, replay_matching_dead_letters
 from pabal.hub import Hub
 from pabal.queue.outcome import DONE, Dead
 from support.failed_events import MINA, EventQueue, list_letters, replay_letters

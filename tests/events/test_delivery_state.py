@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pabal.events.fan_out import expand_broadcasts
+from pabal.events.publish.fan_out import expand_broadcasts
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead
 from support.clusters import Connection

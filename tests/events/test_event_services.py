@@ -6,7 +6,7 @@ from typing import Literal
 import asyncpg
 import pytest
 
-from pabal.events.registry_check import check_service_names
+from pabal.events.repair.registry_check import check_service_names
 from pabal.hub import DatabaseUrls, Hub
 from support.clusters import Connection, open_connection
 

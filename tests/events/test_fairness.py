@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pabal import client
-from pabal.events.pull import EventPollRequest
+from pabal.events.consume.pull import EventPollRequest
 from pabal.hub import Hub, build_workers
 from pabal.queue.worker import Worker
 from support.clusters import Connection

@@ -8,7 +8,7 @@ import pytest
 
 from pabal.core.errors import Conflict
 from pabal.events.events import cancel_event
-from pabal.events.fan_out import MAX_BYTES_PER_RUN, Q, expand_broadcasts
+from pabal.events.publish.fan_out import MAX_BYTES_PER_RUN, Q, expand_broadcasts
 from pabal.hub import DatabaseUrls, Hub
 from support.clusters import Connection, open_connection
 from support.subscriptions import TESTER, load_event, publish_test_event

@@ -9,10 +9,10 @@ import pytest
 
 from pabal.core.ids import new_id
 from pabal.db.stored_json import MAX_RESPONSE_BYTES
-from pabal.events.lane import LANE, EventClaimFilter, claim_columns
+from pabal.events.consume.lane import LANE, EventClaimFilter, claim_columns
 from pabal.events.push import due_services, targets
 from pabal.events.push.due_services import SERVICES_PER_ROUND
-from pabal.events.push.pusher import PushLane
+from pabal.events.push.push_lane import PushLane
 from pabal.events.subscriptions import webhook_secret_location
 from pabal.hub import Hub
 from pabal.keys.envelope import encrypt_envelope

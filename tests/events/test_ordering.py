@@ -14,12 +14,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pabal.core.errors import Conflict
+from pabal.events.consume.handlers import EventHandler, EventHandlers
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.consume.pull import EventPollRequest, Receipt, settle_claimed_events
 from pabal.events.events import cancel_event
-from pabal.events.handlers import EventHandler, EventHandlers
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
-from pabal.events.publish import EventDraft, PublishResult, publish_event_batch
-from pabal.events.pull import EventPollRequest, Receipt, settle_claimed_events
-from pabal.events.repair import advance_ordered_events
+from pabal.events.publish.publish import EventDraft, PublishResult, publish_event_batch
+from pabal.events.repair.repair import advance_ordered_events
 from pabal.hub import Hub
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.queue.worker import Worker, WorkerConfig

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from pabal.events.plain_claims import Q, return_plain_claims
-from pabal.events.repair import repair_event_tables
+from pabal.events.repair.plain_claims import Q, return_plain_claims
+from pabal.events.repair.repair import repair_event_tables
 from support.failed_events import EventQueue
 from support.lane_under_test import Travel
 from support.large_tables import count_pages

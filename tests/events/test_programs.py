@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from pabal import client
-from pabal.events.handlers import disable_unseen_programs, patterns_overlap
-from pabal.events.lane import LANE, EventClaimFilter
+from pabal.events.consume.handlers import disable_unseen_programs, patterns_overlap
+from pabal.events.consume.lane import LANE, EventClaimFilter
 from pabal.hub import Hub
 from pabal.stats import StatsReader
 from support.clusters import Connection

@@ -15,8 +15,8 @@ from conftest import url_with_database
 from pabal import client
 from pabal.core.errors import Invalid
 from pabal.db import embedded
-from pabal.events.lane import ClaimedEvent
-from pabal.events.publish import EventDraft, PublishResult, publish_event_batch, publish_events
+from pabal.events.consume.lane import ClaimedEvent
+from pabal.events.publish.publish import EventDraft, PublishResult, publish_event_batch, publish_events
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 
 from pabal.db.channels import NOTIFY_CHANNEL, Channel
 from pabal.db.load_polling import LOAD_COUNT
-from pabal.events.lane import ClaimedEvent
+from pabal.events.consume.lane import ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings

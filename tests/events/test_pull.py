@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 from pabal.db.channels import Channel
-from pabal.events.lane import LANE, ClaimedEvent
-from pabal.events.pull import EventPollRequest, claim_events_for_polls
+from pabal.events.consume.lane import LANE, ClaimedEvent
+from pabal.events.consume.pull import EventPollRequest, claim_events_for_polls
 from pabal.hub import Hub
 from pabal.queue.long_poll import LongPoll
 from pabal.tokens.revoke import revoke_service_tokens

@@ -10,8 +10,8 @@ from standardwebhooks import Webhook
 
 from outside.fake_network import FakeNetwork, Resolver
 from pabal.core.errors import Invalid
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
-from pabal.events.pull import Receipt, settle_claimed_events
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.consume.pull import Receipt, settle_claimed_events
 from pabal.events.push.pusher import Pusher, PushResult
 from pabal.events.subscriptions import (
     SubscriptionPatch,

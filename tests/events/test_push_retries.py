@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from pabal.events.dead_letters.replay import replay_dead_letter
 from pabal.events.push.blocked_keys import end_blocking_events
 from pabal.events.push.retry_schedule import (
     DEFAULT_RETRY_SCHEDULE,
@@ -15,7 +16,6 @@ from pabal.events.push.retry_schedule import (
     scheduled_delay,
     scheduled_retries,
 )
-from pabal.events.replay import replay_dead_letter
 from pabal.events.subscriptions import Subscription, SubscriptionPatch, update_subscription
 from pabal.hub import Hub
 from pabal.settings import Settings

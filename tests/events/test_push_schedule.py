@@ -10,8 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from pabal.events.pull import EventPollRequest, Receipt, settle_claimed_events
-from pabal.events.push.pusher import Pusher, PushLane
+from pabal.events.consume.pull import EventPollRequest, Receipt, settle_claimed_events
+from pabal.events.push.push_lane import PushLane
+from pabal.events.push.pusher import Pusher
 from pabal.events.push.shares import PushesInFlight, share_push_slots
 from pabal.events.push.targets import ActivePushSubscription, PushSlot, assign_push_slots
 from pabal.events.subscriptions import pause_subscription, remove_subscription

@@ -12,8 +12,13 @@ import pytest
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict
 from pabal.db.channels import Channel
-from pabal.events.dead_letters import DeadLetterFilter, find_dead_letter, resolve_dead_letter, resolve_dead_letters
-from pabal.events.replay import (
+from pabal.events.dead_letters.dead_letters import (
+    DeadLetterFilter,
+    find_dead_letter,
+    resolve_dead_letter,
+    resolve_dead_letters,
+)
+from pabal.events.dead_letters.replay import (
     ReplayCount,
     count_replayable_dead_letters,
     replay_dead_letter,

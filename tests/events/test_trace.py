@@ -11,10 +11,10 @@ import pytest
 
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.events.dead_letters import resolve_dead_letter
+from pabal.events.consume.lane import LANE
+from pabal.events.dead_letters.dead_letters import resolve_dead_letter
+from pabal.events.dead_letters.replay import replay_dead_letter
 from pabal.events.events import EventAccess, cancel_event, find_event
-from pabal.events.lane import LANE
-from pabal.events.replay import replay_dead_letter
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry, Snooze
 from pabal.trace.event_entries import TracedEvent, event_attempt_entries, event_status_text

@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from pabal.db.tx import Tx
-from pabal.events.lane import ClaimedEvent
-from pabal.events.transactional import TransactionalHandler
+from pabal.events.consume.lane import ClaimedEvent
+from pabal.events.consume.transactional import TransactionalHandler
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Outcome
 from support.lane_under_test import Events, Travel

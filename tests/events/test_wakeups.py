@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from pabal import client
-from pabal.events.fair_claims import Q as FAIR_CLAIMS
-from pabal.events.lane import LANE
+from pabal.events.consume.fair_claims import Q as FAIR_CLAIMS
+from pabal.events.consume.lane import LANE
 from pabal.events.push.due_services import Q as DUE_SERVICES
 from pabal.events.push.targets import Q as TARGETS
 from pabal.hub import DatabaseUrls, Hub, build_workers, open_hub

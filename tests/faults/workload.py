@@ -18,8 +18,8 @@ from uuid import UUID
 import httpx2
 
 from pabal.core.errors import PabalError
-from pabal.events.lane import LANE, EventClaimFilter
-from pabal.events.publish import EventDraft
+from pabal.events.consume.lane import LANE, EventClaimFilter
+from pabal.events.publish.publish import EventDraft
 from pabal.hub import DatabaseUrls, Hub, build_workers, open_hub
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.queue.lane import Settlement

@@ -11,9 +11,10 @@ from pabal import stats
 from pabal.core.ids import new_id
 from pabal.db import embedded
 from pabal.db.queries import Query
-from pabal.events import events, repair
-from pabal.events.lane import LANE as EVENTS
+from pabal.events import events
+from pabal.events.consume.lane import LANE as EVENTS
 from pabal.events.push import due_services
+from pabal.events.repair import repair
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.relay.delivery.lane import LANE as RELAY
 from support.clusters import Connection, open_connection

@@ -11,8 +11,8 @@ import pytest
 
 from pabal.db.errors import RetryableError
 from pabal.db.queries import parse_queries
-from pabal.events.lane import LANE, oldest_first_quota
-from pabal.events.repair import REPAIRED_TABLES, advance_ordered_events, repair_event_tables
+from pabal.events.consume.lane import LANE, oldest_first_quota
+from pabal.events.repair.repair import REPAIRED_TABLES, advance_ordered_events, repair_event_tables
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Retry

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from pabal.db.errors import RetryableError
-from pabal.events.repair import advance_ordered_events, repair_event_tables
+from pabal.events.repair.repair import advance_ordered_events, repair_event_tables
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Done, Outcome, Retry, Snooze

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from pabal.db import embedded
-from pabal.events.repair import repair_event_tables
+from pabal.events.repair.repair import repair_event_tables
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze

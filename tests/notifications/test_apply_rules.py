@@ -12,9 +12,9 @@ import pytest
 
 from pabal.core.actor import HUB_ACTOR
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
-from pabal.events.publish import EventDraft, PublishResult, publish_events
-from pabal.events.transactional import TransactionalHandler
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.consume.transactional import TransactionalHandler
+from pabal.events.publish.publish import EventDraft, PublishResult, publish_events
 from pabal.hub import DatabaseUrls, Hub, build_rules_handler
 from pabal.notifications.rules.apply_rules import apply_rules
 from pabal.notifications.rules.evaluate_rules import MAX_NOTIFICATIONS_PER_RULE, RuleResult, collect_valid_drafts

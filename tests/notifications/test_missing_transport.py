@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pabal.console.overview import find_issues, read_overview
-from pabal.doctor import run_checks
+from pabal.doctor.doctor import run_checks
 from pabal.hub import DatabaseUrls
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.notifications import NotificationAccess

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
-from pabal.events.transactional import TransactionalHandler
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.consume.transactional import TransactionalHandler
 from pabal.hub import DatabaseUrls, Hub, build_rules_handler
 from pabal.notifications.rules.apply_rules import NOTIFICATIONS_PER_TRANSACTION, apply_rules
 from pabal.queue.outcome import Outcome

@@ -11,9 +11,9 @@ import pytest
 
 from pabal.core.errors import RateLimited
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
-from pabal.events.publish import EventDraft, publish_events
-from pabal.events.transactional import TransactionalHandler
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.consume.transactional import TransactionalHandler
+from pabal.events.publish.publish import EventDraft, publish_events
 from pabal.hub import DatabaseUrls, Hub, build_rules_handler
 from pabal.limits import RateLimit, consume_rate_limit, read_rate_limits, refund_rate_limits, reserve_rate_limits
 from pabal.notifications.decision.texts import STEP_TEXTS

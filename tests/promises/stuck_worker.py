@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pabal.core.log import configure_logging
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.queue.outcome import DONE, Outcome
 from pabal.queue.worker import ScheduledClaim, Worker, WorkerConfig

@@ -22,7 +22,7 @@ from pabal.db import embedded
 from pabal.db.migrate import apply_migrations
 from pabal.db.queries import parse_queries
 from pabal.db.tx import Tx
-from pabal.events.lane import ClaimedEvent
+from pabal.events.consume.lane import ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.batcher import Batcher
 from pabal.queue.outcome import DONE, Outcome

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pabal.core.backoff import backoff
-from pabal.events.lane import LANE as EVENTS
+from pabal.events.consume.lane import LANE as EVENTS
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.queue.lane import (
     Capability,

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pabal.events.lane import ClaimedEvent
+from pabal.events.consume.lane import ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
 from support.lane_under_test import Events, Travel

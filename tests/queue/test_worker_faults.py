@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pabal.events.lane import ClaimedEvent
+from pabal.events.consume.lane import ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome, Retry
 from pabal.settings import Settings

@@ -16,7 +16,7 @@ from pabal.relay.delivery import stream_registry
 from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from pabal.relay.delivery.takeover import register_stream
-from pabal.web import connection
+from pabal.web.server import connection
 from relay.bot import StreamClient, connect_stream
 from relay.marker import events_before_marker
 from relay.skills import send_message

@@ -9,7 +9,7 @@ import pytest
 
 from pabal.hub import Hub
 from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
-from pabal.web.server import WebServer
+from pabal.web.server.server import WebServer
 from relay.bot import connect_stream
 from relay.marker import mark
 from relay.skills import send_message

@@ -7,8 +7,8 @@ import httpx2
 import pytest
 
 from pabal.api import routes
+from pabal.console.access.login import OPERATOR_COOKIE
 from pabal.console.chat import CHAT_COOKIE
-from pabal.console.login import OPERATOR_COOKIE
 from pabal.console.portal.login import PORTAL_COOKIE
 from pabal.hub import DatabaseUrls
 from pabal.notifications.people.tokens import exchange_person_link, issue_person_link

@@ -15,7 +15,7 @@ from conftest import url_with_database
 from pabal.core.finding import FindingLevel
 from pabal.core.ids import new_id
 from pabal.db import embedded
-from pabal.doctor import run_checks
+from pabal.doctor.doctor import run_checks
 from pabal.hub import DatabaseUrls, Hub
 from pabal.maintenance import SEAL_AUDIT
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences

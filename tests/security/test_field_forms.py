@@ -20,7 +20,7 @@ from pabal.api.rules import EventPattern, ExpirySeconds, PayloadPath, PayloadPat
 from pabal.api.subscriptions import EventTypePatterns, PushTimeoutSeconds, PushUrl, RetrySchedule
 from pabal.core.errors import Invalid
 from pabal.core.event_types import matches_event_pattern
-from pabal.events.publish import EventDraft, PublishResult, has_unusual_numbers, publish_events
+from pabal.events.publish.publish import EventDraft, PublishResult, has_unusual_numbers, publish_events
 from pabal.events.subscriptions import OnBlocked
 from pabal.events.types import EventType
 from pabal.hub import Hub

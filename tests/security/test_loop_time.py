@@ -13,7 +13,7 @@ from starlette.routing import Mount
 from starlette.routing import Route as PageRoute
 
 from pabal.api import routes
-from pabal.console.csrf import CSRF_FIELD
+from pabal.console.access.csrf import CSRF_FIELD
 from pabal.console.routes import console_routes
 from pabal.hub import DatabaseUrls, Hub
 from pabal.web.route import RequestQuery, Route

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from pabal.db.tx import Tx
-from pabal.events.fair_claims import MAX_TYPES_PER_ROUND, share_by_type
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
-from pabal.events.transactional import TransactionalHandler
+from pabal.events.consume.fair_claims import MAX_TYPES_PER_ROUND, share_by_type
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.consume.transactional import TransactionalHandler
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.rules.apply_rules import apply_rules
 from pabal.queue.outcome import DONE, Outcome

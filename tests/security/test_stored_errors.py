@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from pabal.core.error_text import MAX_CODE_LENGTH, MAX_ERROR_LENGTH, MAX_STACK_LENGTH
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.hub import Hub
 from pabal.queue.chores import Chore, ChoreRunner
 from pabal.queue.lane import Settlement

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pabal.db.stored_json import MAX_RESPONSE_BYTES
-from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES
+from pabal.events.publish.publish import MAX_EVENT_PAYLOAD_BYTES
 from security.visitors import Visitors
 from support.loop_thread import MAX_BLOCK, LoopThread, RawRequest
 from support.webhook import WEBHOOK_SECRET

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import httpx2
 
+from pabal.console.access.csrf import csrf_token_for
+from pabal.console.access.login import OPERATOR_COOKIE
 from pabal.console.chat import CHAT_COOKIE
-from pabal.console.csrf import csrf_token_for
-from pabal.console.login import OPERATOR_COOKIE
 from pabal.console.portal.login import PORTAL_COOKIE
 from pabal.core.actor import Actor
 from pabal.hub import Hub

@@ -10,10 +10,10 @@ from uuid import UUID
 import msgspec
 
 from pabal.core.actor import Actor
-from pabal.events.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterState, list_dead_letters
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
-from pabal.events.publish import EventDraft, PublishResult, publish_events
-from pabal.events.replay import replay_dead_letters
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
+from pabal.events.dead_letters.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterState, list_dead_letters
+from pabal.events.dead_letters.replay import replay_dead_letters
+from pabal.events.publish.publish import EventDraft, PublishResult, publish_events
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from pabal import client
 from pabal.cli.events.handlers_app import engine_handler
-from pabal.events.handlers import EventHandlers
+from pabal.events.consume.handlers import EventHandlers
 from pabal.hub import Hub, build_workers
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import asyncpg
 
-from pabal.events.lane import EventClaimFilter, EventLane
+from pabal.events.consume.lane import EventClaimFilter, EventLane
 from pabal.hub import Hub
 from pabal.notifications.lane import ANY_NOTIFICATION, NotificationClaimFilter, NotificationLane
 from pabal.queue.lane import Capability, Lane, Settlement

@@ -10,7 +10,7 @@ import pytest
 from argon2 import PasswordHasher
 from playwright.async_api import Page, expect
 
-from pabal.console.login import OPERATOR_COOKIE
+from pabal.console.access.login import OPERATOR_COOKIE
 from pabal.core.actor import Actor
 from pabal.hub import Hub
 from pabal.operators import password

@@ -14,10 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pabal.web.connections import ConnectionLimits
-from pabal.web.protocol import LimitedHttpProtocol
 from pabal.web.request import mark_authenticated
-from pabal.web.server import WebServer
+from pabal.web.server.connections import ConnectionLimits
+from pabal.web.server.protocol import LimitedHttpProtocol
+from pabal.web.server.server import WebServer
 from support.wait import wait_until
 
 PATIENCE = 60.0

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from pabal.events.lane import ClaimedEvent, EventClaimFilter
-from pabal.events.transactional import TransactionalHandler
+from pabal.events.consume.lane import ClaimedEvent, EventClaimFilter
+from pabal.events.consume.transactional import TransactionalHandler
 from pabal.hub import DatabaseUrls, Hub, build_rules_worker
 from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule
 from pabal.queue.worker import Worker, WorkerConfig

@@ -10,7 +10,7 @@ from pabal.cli.hub.run import web_server
 from pabal.hub import Hub
 from pabal.web.app import create_app
 from pabal.web.route import Route
-from pabal.web.server import WebServer
+from pabal.web.server.server import WebServer
 
 SERVE_TIMEOUT = 10.0
 

@@ -10,7 +10,7 @@ import msgspec
 
 from pabal.core.actor import Actor
 from pabal.events.events import Event, EventAccess, find_event
-from pabal.events.publish import EventDraft, PublishResult, publish_events
+from pabal.events.publish.publish import EventDraft, PublishResult, publish_events
 from pabal.events.push.pusher import Pusher
 from pabal.events.subscriptions import (
     Subscription,

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pabal.events.lane import ClaimedEvent, EventClaimFilter
+from pabal.events.consume.lane import ClaimedEvent, EventClaimFilter
 from pabal.hub import Hub
 from pabal.queue.worker import ItemHandler, ScheduledClaim, Worker, WorkerConfig
 from support.lane_under_test import Events

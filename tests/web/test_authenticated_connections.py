@@ -16,7 +16,7 @@ from pabal.operators.operators import Role
 from pabal.relay.web_sessions import create_portal_session
 from pabal.settings import Settings
 from pabal.web.auth import PERSON_COOKIE
-from pabal.web.server import WebServer
+from pabal.web.server.server import WebServer
 from relay.people import TESTER, RelayAccount
 from relay.skills import skill_payload
 from support.inbox import Inbox

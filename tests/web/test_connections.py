@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from pabal.web.connections import EVICTABLE_AFTER, LOG_INTERVAL, CloseReason, ConnectionLimits, ConnectionTable
-from pabal.web.protocol import SLOT_TIMEOUT
 from pabal.web.request import parse_networks
+from pabal.web.server.connections import EVICTABLE_AFTER, LOG_INTERVAL, CloseReason, ConnectionLimits, ConnectionTable
+from pabal.web.server.protocol import SLOT_TIMEOUT
 from support.raw_http import EdgeServer, RawClient, edge_server, get, raw_client, statuses
 from support.wait import wait_until
 

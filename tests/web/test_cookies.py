@@ -6,7 +6,7 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
-from pabal.console.login import OPERATOR_COOKIE
+from pabal.console.access.login import OPERATOR_COOKIE
 from pabal.web.auth import PERSON_COOKIE
 from pabal.web.cookies import MAX_COOKIE_LENGTH, read_cookie
 from support.raw_http import exchange, get, statuses

@@ -6,8 +6,8 @@ import time
 import httpx2
 import pytest
 
-from pabal.web.connections import CloseReason
-from pabal.web.protocol import MAX_WAITING_REQUESTS
+from pabal.web.server.connections import CloseReason
+from pabal.web.server.protocol import MAX_WAITING_REQUESTS
 from support.raw_http import edge_server, exchange, get, raw_client, statuses
 from support.wait import wait_until
 

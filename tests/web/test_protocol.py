@@ -6,8 +6,8 @@ import struct
 import httpx2
 import pytest
 
-from pabal.web.connections import CloseReason
-from pabal.web.protocol import BODY_GRACE, HEAD_TIMEOUT, LINGER, MAX_HEAD_BYTES, MAX_HEADERS, MIN_BODY_RATE
+from pabal.web.server.connections import CloseReason
+from pabal.web.server.protocol import BODY_GRACE, HEAD_TIMEOUT, LINGER, MAX_HEAD_BYTES, MAX_HEADERS, MIN_BODY_RATE
 from support.raw_http import edge_server, exchange, get, raw_client, statuses
 from support.wait import wait_until
 

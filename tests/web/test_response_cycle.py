@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from pabal.web.request import IndexedHeaders
-from pabal.web.server import WebServer
+from pabal.web.server.server import WebServer
 from support.raw_http import exchange, get, statuses
 
 pytestmark = pytest.mark.anyio

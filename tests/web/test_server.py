@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pabal.web.server import WebServer
+from pabal.web.server.server import WebServer
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import msgspec
 
 from pabal.api.events import AwareDatetime, check_time_in_range
 from pabal.core.errors import Conflict, Forbidden, NotFound
-from pabal.events.dead_letters import (
+from pabal.events.dead_letters.dead_letters import (
     DeadLetter,
     DeadLetterAccess,
     DeadLetterDetail,
@@ -20,7 +20,7 @@ from pabal.events.dead_letters import (
     list_dead_letters,
     resolve_dead_letter,
 )
-from pabal.events.replay import replay_dead_letter, replay_matching_dead_letters
+from pabal.events.dead_letters.replay import replay_dead_letter, replay_matching_dead_letters
 from pabal.hub import Hub
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService

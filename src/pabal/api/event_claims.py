@@ -9,8 +9,8 @@ import msgspec
 
 from pabal.core.errors import Unauthenticated
 from pabal.db.stored_json import raw_json
-from pabal.events.lane import LANE, ClaimedEvent
-from pabal.events.pull import EventPollRequest, Receipt, extend_claimed_events, settle_claimed_events
+from pabal.events.consume.lane import LANE, ClaimedEvent
+from pabal.events.consume.pull import EventPollRequest, Receipt, extend_claimed_events, settle_claimed_events
 from pabal.hub import Hub
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.tokens.permission import Permission

@@ -28,7 +28,7 @@ from pabal.events.events import (
     list_deliveries,
     scan_event_page,
 )
-from pabal.events.publish import (
+from pabal.events.publish.publish import (
     MAX_EVENT_PAYLOAD_BYTES,
     EventDraft,
     PublishResult,

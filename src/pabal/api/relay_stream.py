@@ -12,10 +12,10 @@ from pabal.hub import Hub
 from pabal.relay.auth import RelayPrincipal
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from pabal.web.auth import bearer_token
-from pabal.web.connection import detect_dead_peer, find_transport, reset_connection
 from pabal.web.field_types import FilterText
 from pabal.web.request import RequestContext, mark_authenticated
 from pabal.web.route import ErrorFormat, RequestQuery, Route
+from pabal.web.server.connection import detect_dead_peer, find_transport, reset_connection
 from pabal.web.sse import PING, EventStreamResponse, format_sse_event, reconnect_hint
 
 RELAY_PING_INTERVAL = timedelta(seconds=20)

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from pabal.core.errors import BodyTooLarge, Invalid
-from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES
+from pabal.events.publish.publish import MAX_EVENT_PAYLOAD_BYTES
 
 
 def read_payload(payload: str) -> bytes:

@@ -62,7 +62,7 @@ class TimeRange:
         """Convert to timestamps with the database's clock, which also wrote the rows."""
         if self == ANY_TIME:
             return TimeBounds()
-        from pabal.events.dead_letters import database_now
+        from pabal.events.dead_letters.dead_letters import database_now
 
         now = await database_now(tx)
         since, until = (now - time if isinstance(time, timedelta) else time for time in (self.since, self.until))

@@ -11,7 +11,7 @@ from pabal.audit.follow import follow_chain
 from pabal.audit.log import AuditFilter, scan_audit_log
 from pabal.audit.record import record_action
 from pabal.audit.verify import RecentVerification, verify_recent_seals
-from pabal.console.guards import Action, Form, Page, operator_actor
+from pabal.console.access.guards import Action, Form, Page, operator_actor
 from pabal.console.pages import read_cursor, read_filters, render_page
 from pabal.core.errors import SetupError
 from pabal.core.messages import Message

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.console.cookie_guard import CookieGuard
-from pabal.console.csrf import csrf_token_for
-from pabal.console.guards import Form
+from pabal.console.access.cookie_guard import CookieGuard
+from pabal.console.access.csrf import csrf_token_for
+from pabal.console.access.guards import Form
 from pabal.console.pages import (
     is_count_confirmed,
     json_download,

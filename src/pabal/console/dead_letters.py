@@ -10,8 +10,8 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pabal.console.access.guards import Action, Form, Page, operator_actor
 from pabal.console.charts import sparkline
-from pabal.console.guards import Action, Form, Page, operator_actor
 from pabal.console.i18n import Translator, translator_for
 from pabal.console.pages import (
     build_url,
@@ -28,7 +28,7 @@ from pabal.console.trace.timeline import failed_attempts
 from pabal.core.duration import parse_duration
 from pabal.core.errors import Invalid
 from pabal.db.tx import Tx
-from pabal.events.dead_letters import (
+from pabal.events.dead_letters.dead_letters import (
     DeadLetterFilter,
     DeadLetterState,
     count_dead_letters_by_hour,
@@ -40,7 +40,7 @@ from pabal.events.dead_letters import (
     resolve_dead_letter,
     resolve_dead_letters,
 )
-from pabal.events.replay import (
+from pabal.events.dead_letters.replay import (
     list_oldest_dead_letter_ids,
     lock_replayable_dead_letters,
     replay_dead_letter,

@@ -5,7 +5,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.guards import Action, Form, Page, operator_actor
+from pabal.console.access.guards import Action, Form, Page, operator_actor
 from pabal.console.i18n import translator_for
 from pabal.console.pages import (
     confirm_page,

@@ -8,14 +8,15 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.guards import Page
+from pabal.console.access.guards import Page
 from pabal.console.pages import render_page
 from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import message_table
-from pabal.doctor import run_checks
+from pabal.doctor.doctor import run_checks
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
-from pabal.settings import Settings, display_setting, setting_source, variable_name
+from pabal.settings import Settings, variable_name
+from pabal.settings_display import display_setting, setting_source
 
 CHECK_NAMES = message_table(
     "address",

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pabal.console.guards import Page
+from pabal.console.access.guards import Page
 from pabal.core.errors import RateLimited, Unavailable
 from pabal.db.channels import Channel
 from pabal.db.doorbell import Listener

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pabal.console import charts
+from pabal.console.access.guards import Page
 from pabal.console.format import format_age, format_count
-from pabal.console.guards import Page
 from pabal.console.i18n import Translator
 from pabal.console.pages import build_url, render_page
 from pabal.db.tx import Tx

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pabal import __version__
-from pabal.console.csrf import CSRF_FIELD, csrf_input
+from pabal.console.access.csrf import CSRF_FIELD, csrf_input
 from pabal.console.format import (
     display_name,
     format_age,

@@ -5,14 +5,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from pabal.console import audit, dead_letters, events, health, live, login, overview, profile
+from pabal.console import audit, dead_letters, events, health, live, overview
+from pabal.console.access import login, profile
+from pabal.console.access.csrf import is_not_cross_site
+from pabal.console.access.guards import Action, Page, person_handler, public_handler
+from pabal.console.access.login import login_page, sign_in_action, sign_out_action
 from pabal.console.chat import chat_routes
-from pabal.console.csrf import is_not_cross_site
-from pabal.console.guards import Action, Page, person_handler, public_handler
-from pabal.console.login import login_page, sign_in_action, sign_out_action
-from pabal.console.notifications import addresses, notifications, person, rules, templates
-from pabal.console.pages import error_page, language_redirect
-from pabal.console.person import (
+from pabal.console.me.person import (
     mark_toast_action,
     open_person_link_action,
     person_error_page,
@@ -24,12 +23,14 @@ from pabal.console.person import (
     sign_out_person_action,
     switch_person_language_action,
 )
-from pabal.console.person_links import (
+from pabal.console.me.person_links import (
     confirm_link_action,
     confirm_link_page,
     request_link_action,
     unlink_own_account_action,
 )
+from pabal.console.notifications import addresses, notifications, person, rules, templates
+from pabal.console.pages import error_page, language_redirect
 from pabal.console.portal.pages import portal_routes
 from pabal.console.relay import accounts, conversations, messages
 from pabal.console.services import credentials, services, subscriptions

@@ -17,7 +17,7 @@ from pabal.demo.discord import FakeDiscord
 from pabal.demo.kakao import FakeKakao
 from pabal.demo.page import CALLBACK_PATH, demo_chat_app
 from pabal.demo.shop import FakeReceivers
-from pabal.web.server import WebServer
+from pabal.web.server.server import WebServer
 
 DISCORD_PATH, RECEIVERS_PATH = "/discord", "/receivers"
 

@@ -15,7 +15,7 @@ from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanCursor, ScannedRow, Scan
 from pabal.db.queries import Query, load_queries
 from pabal.db.stored_json import MAX_RESPONSE_BYTES
 from pabal.db.tx import Tx
-from pabal.events.fan_out import stop_fan_out
+from pabal.events.publish.fan_out import stop_fan_out
 from pabal.events.types import EventStatus
 
 Q = load_queries(__file__)

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from pabal.core.messages import Message, duration_message, message_table
-from pabal.events.consumers import SILENT_CONSUMER_AFTER
+from pabal.events.consume.consumers import SILENT_CONSUMER_AFTER
 from pabal.events.subscriptions import SubscriptionMode
 from pabal.events.types import EventStatus
 from pabal.trace.entry import UNKNOWN_WORKER, AuditedAction, TraceEntry, sort_entries

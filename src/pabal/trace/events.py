@@ -11,7 +11,7 @@ from pabal.core.messages import Message
 from pabal.core.short_id import ambiguous_id
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.consumers import SILENT_CONSUMER_AFTER
+from pabal.events.consume.consumers import SILENT_CONSUMER_AFTER
 from pabal.events.delivery_state import (
     MAX_COUNTED_DELIVERIES,
     DeliveryState,

@@ -14,7 +14,7 @@ from pabal.core.errors import Unavailable
 from pabal.core.ids import new_id
 from pabal.web.errors import error_response
 from pabal.web.route import ErrorFormat
-from pabal.web.server import WebServer, serving
+from pabal.web.server.server import WebServer, serving
 
 ALIVE = msgspec.json.encode({"status": "ok"})
 

@@ -65,7 +65,7 @@ def audit_list(
     """List audit log entries, newest first."""
 
     async def read(tx: Tx) -> ListPage:
-        from pabal.events.dead_letters import database_now
+        from pabal.events.dead_letters.dead_letters import database_now
 
         bounds = await time_range.bounds(tx)
         age = await database_now(tx) - bounds.since if bounds.since else None

@@ -30,7 +30,8 @@ from pabal.db.backup.archive import (
 from pabal.db.backup.contents import DatabaseContents, export_snapshot
 from pabal.db.backup.programs import DumpPrograms, find_dump_programs, list_dump, stream_dump
 from pabal.keys.passphrase import wrap_secrets
-from pabal.settings import Settings, display_setting, load_settings, variable_name
+from pabal.settings import Settings, load_settings, variable_name
+from pabal.settings_display import display_setting
 
 BackupPath = Annotated[Path, Parameter(name="FILE", help="File of the backup.")]
 WithKeys = Annotated[

@@ -31,7 +31,7 @@ from pabal.core.cursor import decode_cursor, next_cursor
 from pabal.core.errors import Invalid
 from pabal.core.short_id import IdPattern
 from pabal.db.tx import Tx
-from pabal.events.dead_letters import (
+from pabal.events.dead_letters.dead_letters import (
     DeadLetter,
     DeadLetterDetail,
     DeadLetterFilter,

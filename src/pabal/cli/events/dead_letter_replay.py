@@ -18,8 +18,8 @@ from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.short_id import IdPattern
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
-from pabal.events.dead_letters import DeadLetterFilter
-from pabal.events.replay import (
+from pabal.events.dead_letters.dead_letters import DeadLetterFilter
+from pabal.events.dead_letters.replay import (
     ReplayCount,
     count_replayable_dead_letters,
     replay_dead_letter,

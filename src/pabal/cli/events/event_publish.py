@@ -10,7 +10,7 @@ from pabal.cli.options import Connection
 from pabal.cli.payload import read_payload
 from pabal.core.errors import Invalid
 from pabal.db.tx import Tx
-from pabal.events.publish import EventDraft, PublishResult, check_publish_right, publish_events
+from pabal.events.publish.publish import EventDraft, PublishResult, check_publish_right, publish_events
 from pabal.events.types import PRIORITY_BY_NAME, EventType
 
 PRIORITIES = PRIORITY_BY_NAME | {str(number): number for number in range(1, 11)}

@@ -15,8 +15,8 @@ from typing import Any
 from pabal import client
 from pabal.client.app import AppHandler
 from pabal.core.errors import SetupError
-from pabal.events.handlers import EventHandler, EventHandlers
-from pabal.events.lane import ClaimedEvent
+from pabal.events.consume.handlers import EventHandler, EventHandlers
+from pabal.events.consume.lane import ClaimedEvent
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
 

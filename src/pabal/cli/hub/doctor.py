@@ -12,9 +12,10 @@ from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
 from pabal.cli.output import print_json_items, print_text, stdout_console
 from pabal.cli.target import running_target
 from pabal.core.errors import EmbeddedServerError, SetupError
+from pabal.core.finding import FindingLevel
 from pabal.core.log import configure_logging
 from pabal.db.urls import DatabaseUrls
-from pabal.doctor import FindingLevel, run_checks
+from pabal.doctor.doctor import run_checks
 from pabal.settings import load_settings
 
 

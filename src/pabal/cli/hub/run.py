@@ -16,13 +16,13 @@ from pabal.console.routes import console_routes
 from pabal.core.log import get_logger
 from pabal.core.loop_watchdog import watched_event_loop
 from pabal.db.doorbell import wait_with_timeout
-from pabal.events.handlers import EventHandlers
+from pabal.events.consume.handlers import EventHandlers
 from pabal.hub import Hub, build_workers, register_hub_process
 from pabal.notifications.templates.catalogue import register_templates
 from pabal.web.app import create_app
-from pabal.web.connections import ConnectionLimits
 from pabal.web.request import parse_networks
-from pabal.web.server import WebServer, open_file_limit
+from pabal.web.server.connections import ConnectionLimits
+from pabal.web.server.server import WebServer, open_file_limit
 
 log = get_logger()
 

@@ -29,7 +29,7 @@ from pabal.core.errors import SetupError
 from pabal.core.log import configure_logging, get_logger
 from pabal.db import embedded
 from pabal.db.pool import Database
-from pabal.events.handlers import EventHandlers
+from pabal.events.consume.handlers import EventHandlers
 from pabal.hub import connect_options
 from pabal.keys.webhook_secret import ensure_webhook_secret, with_webhook_secret
 from pabal.settings import Settings, load_settings

@@ -7,7 +7,8 @@ from cyclopts import Parameter
 from pabal.cli.options import Json
 from pabal.cli.output import print_json, print_table
 from pabal.keys.webhook_secret import with_webhook_secret
-from pabal.settings import Settings, display_setting, load_settings, setting_source, variable_name
+from pabal.settings import Settings, load_settings, variable_name
+from pabal.settings_display import display_setting, setting_source
 
 ShowWebhookSecret = Annotated[
     bool,

@@ -10,12 +10,13 @@ from typing import TypeVar, cast
 from pabal.cli.output import print_text
 from pabal.core.backoff import spread
 from pabal.core.errors import Unavailable
+from pabal.core.finding import FindingLevel
 from pabal.core.log import get_logger
 from pabal.core.outage import database_outage_log
 from pabal.db.errors import is_configuration_error
 from pabal.db.pool import Database
 from pabal.db.urls import DatabaseUrls
-from pabal.doctor import FindingLevel, check_trusted_proxies, check_webhook_secret
+from pabal.doctor.settings_checks import check_trusted_proxies, check_webhook_secret
 from pabal.hub import Hub, open_hub
 from pabal.operators.operators import ensure_first_operator
 from pabal.settings import Settings

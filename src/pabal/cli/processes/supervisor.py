@@ -32,7 +32,7 @@ from pabal.core.log import get_logger
 from pabal.core.metric_snapshot import MetricFamily, MetricSnapshot, counters_of, sum_snapshots
 from pabal.db.doorbell import wait_with_timeout
 from pabal.settings import Settings
-from pabal.web.server import DRAIN_LIMIT
+from pabal.web.server.server import DRAIN_LIMIT
 
 log = get_logger()
 

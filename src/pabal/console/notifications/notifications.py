@@ -11,8 +11,8 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pabal.console.access.guards import Action, Form, Page, operator_actor
 from pabal.console.format import redact_payload, time_element
-from pabal.console.guards import Action, Form, Page, operator_actor
 from pabal.console.i18n import translator_for
 from pabal.console.pages import read_cursor, read_filters, read_query, redirect_with_flash, render_page
 from pabal.core.errors import PabalError

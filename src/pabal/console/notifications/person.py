@@ -5,7 +5,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.guards import Action, Form, Page, operator_actor
+from pabal.console.access.guards import Action, Form, Page, operator_actor
 from pabal.console.notifications.notifications import NOTIFICATIONS_PATH
 from pabal.console.pages import build_url, read_query, redirect_with_flash, render_page
 from pabal.core.errors import Invalid, NotFound

@@ -10,7 +10,7 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.guards import Action, Form, Page, operator_actor
+from pabal.console.access.guards import Action, Form, Page, operator_actor
 from pabal.console.i18n import Translator, translator_for
 from pabal.console.notifications.notifications import NOTIFICATIONS_PATH
 from pabal.console.pages import confirm_page, is_count_confirmed, redirect_with_flash, render_page

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.guards import Page
+from pabal.console.access.guards import Page
 from pabal.console.notifications.notifications import NOTIFICATIONS_PATH
 from pabal.console.pages import MAX_FIELD_LENGTH, read_query, render_page
 from pabal.core.errors import NotFound

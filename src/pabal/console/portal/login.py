@@ -6,11 +6,11 @@ from datetime import timedelta
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pabal.console.cookie_guard import CookieGuard
-from pabal.console.csrf import csrf_token_for
-from pabal.console.guards import Form
+from pabal.console.access.cookie_guard import CookieGuard
+from pabal.console.access.csrf import csrf_token_for
+from pabal.console.access.guards import Form
+from pabal.console.access.login import record_refused_access
 from pabal.console.i18n import translator_for
-from pabal.console.login import record_refused_access
 from pabal.console.pages import read_form, request_context
 from pabal.core.actor import ANONYMOUS, Actor
 from pabal.core.errors import AccountDisabled, NotFound, RateLimited, Unauthenticated

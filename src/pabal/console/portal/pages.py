@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from pabal.console.access.guards import Form
 from pabal.console.format import redact_user_key
-from pabal.console.guards import Form
 from pabal.console.pages import is_confirmed, read_cursor, read_filters, redirect_with_flash
 from pabal.console.portal.login import (
     PORTAL_COOKIE,

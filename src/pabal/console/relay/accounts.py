@@ -6,7 +6,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.guards import Action, Form, Page, operator_actor
+from pabal.console.access.guards import Action, Form, Page, operator_actor
 from pabal.console.pages import (
     confirm_page,
     is_confirmed,

@@ -6,8 +6,8 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pabal.console.access.guards import Action, Form, Page, operator_actor
 from pabal.console.format import redact_user_key
-from pabal.console.guards import Action, Form, Page, operator_actor
 from pabal.console.pages import (
     build_url,
     confirm_page,

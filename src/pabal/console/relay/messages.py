@@ -5,7 +5,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.guards import Page
+from pabal.console.access.guards import Page
 from pabal.console.i18n import translator_for
 from pabal.console.pages import read_cursor, read_filters, render_page
 from pabal.console.relay.accounts import PAGE_SIZE, RELAY_PATH

@@ -4,7 +4,7 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.guards import Action, Form, Page, operator_actor
+from pabal.console.access.guards import Action, Form, Page, operator_actor
 from pabal.console.pages import confirm_page, is_confirmed, read_cursor, redirect_with_flash, render_page, secret_page
 from pabal.console.services.credentials import OVERLAPS, newest_secret_id
 from pabal.console.services.paths import SERVICES_PATH, read_service_name

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pabal.console.access.guards import Action, Form, operator_actor
 from pabal.console.format import REDACTED_TEXT
-from pabal.console.guards import Action, Form, operator_actor
 from pabal.console.pages import (
     redirect_with_flash,
 )

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.guards import Page
+from pabal.console.access.guards import Page
 from pabal.console.i18n import translator_for
 from pabal.console.pages import read_filters, render_page
 from pabal.console.trace.items import traced_items

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from uuid import UUID
 
-from pabal.events.fair_claims import slot_capacity
+from pabal.events.consume.fair_claims import slot_capacity
 from pabal.events.push.targets import PushSlot
 from pabal.queue.worker import ScheduledClaim
 

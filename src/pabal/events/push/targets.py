@@ -11,8 +11,8 @@ from uuid import UUID
 from pabal.core.errors import Conflict
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.events.consume.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.events import like_patterns
-from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.push.circuit_breaker import BreakerState, CircuitBreaker
 from pabal.events.subscriptions import OnBlocked, Subscription
 

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pabal.audit.record import record_action
-from pabal.console.csrf import is_trusted_form
+from pabal.console.access.csrf import is_trusted_form
+from pabal.console.access.sign_in_queue import SignInQueue
 from pabal.console.i18n import translator_for
 from pabal.console.pages import REFRESH_HEADER, read_form, render_page, request_context
-from pabal.console.sign_in_queue import SignInQueue
 from pabal.core.actor import ANONYMOUS
 from pabal.core.errors import RateLimited, Unauthenticated
 from pabal.db.tx import Tx

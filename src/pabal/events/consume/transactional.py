@@ -11,7 +11,7 @@ from pabal.core.log import get_logger
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.consume.lane import LANE, ClaimedEvent
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Outcome
 from pabal.queue.worker import MAX_RETRY_PAUSE, SETTLED, Settled, retry_from_exception

@@ -5,8 +5,8 @@ from starlette.responses import RedirectResponse, Response
 
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.console.i18n import translator_for
+from pabal.console.me.person import PERSON_PATH, person_error_page, with_referrer_policy
 from pabal.console.pages import read_form, read_query, render_page, request_context
-from pabal.console.person import PERSON_PATH, person_error_page, with_referrer_policy
 from pabal.core.errors import NotFound
 from pabal.hub import Hub
 from pabal.notifications.people.links import confirm_link_request, unlink_account

@@ -9,10 +9,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.console.csrf import is_trusted_form
-from pabal.console.login import find_current_session, renew_operator_cookie
+from pabal.console.access.csrf import is_trusted_form
+from pabal.console.access.login import find_current_session, renew_operator_cookie
+from pabal.console.me.person import person_error_page, person_or_error_page
 from pabal.console.pages import error_page, read_form, request_context, set_flash_cookie
-from pabal.console.person import person_error_page, person_or_error_page
 from pabal.core.actor import Actor
 from pabal.core.errors import ForeignOrigin, NotFound, RequestError, UnknownHost
 from pabal.core.log import get_logger

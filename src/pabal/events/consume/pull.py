@@ -11,7 +11,7 @@ from pabal.core.secrets import decode_base64url, encode_base64url
 from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter, requests_with_more
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter, requests_with_more
 from pabal.queue.lane import ClaimRequest, Settlement
 from pabal.queue.outcome import Outcome
 

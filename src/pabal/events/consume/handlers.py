@@ -17,8 +17,8 @@ from pabal.core.event_types import matches_event_pattern, patterns_overlap
 from pabal.db.errors import CheckViolation, ForeignKeyViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.events.consume.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.events import like_patterns
-from pabal.events.lane import ClaimedEvent, EventClaimFilter
 from pabal.queue.outcome import Outcome, Retry
 from pabal.queue.worker import ScheduledClaim
 

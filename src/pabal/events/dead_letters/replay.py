@@ -13,7 +13,7 @@ from pabal.db.channels import Channel
 from pabal.db.errors import ForeignKeyViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.dead_letters import DeadLetterFilter, already_resolved_message, database_now
+from pabal.events.dead_letters.dead_letters import DeadLetterFilter, already_resolved_message, database_now
 from pabal.events.types import EventStatus
 
 Q = load_queries(__file__)

@@ -12,10 +12,10 @@ import uvicorn
 
 from pabal.core.log import get_logger
 from pabal.db.doorbell import wait_with_timeout
-from pabal.web.accept import PausableListener
-from pabal.web.connections import ConnectionLimits, ConnectionTable
-from pabal.web.protocol import LimitedHttpProtocol
 from pabal.web.request import IpNetwork
+from pabal.web.server.accept import PausableListener
+from pabal.web.server.connections import ConnectionLimits, ConnectionTable
+from pabal.web.server.protocol import LimitedHttpProtocol
 
 log = get_logger()
 

@@ -11,10 +11,10 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 
-from pabal.web.connections import CloseReason, ConnectionTable
-from pabal.web.flow_control import GuardedFlowControl
 from pabal.web.request import AUTHENTICATED_EXTENSION
-from pabal.web.response_cycle import SingleWriteCycle
+from pabal.web.server.connections import CloseReason, ConnectionTable
+from pabal.web.server.flow_control import GuardedFlowControl
+from pabal.web.server.response_cycle import SingleWriteCycle
 
 MAX_HEAD_BYTES = 16_384
 """Bytes of a request line and its headers, and of the trailers of a chunked body."""

@@ -11,8 +11,8 @@ from time import monotonic
 from pabal.db.doorbell import POLL_INTERVAL
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
+from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.events import like_patterns
-from pabal.events.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.queue.worker import ScheduledClaim, Settled
 
 Q = load_queries(__file__)

@@ -12,8 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from pabal.console.csrf import is_trusted_form
-from pabal.console.guards import Form, RequestHandler, with_error_pages
+from pabal.console.access.csrf import is_trusted_form
+from pabal.console.access.guards import Form, RequestHandler, with_error_pages
 from pabal.console.live import refresh_stream
 from pabal.console.pages import confirm_context, language_redirect, read_form, render_page, set_flash_cookie
 from pabal.core.errors import Unauthenticated

@@ -7,8 +7,8 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.guards import Action, Form, Page, operator_actor
-from pabal.console.login import record_failed_sign_in, set_operator_cookie
+from pabal.console.access.guards import Action, Form, Page, operator_actor
+from pabal.console.access.login import record_failed_sign_in, set_operator_cookie
 from pabal.console.pages import confirm_page, is_count_confirmed, redirect_with_flash, render_page, request_context
 from pabal.core.errors import Invalid, RateLimited, Unauthenticated
 from pabal.hub import Hub

@@ -1,0 +1,1 @@
+"""Claim events and settle them: pull, handlers, transactional handlers."""

@@ -1,0 +1,1 @@
+"""Publish events and create their deliveries."""

@@ -1,0 +1,1 @@
+"""Chores that keep the events' tables consistent."""
