@@ -144,7 +144,7 @@ async def check_status(options: ConnectOptions) -> AsyncIterator[Finding]:
 def check_processes(at_work: Sequence[ProcessInfo], processes: Sequence[ProcessInfo]) -> Finding:
     if not at_work:
         advice = Message("start the hub, or `pabal work`")
-        return Finding(FindingLevel.WARNING, "hubs", Message("none is at work"), advice)
+        return Finding(FindingLevel.WARNING, "hubs", Message("no hub is running"), advice)
     silent = [process for process in processes if process not in at_work]
     if silent:
         names = join_messages(Message("{} for {}", process.id, duration_message(process.silent)) for process in silent)
@@ -152,16 +152,16 @@ def check_processes(at_work: Sequence[ProcessInfo], processes: Sequence[ProcessI
             FindingLevel.WARNING,
             "hubs",
             Message("without a heartbeat: {}", names),
-            Message("look at the log of that process, and restart it"),
+            Message("check the log of that process and restart it"),
         )
-    return Finding(FindingLevel.GOOD, "hubs", Message("{} at work", len(at_work)))
+    return Finding(FindingLevel.GOOD, "hubs", Message("{} running", len(at_work)))
 
 
 def check_lanes(lanes: Sequence[LaneProgress]) -> Finding:
     """Whether the oldest entry of each lane is young. Emptying a long queue is fine; waiting is not."""
     late = [item.lane for item in lanes if item.lane.waiting and item.lane.oldest_due >= MAX_WAIT[item.lane.name]]
     if not late:
-        return Finding(FindingLevel.GOOD, "lanes", Message("nothing waits too long"))
+        return Finding(FindingLevel.GOOD, "lanes", Message("no entry waits too long"))
     texts = [Message("{} for {}", lane.name, duration_message(lane.oldest_due)) for lane in late]
     return Finding(
         FindingLevel.WARNING,
@@ -181,7 +181,7 @@ def check_dead_letters(lanes: Iterable[LaneProgress]) -> Finding:
 
 def check_silent_consumers(consumers: Sequence[SilentConsumer]) -> Finding:
     if not consumers:
-        return Finding(FindingLevel.GOOD, "consumers", Message("none is silent while events wait"))
+        return Finding(FindingLevel.GOOD, "consumers", Message("every service with waiting events claims them"))
     texts = [
         Message("{} has claimed nothing for {}", consumer.service, duration_message(silent_for(consumer)))
         for consumer in consumers

@@ -60,7 +60,7 @@ async def test_a_healthy_hub_needs_no_person(terminal: Terminal) -> None:
     screen = (await terminal.run("status")).stdout
     document = await terminal.read("status")
 
-    assert "hubs at work: " in screen
+    assert "hubs running: " in screen
     assert "9.9.9" in screen
     assert all(line.startswith(("pabal", "lane", "relay", "events", "notif", "ok ")) for line in screen.splitlines())
     assert [lane["name"] for lane in document["lanes"]] == ["relay", "events", "notifications"]
@@ -128,10 +128,10 @@ async def test_a_full_disk_needs_a_person(terminal: Terminal, monkeypatch: pytes
 
 async def test_a_hub_that_does_not_run_needs_a_person(terminal: Terminal, owner: Connection) -> None:
     await owner.execute("update pabal.workers set seen_at = pabal.now() - interval '1 minute'")
-    assert (await warnings(terminal))["hubs"] == "none is at work"
+    assert (await warnings(terminal))["hubs"] == "no hub is running"
 
     await owner.execute("delete from pabal.workers")
-    assert await warnings(terminal) == {"hubs": "none is at work"}
+    assert await warnings(terminal) == {"hubs": "no hub is running"}
 
 
 async def test_claims_by_plain_sql_are_named_and_in_flight(terminal: Terminal, owner: Connection) -> None:
@@ -151,7 +151,7 @@ async def test_the_doctor_has_the_findings_of_the_status(terminal: Terminal) -> 
     found = {item["what"]: item["seen"] for item in await terminal.items("doctor")}
 
     assert found["dead letters"] == "1 unresolved"
-    assert found["consumers"] == "none is silent while events wait"
+    assert found["consumers"] == "every service with waiting events claims them"
 
 
 async def keep_heartbeat(terminal: Terminal) -> None:

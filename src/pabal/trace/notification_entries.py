@@ -139,7 +139,7 @@ def describe_discord_response(text: Message, response: dict[str, Any] | None) ->
     if not response:
         return text
     if response.get("dry_run"):
-        return Message("{}, logged instead of sent: the hub makes a dry run", text)
+        return Message("{}, logged instead of sent: the hub is in dry-run mode", text)
     message, channel = response.get("message_id"), response.get("channel_id")
     return Message("{}: Discord message {} in channel {}", text, message, channel)
 

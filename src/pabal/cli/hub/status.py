@@ -84,10 +84,10 @@ def lane_document(item: LaneProgress) -> dict[str, Any]:
 
 def print_status(status: HubStatus, findings: list[Finding]) -> None:
     hubs = ", ".join(f"{process.id} {process.details.get('version', '')}".strip() for process in status.hubs_at_work)
-    print_text(f"pabal {__version__}, hubs at work: {hubs or 'none'}")
+    print_text(f"pabal {__version__}, hubs running: {hubs or 'none'}")
     print_table(LANE_COLUMNS, [lane_cells(item) for item in status.lanes])
     for finding in findings:
-        label = "ok" if finding.level is FindingLevel.GOOD else "look"
+        label = "ok" if finding.level is FindingLevel.GOOD else "check"
         line = Text.assemble((f"{label:5}", LEVEL_STYLES[finding.level]), (finding.what, "bold"), f": {finding.seen}")
         stdout_console.print(line)
         if finding.advice:

@@ -227,8 +227,8 @@ EXPLANATION_TEXTS: Mapping[str, BilingualText] = {
     ),
     "message": ("Discord 메시지 ID: {message_id}", "Discord message ID: {message_id}."),
     "dry run": (
-        "시험 운전 중이라 실제로 보내지 않고 기록만 했습니다.",
-        "This hub makes a dry run, so it was logged instead of sent.",
+        "모의 실행(dry run) 중이라 실제로 보내지 않고 기록만 했습니다.",
+        "This hub is in dry-run mode, so it was logged instead of sent.",
     ),
     "unhealthy": (
         "이 주소는 {since}부터 메시지를 거부하고 있습니다: {why}",
