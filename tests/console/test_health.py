@@ -46,7 +46,7 @@ async def test_findings_are_shown_with_advice(
     assert re.search(r"^OK schema \d+ migrations applied, none pending$", row(english, "schema"))
     assert row(english, "doorbell") == "OK doorbell NOTIFY reaches LISTEN"
     assert row(english, "webhook secret") == "OK webhook secret set"
-    assert row(korean, "컨슈머") == "정상 컨슈머 이벤트를 기다리게 하는 컨슈머가 없습니다"
+    assert row(korean, "컨슈머") == "정상 컨슈머 이벤트를 가져가지 않는 컨슈머가 없습니다"
     assert re.search(r"^정상 스키마 마이그레이션 \d+개를 모두 적용했습니다$", row(korean, "스키마"))
     assert row(korean, "LISTEN 연결") == "정상 LISTEN 연결 NOTIFY가 LISTEN에 전달됩니다"
     assert "모든 점검을 통과했습니다." in korean.text
