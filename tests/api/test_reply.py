@@ -104,6 +104,26 @@ async def test_a_reply_reaches_kakao_and_returns_the_time(bot: Bot, path: str) -
     assert request.headers["content-type"].startswith("application/json")
 
 
+async def test_a_text_of_any_length_reaches_the_user(bot: Bot) -> None:
+    """Three bubbles at once, and the rest before the next reply."""
+    text = " ".join(f"{number:0>499}" for number in range(10))
+    following = await bot.chat.message(bot.owner, "channel:user", bot.kakao.url("second"))
+
+    first = await bot.web.post(
+        "/v1/reply", json={"messageId": str(bot.message), "response": text}, headers=bot.owner.header
+    )
+    again = await bot.web.post(
+        "/v1/reply", json={"messageId": str(bot.message), "response": text}, headers=bot.owner.header
+    )
+    second = await bot.web.post("/v1/reply", json=reply(following, "next"), headers=bot.owner.header)
+
+    assert [first.status_code, second.status_code] == [200, 200]
+    assert again.json() == first.json()
+    [shown], [late] = bot.kakao.texts("first"), bot.kakao.texts("second")
+    assert " ".join([*shown, *late[:-1]]) == text
+    assert (len(shown), late[-1]) == (3, "next")
+
+
 async def test_a_session_token_replies_like_a_relay_token(bot: Bot) -> None:
     token = await bot.chat.session(bot.owner.id)
 
@@ -170,7 +190,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "no message": (b'{"response": {}}', "messageId"),
     "a message id that is a number": (b'{"messageId": 5, "response": {}}', "messageId"),
     "no response": (b'{"messageId": "MESSAGE"}', "response"),
-    "a text for a response": (b'{"messageId": "MESSAGE", "response": "hello"}', "response"),
+    "an empty text for a response": (b'{"messageId": "MESSAGE", "response": " "}', "response"),
     "null for a response": (b'{"messageId": "MESSAGE", "response": null}', "response"),
     "a number for a conversation": (
         b'{"messageId": "MESSAGE", "response": {}, "conversationKey": 5}',

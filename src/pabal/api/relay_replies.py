@@ -1,5 +1,6 @@
 """The reply endpoint: a bot's reply is sent to Kakao before the request returns."""
 
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
@@ -12,11 +13,14 @@ from pabal.core.errors import (
     Invalid,
     MessageNotFound,
     RateLimited,
+    RequestError,
     SessionNotPaired,
 )
+from pabal.core.log import get_logger
 from pabal.hub import Hub
 from pabal.relay.auth import hash_relay_secret
-from pabal.relay.reply.reply import BotReply
+from pabal.relay.reply.fit import fit_skill_response
+from pabal.relay.reply.reply import BotReply, encode_skill_response
 from pabal.relay.reply.send import DeliveredReply, KeptReply
 from pabal.relay.reply.validate import validate_skill_response
 from pabal.web.auth import bearer_token
@@ -26,9 +30,11 @@ from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestBody, ResponseBody, Route
 from pabal.web.untyped_json import decode_untyped_json
 
+log = get_logger()
+
 
 class RelayReplyBody(RequestBody, frozen=True, rename="camel", forbid_unknown_fields=False):
-    """A message id and a skill response, version 2.0. `conversationKey`, if given, must be the message's."""
+    """A message id and a skill response, version 2.0, or a text. `conversationKey`, if given, must be the message's."""
 
     message_id: IdText
     response: msgspec.Raw
@@ -54,18 +60,23 @@ REPLY_DECODER = msgspec.json.Decoder(RelayReplyBody)
 async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
     """Reply to a message through its Kakao callback, which can be used once.
 
-    A response that exceeds one of Kakao's limits is refused without using up the callback. A reply after the callback
-    expired is kept for half an hour and shown before the reply to the user's next message. Further replies to the same
-    message are kept likewise, with `callbackSent` false. The same reply again gets the answer of the first.
+    `response` is a skill response or a text. A text of more than 1,000 characters is split into up to three bubbles and
+    the rest is kept like further replies; a long label of a quick reply is shortened. A response that exceeds another
+    limit of Kakao is refused without using up the callback. A reply after the callback expired is kept for half an hour
+    and shown before the reply to the user's next message. Further replies to the same message are kept likewise, with
+    `callbackSent` false. The same reply again gets the answer of the first.
     """
     token_hash = hash_relay_secret(bearer_token(context.request.headers.get("authorization")))
     try:
         body = await parse_body(context.request, REPLY_DECODER, min(hub.settings.body_limit, MAX_REPLY_BYTES), b"")
-        reply = decode_reply(token_hash, body)
+        reply, *further_replies = decode_replies(token_hash, body)
     except Invalid as error:
         await authorize_reply(hub, token_hash)
         raise error from None
-    match await hub.relay.replies.send(reply):
+    result = await hub.relay.replies.send(reply)
+    for further in further_replies:
+        await keep_further_reply(hub, further)
+    match result:
         case DeliveredReply(reply_id, delivered_at):
             return RelayReplyView(
                 success=True, outbound_message_id=reply_id, callback_sent=True, delivered_at=delivered_at
@@ -74,15 +85,30 @@ async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
             return RelayReplyView(success=True, outbound_message_id=reply_id, callback_sent=False)
 
 
-def decode_reply(token_hash: str, body: RelayReplyBody) -> BotReply:
+def decode_replies(token_hash: str, body: RelayReplyBody) -> list[BotReply]:
+    """The reply, and further ones with the rest of a text that is too long for it."""
     response_json = bytes(body.response)
-    return BotReply(
-        token_hash,
-        parse_message_id(body.message_id),
-        body.conversation_key,
-        validate_skill_response(decode_untyped_json(response_json, "response")),
-        response_json,
-    )
+    decoded = decode_untyped_json(response_json, "response")
+    fitted, further = fit_skill_response(decoded)
+    message_id = parse_message_id(body.message_id)
+    return [
+        BotReply(
+            token_hash,
+            message_id,
+            body.conversation_key,
+            validate_skill_response(response),
+            response_json if response is decoded else encode_skill_response(cast("dict[str, Any]", response)),
+        )
+        for response in (fitted, *further)
+    ]
+
+
+async def keep_further_reply(hub: Hub, reply: BotReply) -> None:
+    """Keep the rest of a long text. Its beginning is delivered already, so a refusal is only logged."""
+    try:
+        await hub.relay.replies.send(reply)
+    except RequestError as error:
+        log.warning("rest of a reply not kept", message=str(reply.message_id), error=str(error))
 
 
 def parse_message_id(text: str) -> UUID | None:

@@ -47,7 +47,7 @@ def check_skill_response(response: object) -> FieldErrors:
         case dict():
             skill_response = cast("JsonObject", response)
         case _:
-            yield FieldError("response", "is not a skill response: an object with version and template")
+            yield FieldError("response", "is neither a text nor a skill response, an object with version and template")
             return
     if skill_response.get("version") != SKILL_VERSION:
         yield FieldError(
