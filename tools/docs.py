@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pabal.api import routes
+from pabal.db.schema_reference import database_markdown
 from pabal.notifications.decision.table import decision_table_markdown
 from pabal.settings import Settings, variable_name
 from pabal.settings_display import display_setting
@@ -16,6 +17,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 def generated_documents() -> Iterator[tuple[Path, str]]:
     """Every generated file with its current content."""
     yield DOCS / "api.md", api_markdown(routes.ROUTES)
+    yield DOCS / "database.md", database_markdown()
     yield with_section("running.md", "settings", settings_table())
     yield with_section("notifications.md", "table", decision_table_markdown())
 

@@ -62,5 +62,5 @@ def test_every_command_in_the_operations_guide_parses() -> None:
 def test_the_architecture_names_the_files_of_every_flow() -> None:
     flows = (ROOT / "docs" / "architecture.md").read_text().split("\n## ")[2:]
 
-    assert [flow.partition(":")[0] for flow in flows] == ["Relay", "Events", "Notifications"]
-    assert [flow for flow in flows if len(re.findall(r"`src/pabal/[\w./]+`", flow)) < 8] == []
+    assert [flow.partition(":")[0] for flow in flows] == ["Relay", "Pairing", "Events", "Notifications", "Tokens"]
+    assert [flow for flow in flows if len(re.findall(r"`src/pabal/[\w./]+`", flow)) < 7] == []

@@ -176,7 +176,9 @@ def test_the_error_names_the_limit() -> None:
 
 @pytest.mark.parametrize("garbage", [None, "hello", 5, [], [response_of(text(1))], True])
 def test_other_json_is_refused_as_a_whole(garbage: object) -> None:
-    assert errors_of(garbage) == {"response": "is neither a text nor a skill response, an object with version and template"}
+    assert errors_of(garbage) == {
+        "response": "is neither a text nor a skill response, an object with version and template"
+    }
 
 
 def test_errors_are_reported_together_up_to_a_limit() -> None:
