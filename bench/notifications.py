@@ -28,8 +28,8 @@ from pabal.events.consume.lane import EventClaimFilter
 from pabal.events.publish.publish import EventDraft, publish_events
 from pabal.hub import DatabaseUrls, Hub, build_rules_handler, open_hub
 from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.notifications.dispatch.outcome import DispatchOutcome
-from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.lane import LANE, ClaimedNotification
 from pabal.notifications.requests import NotificationDraft, request_notifications
 from pabal.notifications.rules.rules import RuleDraft, add_rule

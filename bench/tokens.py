@@ -26,8 +26,8 @@ from pabal.db.embedded import ServerAddress
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from pabal.tokens import revoke
-from pabal.tokens.access import TokenPair
 from pabal.tokens.issue import authenticate_client, issue_tokens
+from pabal.tokens.issuer import TokenPair
 from pabal.tokens.refresh import refresh_tokens
 from pabal.tokens.revoke import revoke_family
 from pabal.tokens.services import add_service

@@ -34,9 +34,9 @@ from pabal.keys.load import load_keyring
 from pabal.maintenance import build_alert_chores, build_chores
 from pabal.notifications.dispatch.concurrency import DISPATCH_CONCURRENCY
 from pabal.notifications.dispatch.discord import DiscordSender, DryRunSender, MessageSender
+from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.notifications.dispatch.dispatcher import NotificationDispatcher
 from pabal.notifications.dispatch.missing_transport import MissingTransportSender
-from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.operator_alerts import AlertTarget
 from pabal.notifications.people.links import LINK_PAGE_PATH, LinkRequester
 from pabal.notifications.requests import notification_rate_limit
@@ -71,7 +71,7 @@ from pabal.relay.webhook.receive import InboundDraft, ReceiveResult, WebhookRece
 from pabal.relay.webhook.skill_response import chat_texts
 from pabal.settings import Settings
 from pabal.stats import StatsReader
-from pabal.tokens.access import TokenIssuer
+from pabal.tokens.issuer import TokenIssuer
 from pabal.tokens.verify import TokenVerifier
 
 

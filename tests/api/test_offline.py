@@ -20,7 +20,7 @@ from joserfc.jwt import JWTClaimsRegistry
 from pabal.core.secrets import decode_base64url, encode_base64url
 from pabal.hub import Hub
 from pabal.keys.key import KeyUse
-from pabal.tokens.access import signing_jwk
+from pabal.tokens.issuer import signing_jwk
 from support.oauth_client import RegisteredService, bearer, register_oauth_service
 
 pytestmark = pytest.mark.anyio

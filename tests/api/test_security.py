@@ -15,7 +15,7 @@ from pabal.hub import Hub
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing, open_or_create_keyring
 from pabal.notifications.people.tokens import issue_person_link
-from pabal.tokens.access import TokenIssuer
+from pabal.tokens.issuer import TokenIssuer
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.route import RequestBody, ResponseBody, Route

@@ -21,8 +21,8 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing
 from pabal.settings import Settings
-from pabal.tokens.access import TokenIssuer, TokenPair
 from pabal.tokens.issue import OAuthClient, issue_tokens
+from pabal.tokens.issuer import TokenIssuer, TokenPair
 from pabal.tokens.services import find_service
 from pabal.tokens.verify import TokenVerifier, find_token_state
 from support.clusters import open_connection

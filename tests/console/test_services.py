@@ -15,7 +15,7 @@ from pabal.core.errors import InvalidClient
 from pabal.db.queries import parse_queries
 from pabal.events.subscriptions import SubscriptionDraft, add_subscription, disable_subscription
 from pabal.hub import DatabaseUrls, Hub
-from pabal.tokens import inspect
+from pabal.tokens import explain
 from pabal.tokens.issue import authenticate_client
 from pabal.tokens.permission import Permission
 from pabal.tokens.services import add_service, count_live_families, list_live_secrets, list_service_summaries
@@ -106,7 +106,7 @@ async def test_services_are_paginated_and_token_families_counted_up_to_a_limit(
 
     await add_shop(hub)
     async with hub.autocommit() as tx:
-        await tx.run(MANY, count=inspect.MAX_COUNTED_FAMILIES + 20)
+        await tx.run(MANY, count=explain.MAX_COUNTED_FAMILIES + 20)
     assert "1,000+" in (await admin.get("/console/services?cursor=service_99")).text
     assert "1,000+" in (await admin.get("/console/services/shop")).text
     assert "1,020 tokens of" in (await admin.post("/console/services/shop/revoke")).text

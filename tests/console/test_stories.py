@@ -21,7 +21,7 @@ from pabal.events.dead_letters.replay import replay_dead_letter
 from pabal.events.events import EventAccess, cancel_event, find_event
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.decision.decide import DecisionStep, NotificationChannel
-from pabal.notifications.dispatch.settle import NotificationDispatchLane
+from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.notifications.lane import LANE as NOTICES
 from pabal.notifications.notifications import NotificationAccess
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences

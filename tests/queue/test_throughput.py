@@ -12,8 +12,8 @@ from conftest import execute
 from pabal.core.errors import CallbackExpired, CallbackFailed
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.notifications.decision.decide import SuppressReason
+from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.notifications.dispatch.outcome import DispatchOutcome, NotificationSent, NotificationSuppressed
-from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.queue.throughput import (

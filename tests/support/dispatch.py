@@ -11,7 +11,7 @@ from uuid import UUID
 from pabal.core.actor import HUB_ACTOR
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.notifications.decision.decide import KOREA_TIMEZONE, NotificationChannel
-from pabal.notifications.dispatch.settle import NotificationDispatchLane
+from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.notifications.requests import NotificationDraft, request_notifications
 from pabal.notifications.templates.catalogue import register_templates
 from pabal.queue.worker import Worker, WorkerConfig

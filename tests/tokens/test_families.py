@@ -9,8 +9,8 @@ import pytest
 from pabal.audit import log
 from pabal.core.errors import NotFound
 from pabal.hub import DatabaseUrls, Hub
-from pabal.tokens import inspect, services
-from pabal.tokens.inspect import list_live_families, revoke_service_family
+from pabal.tokens import explain, services
+from pabal.tokens.explain import list_live_families, revoke_service_family
 from pabal.tokens.revoke import list_live_family_ids, revoke_families
 from support.clusters import open_connection
 from tokens.token_operations import BY, add_shop, add_shop_with_tokens, issue_pair, refresh_pair, revoke_whole_family
@@ -90,7 +90,7 @@ async def test_counting_and_listing_do_not_read_ended_families(hub: Hub, databas
                 log.Q.scan_subject_entries,
                 dict[str, object](subject="shop", before=1 << 62, lowest_id=0, limit=50) | NO_FILTER,
             ),
-            (inspect.Q.list_live_families, dict[str, object](service="shop", after=None, after_id=None, limit=20)),
+            (explain.Q.list_live_families, dict[str, object](service="shop", after=None, after_id=None, limit=20)),
         ):
             plan = await conn.fetchval(f"explain (analyze, buffers, format json) {query.sql}", *query.bind(arguments))
             assert buffers(plan) < 200

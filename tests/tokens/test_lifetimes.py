@@ -9,7 +9,7 @@ import pytest
 
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub
-from pabal.tokens.access import TokenPair, decode_access_token
+from pabal.tokens.issuer import TokenPair, decode_access_token
 from tokens.token_operations import (
     BY,
     add_shop,

@@ -16,8 +16,8 @@ from pabal.core.secrets import hash_token
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing
-from pabal.tokens.access import decode_access_token, signing_jwk
 from pabal.tokens.issue import OAuthClient, StoredCredentials
+from pabal.tokens.issuer import decode_access_token, signing_jwk
 from pabal.tokens.refresh import RepeatedTokens
 from support.server import serve_hub
 from tokens.token_operations import (

@@ -13,7 +13,7 @@ from pabal.db.errors import DatabaseError
 from pabal.db.tx import Tx
 from pabal.hub import WEBHOOK_SHARE, DatabaseUrls, Hub
 from pabal.settings import Settings
-from pabal.tokens.access import TokenPair
+from pabal.tokens.issuer import TokenPair
 from pabal.tokens.refresh import refresh_tokens
 from tokens.token_operations import (
     BY,

@@ -16,7 +16,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet, KeyState, KeyUse
 from pabal.keys.keyring import KeyRing
 from pabal.settings import Settings
-from pabal.tokens.access import build_jwks, decode_access_token, sign_access_token
+from pabal.tokens.issuer import build_jwks, decode_access_token, sign_access_token
 from support.wait import wait_until
 from tokens.token_operations import (
     add_shop,

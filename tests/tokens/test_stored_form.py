@@ -10,7 +10,7 @@ from pabal.core.errors import DecryptionError, InvalidGrant, PabalError
 from pabal.core.secrets import decode_base64url, hash_token
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from pabal.tokens.access import TokenPair
+from pabal.tokens.issuer import TokenPair
 from pabal.tokens.services import rotate_service_secret
 from support.dump import dump_database
 from tokens.token_operations import (

@@ -29,8 +29,8 @@ from pabal.db import embedded
 from pabal.db.tx import Tx
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from pabal.tokens.access import TokenPair
 from pabal.tokens.issue import OAuthClient, issue_tokens
+from pabal.tokens.issuer import TokenPair
 from pabal.tokens.revoke import expire_tokens, purge_token_families, revoke_access_token
 from support.clusters import open_connection
 from tokens.token_operations import (

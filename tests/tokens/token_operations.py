@@ -11,8 +11,8 @@ from pabal.core.errors import InvalidGrant, InvalidToken
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from pabal.tokens import revoke
-from pabal.tokens.access import TokenPair
 from pabal.tokens.issue import OAuthClient, authenticate_client, issue_tokens
+from pabal.tokens.issuer import TokenPair
 from pabal.tokens.permission import grant_permissions
 from pabal.tokens.refresh import refresh_tokens
 from pabal.tokens.revoke import revoke_access_token, revoke_family

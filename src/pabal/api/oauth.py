@@ -20,8 +20,8 @@ from pabal.core.errors import (
 )
 from pabal.hub import Hub
 from pabal.tokens import permission, revoke
-from pabal.tokens.access import TokenPair, build_jwks, epoch_seconds
 from pabal.tokens.issue import OAuthClient, authenticate_client, issue_tokens
+from pabal.tokens.issuer import TokenPair, build_jwks, epoch_seconds
 from pabal.tokens.permission import Permission, check_permission_names, format_scope, grant_permissions
 from pabal.tokens.refresh import refresh_tokens
 from pabal.tokens.revoke import revoke_access_token, revoke_family

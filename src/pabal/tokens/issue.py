@@ -15,7 +15,7 @@ from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.limits import RateLimit, consume_rate_limit, rate_limit_address, read_rate_limits
-from pabal.tokens.access import TOKEN_FAMILY_LIFETIME, TokenIssuer, TokenPair
+from pabal.tokens.issuer import TOKEN_FAMILY_LIFETIME, TokenIssuer, TokenPair
 from pabal.tokens.permission import Permission, expand_permissions
 from pabal.tokens.services import SERVICE_NAME
 

@@ -19,7 +19,7 @@ from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.tokens import revoke
-from pabal.tokens.access import TokenIssuer, TokenPair
+from pabal.tokens.issuer import TokenIssuer, TokenPair
 from pabal.tokens.permission import grant_permissions
 from pabal.tokens.revoke import lock_family, revoke_family
 

@@ -18,7 +18,7 @@ from pabal.db.channels import Channel
 from pabal.db.errors import CheckViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.tokens.inspect import MAX_COUNTED_FAMILIES
+from pabal.tokens.explain import MAX_COUNTED_FAMILIES
 from pabal.tokens.permission import check_permission_names
 
 Q = load_queries(__file__)

@@ -18,7 +18,7 @@ from pabal.db.doorbell import Listener
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.tokens.access import REFRESH_PREFIX, TokenIssuer, decode_access_token
+from pabal.tokens.issuer import REFRESH_PREFIX, TokenIssuer, decode_access_token
 from pabal.tokens.permission import Permission, expand_permissions
 
 Q = load_queries(__file__)

@@ -24,10 +24,10 @@ from pabal.cli.output import local_time, print_json, print_json_items, print_tab
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, InvalidGrant, NotFound
 from pabal.db.tx import Tx
-from pabal.tokens.access import TokenPair
+from pabal.tokens.explain import TokenInspection, inspect_token
 from pabal.tokens.id_lookup import match_access_token_ids, match_family_ids
-from pabal.tokens.inspect import TokenInspection, inspect_token
 from pabal.tokens.issue import OAuthClient, issue_tokens
+from pabal.tokens.issuer import TokenPair
 from pabal.tokens.permission import grant_permissions
 from pabal.tokens.refresh import refresh_tokens
 from pabal.tokens.revoke import REVOKED_ON_REQUEST, revoke_access_token, revoke_family, revoke_service_tokens

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from pabal.cli.output import local_time, print_json, print_table, print_text, stdout_console
 from pabal.core.errors import Invalid
-from pabal.tokens.access import TokenPair
-from pabal.tokens.inspect import TokenInspection
+from pabal.tokens.explain import TokenInspection
+from pabal.tokens.issuer import TokenPair
 from pabal.tokens.permission import format_scope
 from pabal.tokens.verify import TokenState
 

@@ -18,7 +18,7 @@ from pabal.console.services.paths import SERVICES_PATH, read_service_name
 from pabal.core.errors import Invalid
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
-from pabal.tokens.inspect import revoke_service_family
+from pabal.tokens.explain import revoke_service_family
 from pabal.tokens.revoke import list_live_family_ids, revoke_families
 from pabal.tokens.services import (
     ServiceSecret,

@@ -15,8 +15,8 @@ from pabal.events.events import EventAccess
 from pabal.events.subscriptions import list_subscriptions
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
-from pabal.tokens import inspect, services
-from pabal.tokens.inspect import count_live_families_capped, list_live_families
+from pabal.tokens import explain, services
+from pabal.tokens.explain import count_live_families_capped, list_live_families
 from pabal.tokens.permission import Permission, expand_permissions
 from pabal.tokens.services import (
     ServiceRights,
@@ -57,7 +57,7 @@ async def render_services_page(
         error=error,
         fields=fields,
         rows=rows[:PAGE_SIZE],
-        max_families=inspect.MAX_COUNTED_FAMILIES,
+        max_families=explain.MAX_COUNTED_FAMILIES,
         permissions=tuple(Permission),
         next_cursor=rows[PAGE_SIZE - 1].name if len(rows) > PAGE_SIZE else None,
         current_cursor=after,
@@ -84,7 +84,7 @@ async def service_page(hub: Hub, request: Request, session: OperatorSession) -> 
         secrets=secrets,
         newest_secret_id=newest_secret_id(secrets),
         live_families=family_count,
-        max_families=inspect.MAX_COUNTED_FAMILIES,
+        max_families=explain.MAX_COUNTED_FAMILIES,
         families=families,
         next_cursor=next_cursor(families, FAMILIES_PAGE_SIZE, time_field="expires_at"),
         current_cursor=after,

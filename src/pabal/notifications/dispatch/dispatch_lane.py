@@ -1,4 +1,4 @@
-"""Settle notifications: keep the channel's response, insert the toast, record why it was suppressed."""
+"""The dispatcher's lane: claims notifications and settles what their channels answered, with toasts and reasons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Inspect a token: explain to an operator why it is not valid. Endpoints use `verify` instead."""
+"""Explain to an operator why a token is not valid. Endpoints use `verify` instead."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,7 @@ from pabal.core.secrets import decode_base64url, hash_token
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.keys.keyring import KeyRing
-from pabal.tokens import access
-from pabal.tokens.access import TokenClaims, TokenHeader, TokenIssuer, decode_access_token
+from pabal.tokens.issuer import UNREADABLE_JWT, TokenClaims, TokenHeader, TokenIssuer, decode_access_token
 from pabal.tokens.revoke import REVOKED_ON_REQUEST, revoke_family
 from pabal.tokens.verify import is_refresh_token
 
@@ -97,9 +96,7 @@ def check_signature(issuer: TokenIssuer, token: str) -> tuple[TokenClaims | None
     try:
         return decode_access_token(issuer.key_ring, token, issuer.audience), ()
     except InvalidToken as error:
-        return None, (
-            describe_bad_signature(issuer.key_ring, token) if str(error) == access.UNREADABLE_JWT else str(error),
-        )
+        return None, (describe_bad_signature(issuer.key_ring, token) if str(error) == UNREADABLE_JWT else str(error),)
 
 
 def describe_bad_signature(key_ring: KeyRing, token: str) -> str:
