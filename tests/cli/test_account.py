@@ -56,6 +56,12 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
     assert "우리 봇 may send 240 polls" in run("set", "우리 봇", "--rate-limit", "240").stdout
     assert ask("set", row, "--rate-limit", "180")["rate_limit_per_minute"] == 180
     assert ask("show", row)["rate_limit_per_minute"] == 180
+    assert one["answer_mode"] == "auto"
+    assert "우리 봇 answers in the mode held" in run("set", "우리 봇", "--answer-mode", "held").stdout
+    assert ask("show", row)["answer_mode"] == "held"
+    assert "answer mode    held" in run("show", row).stdout
+    assert "--answer-mode" in run("set", row, code=2).stderr
+    assert "sometimes" in run("set", row, "--answer-mode", "sometimes", code=2).stderr
 
     await pair_user(hub, "min", account)
     await insert_message(owner, account, "min")
@@ -84,6 +90,7 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
         "created",
         "rate_limit_set",
         "rate_limit_set",
+        "answer_mode_set",
         "pairing.code_made",
         "disabled",
         "enabled",

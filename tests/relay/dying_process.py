@@ -5,9 +5,8 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
-from pydantic import SecretStr
+from starlette.types import Receive, Scope, Send
 
 from pabal.api.kakao_webhook import HeldAnswerResponse
 from pabal.core.log import configure_logging
@@ -17,16 +16,15 @@ from support.server import serve_hub
 from support.webhook import WEBHOOK_SECRET
 
 
-async def die(*_: Any) -> None:
+async def die(self: HeldAnswerResponse, scope: Scope, receive: Receive, send: Send) -> None:
+    del self, scope, receive, send
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def main(main_url: str, direct_url: str, folder: str) -> None:
     configure_logging("error", "json")
     HeldAnswerResponse.__call__ = die
-    settings = Settings(  # pyright: ignore[reportCallIssue]
-        _env_file=None, data_dir=Path(folder), webhook_secret=SecretStr(WEBHOOK_SECRET.get_secret_value())
-    )
+    settings = Settings(_env_file=None, data_dir=Path(folder), webhook_secret=WEBHOOK_SECRET)  # pyright: ignore[reportCallIssue]
     async with open_hub(settings, DatabaseUrls(main_url, direct_url)) as hub, serve_hub(hub) as address:
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()

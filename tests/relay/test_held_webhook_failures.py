@@ -16,12 +16,14 @@ from pabal.core.errors import CallbackFailed, CallbackUnconfirmed
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.reply import webhook_answer
 from pabal.relay.reply.callback import SENDING_TIMEOUT_ERROR, rescue_lost_callbacks
+from pabal.relay.webhook import handle
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.holding import held_chat
 from relay.skills import USE_CALLBACK, post_webhook, skill_payload, text_of
 from relay.test_stall import Travel
 from support.answer_loss import AnswerLossProxy, losing_answers
+from support.clusters import Connection
 from support.fake_kakao import FakeKakao
 from support.relay_rows import Bot, Chat
 from support.wait import wait_until
@@ -98,6 +100,25 @@ async def lossy_hub(
 ) -> AsyncGenerator[tuple[AnswerLossProxy, Hub]]:
     async with open_hub(settings, lossy_proxy[1]) as hub:
         yield lossy_proxy[0], hub
+
+
+async def test_a_claim_that_waits_for_a_lock_ends_at_the_deadline_and_its_answer_goes_to_the_callback(
+    hub: Hub, chat: Chat, fake_kakao: FakeKakao, owner: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 3.0)
+    async with held_chat(hub, chat, answer_mode="synchronous") as user:
+        webhook = user.start("hi", callbackUrl=fake_kakao.url("first"))
+        message = await user.next_message()
+        await user.wait_until_held()
+        async with owner.transaction():
+            await owner.execute("select from inbound_messages where id = $1 for update", message)
+            replying = asyncio.create_task(user.reply(message, "hello"))
+
+            assert await webhook == USE_CALLBACK
+
+        await replying
+        assert fake_kakao.texts("first") == [["hello"]]
+        assert await chat.state(message) == "sent"
 
 
 async def test_an_answer_whose_claim_was_not_answered_is_kept_for_the_button(

@@ -11,11 +11,13 @@ import pytest
 from pabal.core.errors import CallbackExpired, CallbackUnconfirmed
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.reply import send
+from pabal.relay.reply.answer_signals import AnswerSignals, AnswerStep
 from pabal.relay.reply.answer_speeds import FAST_ANSWER, MIN_ANSWERS, SLOW_ANSWER
 from pabal.relay.reply.send import DeliveredReply
 from pabal.relay.webhook import handle, held
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
+from pabal.trace.relay import find_message_matches, trace_message
 from pabal.web.server import connection
 from relay.holding import HeldChat, held_chat
 from relay.skills import USE_CALLBACK, skill_payload, text_of
@@ -54,6 +56,10 @@ async def held_user(hub: Hub, chat: Chat) -> AsyncGenerator[HeldChat]:
         yield user
 
 
+def lose_signal(self: AnswerSignals, step: AnswerStep, message_id: UUID) -> None:
+    del self, step, message_id
+
+
 async def open_until(db: Connection, message: UUID) -> bool:
     """Whether the message's webhook is held open."""
     return await db.fetchval("select webhook_open_until > pabal.now() from inbound_messages where id = $1", message)
@@ -72,6 +78,13 @@ async def test_an_answer_in_time_is_the_response_to_its_webhook(held_user: HeldC
     assert (row["state"], row["spent_by"], row["in_webhook"]) == ("sent", "agent", True)
     assert await held_user.chat.status(message) == ("ACKED", "answered")
     assert fake_kakao.posts == 0
+    async with held_user.hub.autocommit() as tx:
+        [match] = (await find_message_matches(tx, str(message), None)).values()
+        trace = await trace_message(tx, match, None)
+    assert [entry.says for entry in trace.entries[2:]] == [
+        f"replied in the webhook's response: reply {result.reply_id}",
+        "Kakao accepted the reply",
+    ]
 
 
 async def test_the_answer_may_come_to_another_process(
@@ -351,7 +364,7 @@ async def test_a_reply_between_the_end_of_the_wait_and_the_close_is_still_the_an
     hub: Hub, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal is lost: the last look before the webhook is closed finds the reply."""
-    monkeypatch.setattr(hub.relay.answer_signals, "send", lambda *_: None)
+    monkeypatch.setattr(AnswerSignals, "send", lose_signal)
     monkeypatch.setattr(held, "HOLD_WINDOW", held.WINDOW_MARGIN + timedelta(seconds=3))
     async with held_chat(hub, chat) as user:
         webhook = user.start("hi")

@@ -47,8 +47,10 @@ select not exists (
                    left join public.relay_replies r on r.message_id = m.id
                    where m.account_id = c.account_id and m.status in ('QUEUED', 'DELIVERED', 'ACKED')
                      and m.created_at > pabal.now() - :span::interval
-                     and (m.callback_expires_at is null or m.callback_expires_at <= pabal.now())
-                     and (r.id is null or r.state = 'awaited')
+                     and case
+                         when r.id is null then m.callback_expires_at is null or m.callback_expires_at <= pabal.now()
+                         else r.state = 'awaited'
+                     end
                )
            )
        ));

@@ -193,21 +193,23 @@ class HeldWebhooks:
         for _ in range(GIVE_BACK_ATTEMPTS):
             try:
                 answer = await self._takes.put(wait)
+                if answer is None or answer.fence != wait.fence or not answer.is_sending:
+                    return
+                is_posted = may_post and answer.is_callback_live and await self._move_to_callback(answer)
             except (Unavailable, RetryableError):
                 await asyncio.sleep(GIVE_BACK_DELAY)
                 continue
-            if answer is None or answer.fence != wait.fence or not answer.is_sending:
-                return
             due = answer.due
-            if may_post and answer.is_callback_live:
-                async with self._db.autocommit() as tx:
-                    is_ours = await move_to_callback(tx, answer)
-                if is_ours:
-                    await self._callbacks.send(due.callback, due.body)
+            if is_posted:
+                await self._callbacks.send(due.callback, due.body)
             else:
                 await self._callbacks.abandon(due.callback, TOO_LATE_FOR_WEBHOOK)
             self._signals.send(AnswerStep.SETTLED, wait.message_id)
             return
+
+    async def _move_to_callback(self, answer: WebhookAnswer) -> bool:
+        async with self._db.autocommit() as tx:
+            return await move_to_callback(tx, answer)
 
     def _has_room(self, account_id: UUID | None) -> bool:
         is_account_free = account_id is None or self._held[account_id] < self._max_held_per_account
