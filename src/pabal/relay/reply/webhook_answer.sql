@@ -16,9 +16,9 @@ where m.id = open.id;
 -- Claim the stored replies to these messages for the responses to their webhooks, before these are written. The fence is of
 -- the calling process: a reply that it claimed already is returned again. Late replies go along as with a callback.
 with waits as materialized (
-    select m.id as message_id, m.account_id, m.conversation_key, w.fence
-    from unnest(:messages::uuid[], :accounts::uuid[], :fences::uuid[]) as w (message_id, account_id, fence)
-    join public.inbound_messages m on m.id = w.message_id and m.account_id = w.account_id
+    select m.id as message_id, m.account_id, m.conversation_key, a.fence
+    from unnest(:messages::uuid[], :accounts::uuid[], :fences::uuid[]) as a (message_id, account_id, fence)
+    join public.inbound_messages m on m.id = a.message_id and m.account_id = a.account_id
     join public.conversation_mappings c  -- `is not distinct from` keeps the planner off the account's index: one row by key
         on c.conversation_key = m.conversation_key and c.account_id is not distinct from m.account_id and c.state = 'PAIRED'
     where m.status <> 'CANCELLED'
