@@ -53,8 +53,8 @@ create table if not exists bench_insert (id bigint generated always as identity 
 SINGLE_INSERT = f"insert into bench_insert (payload) values ('{'x' * 200}');"
 INSERT_USERS = """
 with owners as (
-    insert into public.accounts (openclaw_user_id, relay_token_hash, rate_limit_per_minute)
-    select name, hash, 100000000 from unnest($1::text[], $2::text[]) as a (name, hash)
+    insert into public.accounts (openclaw_user_id, relay_token_hash, rate_limit_per_minute, answer_mode)
+    select name, hash, 100000000, 'callback' from unnest($1::text[], $2::text[]) as a (name, hash)
     returning id, openclaw_user_id
 )
 insert into public.conversation_mappings

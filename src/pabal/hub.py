@@ -60,12 +60,15 @@ from pabal.relay.delivery.lane import LANE as MESSAGE_LANE
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.stream_registry import StreamRegistry
 from pabal.relay.metrics import RelayMetrics
+from pabal.relay.reply.answer_signals import AnswerSignals
+from pabal.relay.reply.answer_speeds import AnswerSpeeds
 from pabal.relay.reply.callback import CallbackSender
 from pabal.relay.reply.poller import CallbackPoller
 from pabal.relay.reply.send import ReplySender
 from pabal.relay.reply.stall import StallWorker
 from pabal.relay.reply.waiting import WaitingReplyWorker
 from pabal.relay.webhook.handle import CONTENTION_TIMEOUT, WebhookHandler
+from pabal.relay.webhook.held import HeldWebhooks
 from pabal.relay.webhook.recall import CallbackRecaller
 from pabal.relay.webhook.receive import InboundDraft, ReceiveResult, WebhookReceiver
 from pabal.relay.webhook.skill_response import chat_texts
@@ -85,6 +88,8 @@ class RelayServices:
     stream_registry: StreamRegistry
     callbacks: CallbackSender
     replies: ReplySender
+    held_webhooks: HeldWebhooks
+    answer_signals: AnswerSignals
     metrics: RelayMetrics
     recalls: CallbackRecaller
 
@@ -129,6 +134,7 @@ class Hub:
         """Close streams and answer waiting long polls with an empty result."""
         self.closing.set()
         self.relay.stream_registry.close_all()
+        self.relay.held_webhooks.release_all()
         self.toast_streams.close_all()
         await self.event_long_poll.close()
         await self.relay.long_poll.close()
@@ -252,13 +258,17 @@ def build_relay(
     webhook_db = ReservedDatabase(db, WEBHOOK_DEADLINE)  # Kakao waits five seconds, whatever other callers do
     webhook_batcher = Batcher(webhook_db, receiver.receive, contention_timeout=CONTENTION_TIMEOUT)
     recalls = CallbackRecaller(webhook_db)
+    signals, speeds = AnswerSignals(doorbell), AnswerSpeeds()
+    held_webhooks = HeldWebhooks(webhook_db, callbacks, signals, speeds, stream_registry.handover.find_account)
     return RelayServices(
-        webhooks=WebhookHandler(webhook_db, webhook_batcher, recalls, relay_metrics, settings),
+        webhooks=WebhookHandler(webhook_db, webhook_batcher, recalls, relay_metrics, settings, held_webhooks),
         webhook_batcher=webhook_batcher,
         long_poll=long_poll,
         stream_registry=stream_registry,
         callbacks=callbacks,
-        replies=ReplySender(db, callbacks, stream_registry.remove_in_flight),
+        replies=ReplySender(db, callbacks, stream_registry.remove_in_flight, signals, speeds),
+        held_webhooks=held_webhooks,
+        answer_signals=signals,
         metrics=relay_metrics,
         recalls=recalls,
     )
@@ -267,7 +277,9 @@ def build_relay(
 async def close_relay(relay: RelayServices, time_limit: timedelta) -> None:
     await relay.webhook_batcher.close()
     await relay.recalls.drain(time_limit)
+    await relay.held_webhooks.close()
     await relay.replies.close()
+    relay.answer_signals.close()
     await relay.callbacks.close()
     await relay.stream_registry.drain()
     await relay.long_poll.close()

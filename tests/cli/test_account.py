@@ -56,6 +56,11 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
     assert "우리 봇 may send 240 polls" in run("set", "우리 봇", "--rate-limit", "240").stdout
     assert ask("set", row, "--rate-limit", "180")["rate_limit_per_minute"] == 180
     assert ask("show", row)["rate_limit_per_minute"] == 180
+    assert one["answer_mode"] == "auto"
+    assert "우리 봇 answers in the mode held" in run("set", "우리 봇", "--answer-mode", "held").stdout
+    assert ask("show", row)["answer_mode"] == "held"
+    assert "answer mode    held" in run("show", row).stdout
+    assert "sometimes" in run("set", row, "--answer-mode", "sometimes", code=2).stderr
 
     await pair_user(hub, "min", account)
     await insert_message(owner, account, "min")
@@ -84,6 +89,7 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
         "created",
         "rate_limit_set",
         "rate_limit_set",
+        "answer_mode_set",
         "pairing.code_made",
         "disabled",
         "enabled",
@@ -115,7 +121,7 @@ async def test_a_sessions_account_gets_a_relay_token_by_rotation(
         (["add", "session:x"], 1, "name: begins with session:"),
         (["add", "x", "--rate-limit", "0"], 2, "--rate-limit"),
         (["set", "x", "--rate-limit", "0"], 2, "--rate-limit"),
-        (["set", "x"], 2, "--rate-limit"),
+        (["set", "x"], 1, "--rate-limit or --answer-mode"),
         (["set", "x", "--rate-limit", "5"], 1, "No such account"),
         (["show", "nobody"], 1, "No such account: nobody. See `pabal account list`"),
         (["disable", str(new_id())], 1, "`pabal account list`"),

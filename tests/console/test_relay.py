@@ -97,6 +97,20 @@ async def test_an_account_shows_its_users_codes_and_messages(
     assert "<form" not in hidden.text.partition('id="account"')[2]
 
 
+async def test_an_admin_changes_how_an_accounts_users_get_answers(
+    hub: Hub, admin: SignedInOperator, viewer: SignedInOperator
+) -> None:
+    bot = await add_account(hub)
+    url = account_url(bot.account)
+
+    assert (await admin.post(f"{url}/answer-mode", answer_mode="synchronous")).status_code == 303
+    assert (await admin.post(f"{url}/answer-mode", answer_mode="sometimes")).status_code == 400
+    assert (await viewer.post(f"{url}/answer-mode", answer_mode="held")).status_code == 403
+
+    assert "in the response" in page_text((await viewer.get(url, "en")).text)
+    assert '<option value="synchronous" selected>' in (await admin.get(url)).text
+
+
 async def test_the_full_user_key_is_shown_only_on_the_conversation_page(
     hub: Hub, viewer: SignedInOperator, message_log: MessageLog
 ) -> None:

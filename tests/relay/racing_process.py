@@ -11,6 +11,7 @@ from uuid import UUID
 from pabal.core.errors import RequestError
 from pabal.core.log import configure_logging
 from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.reply.answer_speeds import AnswerSpeeds
 from pabal.relay.reply.reply import BotReply, encode_skill_response
 from pabal.relay.reply.send import ReplySender
 from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
@@ -58,7 +59,14 @@ async def main(
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.readline)
         senders = [
-            ReplySender(hub.db, hub.relay.callbacks, hub.relay.stream_registry.remove_in_flight) for _ in range(SENDERS)
+            ReplySender(
+                hub.db,
+                hub.relay.callbacks,
+                hub.relay.stream_registry.remove_in_flight,
+                hub.relay.answer_signals,
+                AnswerSpeeds(),
+            )
+            for _ in range(SENDERS)
         ]
         attempts = [
             send_reply(senders[number % SENDERS], token, UUID(message))

@@ -6,12 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
+import httpx2
 import pytest
 
 from pabal.core.errors import CallbackExpired
 from pabal.hub import Hub, build_workers
 from pabal.relay.reply.stall import StallWorker, build_stall_body, claim_expiring_callbacks, new_claims
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
+from relay.skills import USE_CALLBACK, send_message, text_of
 from support.fake_kakao import kakao_response
 from support.receiver import respond_after, respond_with
 from support.relay_rows import Bot
@@ -63,6 +65,22 @@ async def test_a_stall_is_sent_neither_too_early_nor_too_late(bot: Bot, travel: 
     assert row
     assert (row["spent_by"], row["outcome"], row["state"], row["response"]) == ("hub", "sent", "awaited", None)
     assert await bot.chat.status(message) == ("QUEUED", None)
+
+
+async def test_the_stalls_button_fetches_the_reply(bot: Bot, travel: Travel, web: httpx2.AsyncClient) -> None:
+    message = await bot.insert_message("first")
+    await travel(STALL_AFTER)
+    await poll_once(bot)
+    [stalled] = bot.kakao.responses("first")
+    [button] = stalled["template"]["quickReplies"]
+    press = button["messageText"]
+
+    assert text_of(await send_message(web, press)) == KOREAN_TEXTS.not_ready  # the callback lives, but is spent
+    with pytest.raises(CallbackExpired):
+        await bot.send_reply(message, "at last")
+
+    assert text_of(await send_message(web, press)) == "at last"
+    assert await send_message(web, press) == USE_CALLBACK  # nothing is outstanding: a message to the bot
 
 
 async def test_a_reply_after_the_stall_is_kept_and_shown_with_the_next(bot: Bot, travel: Travel) -> None:

@@ -116,7 +116,7 @@ async def test_a_message_without_a_callback_is_stored_and_the_user_gets_a_text(
     first = await post_webhook(web, payload)
     repeated = await post_webhook(web, payload)
 
-    assert text_of(first) == KOREAN_TEXTS.no_callback
+    assert text_of(first) == KOREAN_TEXTS.preparing
     assert repeated == first
     [message] = await stored_messages(chat.db)
     assert message["callback_url"] is None
@@ -139,9 +139,9 @@ async def test_a_late_reply_is_shown_without_a_callback_and_again_only_to_the_du
     assert response.json()["code"] == "CALLBACK_EXPIRED"
     payload = skill_payload("hello", callbackUrl=None)
 
-    assert text_of(await post_webhook(web, payload)) == f"late\n{KOREAN_TEXTS.no_callback}"
-    assert text_of(await post_webhook(web, payload)) == f"late\n{KOREAN_TEXTS.no_callback}"
-    assert text_of(await send_message(web, "more", callbackUrl=None)) == KOREAN_TEXTS.no_callback
+    assert text_of(await post_webhook(web, payload)) == f"late\n{KOREAN_TEXTS.preparing}"
+    assert text_of(await post_webhook(web, payload)) == f"late\n{KOREAN_TEXTS.preparing}"
+    assert text_of(await send_message(web, "more", callbackUrl=None)) == KOREAN_TEXTS.preparing
 
 
 @pytest.mark.parametrize(

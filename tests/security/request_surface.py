@@ -54,6 +54,7 @@ QUERY_NAMES = frozenset(
 FORM_NAMES = frozenset(
     {
         "again",
+        "answer_mode",
         "channel",
         "channels",
         "code",

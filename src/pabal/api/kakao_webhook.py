@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from pabal.core.errors import (
     BodyTooLarge,
@@ -18,12 +19,14 @@ from pabal.core.errors import (
 from pabal.core.forwarding import find_forwarding_header
 from pabal.hub import Hub
 from pabal.relay.webhook.authenticity import has_signature, is_secret_valid, is_signature_valid, webhook_secrets
+from pabal.relay.webhook.held import HeldAnswer, HeldWebhooks
 from pabal.relay.webhook.payload import InboundPayload, KakaoPayload, parse_inbound_payload
 from pabal.web.endpoint import media_type_of, read_body
 from pabal.web.errors import invalid_from_msgspec
 from pabal.web.origin import refuse_unknown_host
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, mark_authenticated
 from pabal.web.route import ErrorFormat, ResponseBody, Route
+from pabal.web.server.connection import find_connection
 from pabal.web.untyped_json import decode_untyped_json
 
 MAX_WEBHOOK_BYTES = 1_048_576
@@ -69,8 +72,32 @@ async def post_kakao_webhook(hub: Hub, context: RequestContext) -> Response:
         if not is_signature_valid(request.headers, body, secrets):
             raise Unauthenticated(UNAUTHENTIC)
         mark_authenticated(request)
-    response = await hub.relay.webhooks.handle(parse_webhook(body), started)
+    response = await hub.relay.webhooks.handle(parse_webhook(body), started, context.cancel_on_disconnect)
+    if isinstance(response, HeldAnswer):
+        return HeldAnswerResponse(response, request, hub.relay.held_webhooks)
     return Response(encode_webhook_response(response), media_type=JSON_MEDIA_TYPE)
+
+
+class HeldAnswerResponse(Response):
+    """A bot's answer in the response to its webhook. Reports whether the client got it."""
+
+    def __init__(self, held: HeldAnswer, request: Request, held_webhooks: HeldWebhooks) -> None:
+        super().__init__(held.body, media_type=JSON_MEDIA_TYPE)
+        self._held = held
+        self._request = request
+        self._held_webhooks = held_webhooks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._held.is_claimed:
+            await super().__call__(scope, receive, send)
+            return
+        connection = find_connection(self._request)
+        is_sent = False
+        try:
+            await super().__call__(scope, receive, send)
+            is_sent = connection.was_open
+        finally:
+            self._held_webhooks.record_response(self._held, connection.wait_until_acknowledged(is_sent=is_sent))
 
 
 def refuse_remote_request(request: Request, hub: Hub) -> None:

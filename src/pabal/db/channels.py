@@ -12,6 +12,7 @@ class Channel(StrEnum):
     NOTIFICATIONS = "notifications"
     MESSAGES = "messages"
     RELAY = "relay"
+    ANSWERS = "answers"
     TOKENS = "tokens"
     TOASTS = "toasts"
 

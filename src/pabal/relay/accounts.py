@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal, get_args
 from uuid import UUID
 
 from pabal.audit.record import record_action
@@ -30,6 +30,14 @@ UNUSED_ACCOUNT_RETENTION = timedelta(days=30)
 """How long an account that a session created is kept without user and client."""
 
 
+AnswerMode = Literal["auto", "synchronous", "callback", "held"]
+"""How users get answers: in the webhook's response (`synchronous`), through Kakao's callback, or by a button (`held`).
+
+`auto` chooses for each message, by what Kakao offers and how fast the bot is.
+"""
+ANSWER_MODES: tuple[AnswerMode, ...] = get_args(AnswerMode)
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """A bot owner. `openclaw_user_id` is its name; one that a session created is named after the session."""
@@ -37,6 +45,7 @@ class Account:
     id: UUID
     openclaw_user_id: str
     rate_limit_per_minute: int
+    answer_mode: AnswerMode
     has_token: bool
     created_at: datetime
     disabled_at: datetime | None
@@ -94,6 +103,17 @@ async def set_account_rate_limit(tx: Tx, account: UUID, rate_limit: int, actor: 
         await tx.maybe(Account, Q.set_account_rate_limit, account=account, rate_limit=rate_limit), account
     )
     await record_action(tx, actor, "account.rate_limit_set", str(account), rate_limit=rate_limit)
+    return changed
+
+
+async def set_account_answer_mode(tx: Tx, account: UUID, answer_mode: str, actor: Actor) -> Account:
+    """Change how an account's users get answers, from their next message on."""
+    if answer_mode not in ANSWER_MODES:
+        raise Invalid.of_field("answer_mode", f"must be one of {', '.join(ANSWER_MODES)}")
+    changed = require_account(
+        await tx.maybe(Account, Q.set_account_answer_mode, account=account, answer_mode=answer_mode), account
+    )
+    await record_action(tx, actor, "account.answer_mode_set", str(account), answer_mode=answer_mode)
     return changed
 
 

@@ -2,23 +2,30 @@
 insert into public.accounts (id, openclaw_user_id, relay_token_hash, rate_limit_per_minute)
 values (:id, :name, :token_hash, :rate_limit)
 on conflict (openclaw_user_id) do nothing
-returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, true as has_token, created_at, disabled_at;
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode, true as has_token, created_at, disabled_at;
 
 -- name: set_account_rate_limit
 update public.accounts
 set rate_limit_per_minute = :rate_limit
 where id = :account
-returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode,
+          relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
+
+-- name: set_account_answer_mode
+update public.accounts
+set answer_mode = :answer_mode
+where id = :account
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode,
           relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
 
 -- name: find_account
-select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
+select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
 from public.accounts
 where id = :account or openclaw_user_id = :name;
 
 -- name: list_accounts
-select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
+select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
 from public.accounts
 where :after::timestamptz is null or (created_at, id) > (:after, :after_id::uuid)
@@ -41,14 +48,14 @@ where c.account_id = :account;
 update public.accounts
 set disabled_at = pabal.now()
 where id = :account and disabled_at is null
-returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode,
           relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
 
 -- name: enable_account
 update public.accounts
 set disabled_at = null
 where id = :account and disabled_at is not null
-returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode,
           relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
 
 -- name: delete_unused_codes
@@ -67,7 +74,7 @@ order by conversation_key
 for no key update;
 
 -- name: lock_account
-select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute,
+select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
 from public.accounts
 where id = :account

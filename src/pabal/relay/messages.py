@@ -51,7 +51,10 @@ class InboundMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageReply:
-    """The reply to a message and the outcome of its only callback. `kakao` is Kakao's response."""
+    """The reply to a message and the outcome of its only callback. `kakao` is Kakao's response.
+
+    `in_webhook`: it was given in the response to the webhook instead.
+    """
 
     id: UUID
     state: ReplyState
@@ -68,6 +71,7 @@ class MessageReply:
     kept_until: datetime | None
     shown_at: datetime | None
     shown_with: UUID | None
+    in_webhook: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ where m.id = :id and (:account::uuid is null or m.account_id = :account);
 
 -- name: find_reply
 select r.id, r.state, r.spent_by, r.outcome, r.response, r.created_at, r.spent_at, r.settled_at, r.answered_at,
-       r.status_code, r.kakao, r.error, r.kept_until, r.shown_at, r.shown_with
+       r.status_code, r.kakao, r.error, r.kept_until, r.shown_at, r.shown_with, r.in_webhook
 from public.relay_replies r
 where r.message_id = :id and (:account::uuid is null or r.account_id = :account);
 

@@ -91,6 +91,8 @@ def reply_entries(message: InboundMessage, reply: MessageReply, now: datetime) -
 
 
 def reply_answered_entry(message: InboundMessage, reply: MessageReply, at: datetime) -> TraceEntry:
+    if reply.in_webhook:
+        return TraceEntry(at, "answered", Message("replied in the webhook's response: reply {}", reply.id), "agent")
     if reply.spent_by == "agent":
         return TraceEntry(at, "answered", Message("replied through the callback: reply {}", reply.id), "agent")
     if message.status == "EXPIRED" and not message.delivery_count:

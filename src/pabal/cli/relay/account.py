@@ -30,6 +30,7 @@ from pabal.relay.accounts import (
     MAX_RATE_LIMIT,
     Account,
     AccountDetails,
+    AnswerMode,
     create_account,
     delete_account,
     disable_account,
@@ -38,6 +39,7 @@ from pabal.relay.accounts import (
     find_account_details,
     list_accounts,
     rotate_relay_token,
+    set_account_answer_mode,
     set_account_rate_limit,
 )
 from pabal.relay.id_lookup import match_account_ids
@@ -50,6 +52,9 @@ app = cyclopts.App(
 
 RateLimitNumber = Annotated[int, Parameter(validator=Number(gte=1, lte=MAX_RATE_LIMIT))]
 RATE_LIMIT_HELP = "Polls and replies allowed per minute. Replies above it wait."
+ANSWER_MODE_HELP = (
+    "How users get answers: in the webhook's response, by Kakao's callback, by a button, or chosen per message."
+)
 AccountArgument = Annotated[str, Parameter(name="ACCOUNT", help="Name or id of the account.")]
 
 PAGE_SIZE = 500
@@ -90,28 +95,39 @@ def load_rate_limit(connection: Connection) -> int:
 
 
 @app.command(
-    name="set", help_epilogue=examples("account set mina --rate-limit 1200", "account set mina --rate-limit 60 --json")
+    name="set",
+    help_epilogue=examples("account set mina --rate-limit 1200", "account set mina --answer-mode synchronous --json"),
 )
 def account_set(
     account_ref: AccountArgument,
     /,
     *,
-    rate_limit: Annotated[RateLimitNumber, Parameter(help=RATE_LIMIT_HELP)],
+    rate_limit: Annotated[RateLimitNumber | None, Parameter(help=RATE_LIMIT_HELP)] = None,
+    answer_mode: Annotated[AnswerMode | None, Parameter(help=ANSWER_MODE_HELP)] = None,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Change the rate limit of an account, also of one that a session created."""
+    """Change the settings of an account, also of one that a session created."""
+    if rate_limit is None and answer_mode is None:
+        raise SetupError("nothing to change: give --rate-limit or --answer-mode")
 
     async def change(tx: Tx) -> Account:
-        account = await resolve_account_id(tx, account_ref)
-        return await set_account_rate_limit(tx, account, rate_limit, cli_actor())
+        account_id = await resolve_account_id(tx, account_ref)
+        if rate_limit is not None:
+            await set_account_rate_limit(tx, account_id, rate_limit, cli_actor())
+        if answer_mode is not None:
+            await set_account_answer_mode(tx, account_id, answer_mode, cli_actor())
+        return await find_account(tx, account_id)
 
     account = run_transaction(connection, change)
     if json:
         print_json(asdict(account))
-    else:
-        name = replace_unprintable(account.openclaw_user_id)
+        return
+    name = replace_unprintable(account.openclaw_user_id)
+    if rate_limit is not None:
         print_text(f"{name} may send {account.rate_limit_per_minute} polls and replies per minute")
+    if answer_mode is not None:
+        print_text(f"{name} answers in the mode {account.answer_mode}")
 
 
 @app.command(name="list", help_epilogue=examples("account list", "account list --json"))
@@ -148,6 +164,7 @@ def account_show(
                 "yes" if account.has_token else f"none: create one with `pabal account rotate-token {account.id}`",
             ),
             ("per minute", account.rate_limit_per_minute),
+            ("answer mode", account.answer_mode),
             ("created", local_time(account.created_at)),
             ("users", f"{counts.paired} paired, {counts.pending} pending, {counts.blocked} blocked"),
             ("pairing codes", counts.live_codes),

@@ -32,6 +32,7 @@ from pabal.relay.accounts import (
     list_live_pairing_codes,
     measure_deletion_impact,
     rotate_relay_token,
+    set_account_answer_mode,
 )
 from pabal.relay.conversations import list_conversations
 from pabal.relay.messages import MessageFilter, list_messages
@@ -105,6 +106,7 @@ async def account_page(hub: Hub, request: Request, session: OperatorSession) -> 
         "relay/account.html",
         session=session,
         account=account,
+        answer_modes=accounts.ANSWER_MODES,
         counts=summary,
         max_counted=accounts.MAX_COUNT_FOR_ONE,
         pairing_codes=pairing_codes,
@@ -148,6 +150,14 @@ async def disable_account_action(hub: Hub, request: Request, session: OperatorSe
             )
         await disable_account(tx, account_id, operator_actor(request, session))
     return redirect_with_flash(account_url(account_id), "relay.done.disable")
+
+
+async def set_answer_mode_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    """Change how an account's users get answers."""
+    account_id: UUID = request.path_params["id"]
+    async with hub.transaction() as tx:
+        await set_account_answer_mode(tx, account_id, fields.get("answer_mode", ""), operator_actor(request, session))
+    return redirect_with_flash(account_url(account_id), "relay.done.answer_mode")
 
 
 async def enable_account_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
@@ -229,6 +239,7 @@ PAGES = (
         for name, handler in (
             ("disable", disable_account_action),
             ("enable", enable_account_action),
+            ("answer-mode", set_answer_mode_action),
             ("rotate", rotate_relay_token_action),
             ("delete", delete_account_action),
             ("code", create_pairing_code_action),

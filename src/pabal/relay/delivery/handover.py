@@ -57,6 +57,10 @@ class StreamHandover:
         if len(self._accounts) > MAX_REMEMBERED_CONVERSATIONS:
             del self._accounts[next(iter(self._accounts))]
 
+    def find_account(self, conversation_key: str) -> UUID | None:
+        """The account that the conversation was paired with at its previous message, if this process has stored one."""
+        return self._accounts.get(conversation_key)
+
     @contextmanager
     def reserving(self, conversation_keys: Iterable[str | None]) -> Generator[ReservedStreams]:
         """Reserve a stream for each conversation, where there is one. None reserves nothing."""

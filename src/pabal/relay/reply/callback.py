@@ -207,13 +207,14 @@ class CallbackSender:
 
     async def send(self, callback: ClaimedCallback, body: bytes) -> tuple[CallbackResult, int]:
         """Post and record the outcome. Returns the result and the time in epoch ms."""
-        return await self._record(callback, await self._post(callback.url, body))
+        return await self.record(callback, await self._post(callback.url, body))
 
     async def abandon(self, callback: ClaimedCallback, error: str) -> tuple[CallbackResult, int]:
         """Record that a claimed callback was not posted. A bot's reply is then kept like a late one."""
-        return await self._record(callback, UnsentCallback(error))
+        return await self.record(callback, UnsentCallback(error))
 
-    async def _record(self, callback: ClaimedCallback, result: CallbackResult) -> tuple[CallbackResult, int]:
+    async def record(self, callback: ClaimedCallback, result: CallbackResult) -> tuple[CallbackResult, int]:
+        """Record the outcome of a claimed callback under its fence."""
         if result.outcome == "sent":
             self._metrics.callbacks_sent.add(1)
         else:

@@ -6,6 +6,7 @@ with settled as (
     set spent_by = case when a.is_kept then null else r.spent_by end,
         outcome = case when a.is_kept then null when a.outcome = 'unsent' then 'refused' else a.outcome end,
         fence = case when a.is_kept then null else r.fence end,
+        in_webhook = r.in_webhook and not a.is_kept,
         spent_at = case when a.is_kept then null else r.spent_at end,
         settled_at = case when a.is_kept then null else pabal.now() end,
         kept_until = case when a.is_kept then pabal.now() + :keep::interval else r.kept_until end,

@@ -17,13 +17,17 @@ MAX_FURTHER_REPLIES = 10
 
 @dataclass(frozen=True, slots=True)
 class ReplyToAnswered:
-    """A reply to a message that has one already. `id` is used if it is kept as a further block."""
+    """A reply to a message that has one already. `id` is used if it is kept as a further block.
+
+    `is_open`: it is the first one, stored for the webhook that is held open for it.
+    """
 
     id: UUID
     account_id: UUID
     message_id: UUID
     response_hash: bytes = field(repr=False)
     response_json: bytes = field(repr=False)
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

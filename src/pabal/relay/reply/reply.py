@@ -1,7 +1,7 @@
 """Claim callbacks for replies: one statement for concurrent replies, before each is one POST (`send.py`)."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
@@ -86,12 +86,23 @@ class ReplyClaimRow:
     late_outputs: list[SkillObject] | None
     ended: bool
     """Whether this reply ended its message."""
+    is_open: bool | None
+    """Whether the message's webhook is held open for this reply."""
+    delay: timedelta | None
+    """How long after its message the first reply came."""
+
+
+def ignore_delay(account_id: UUID, delay: timedelta) -> None:
+    del account_id, delay
 
 
 async def claim_callbacks(
-    tx: Tx, replies: Sequence[BotReply]
+    tx: Tx, replies: Sequence[BotReply], on_answer: Callable[[UUID, timedelta], object] = ignore_delay
 ) -> Sequence[ClaimedCallback | ReplyToAnswered | Exception]:
-    """Claim the callback of each reply's message, or return the reason why not. A refusal spends nothing."""
+    """Claim the callback of each reply's message, or return the reason why not. A refusal spends nothing.
+
+    `on_answer` is called with the account of each first reply and the time since its message.
+    """
     hashes = [reply.response_hash for reply in replies]
     sizes, joining = plan_joins(replies, hashes)
     try:
@@ -118,6 +129,8 @@ async def claim_callbacks(
     tx.count_outcomes(LANE.name, "done", sum(row.ended for row in rows))
     further_outputs: dict[UUID | None, list[SkillObject]] = {}
     for row, reply in zip(rows, replies, strict=True):
+        if row.account_id is not None and row.delay is not None:
+            on_answer(row.account_id, row.delay)
         if row.verdict == "joined":
             further_outputs.setdefault(row.message_id, []).extend(list_skill_outputs(reply.response))
     return [to_claim_result(row, reply, further_outputs) for row, reply in zip(rows, replies, strict=True)]
@@ -163,7 +176,14 @@ def to_claim_result(
         case "answered" | "joined" | "waiting":
             assert row.message_id is not None
             assert row.account_id is not None
-            return ReplyToAnswered(row.id, row.account_id, row.message_id, reply.response_hash, reply.response_json)
+            return ReplyToAnswered(
+                row.id,
+                row.account_id,
+                row.message_id,
+                reply.response_hash,
+                reply.response_json,
+                is_open=bool(row.is_open),
+            )
         case "unknown":
             return Unauthenticated("the token is unknown or no longer valid")
         case "limited":

@@ -2,7 +2,8 @@
 -- One statement for a batch of replies: authenticate the tokens, apply the rate limits, find the messages, and claim their
 -- callbacks by inserting into relay_replies. A concurrent claim may have committed after our snapshot; only the row lock
 -- on the message and the conflict on relay_replies show it, so nothing else may decide who was first. Every statement
--- locks in the same order: limits by account, messages by id.
+-- locks in the same order: limits by account, messages by id. While a message's webhook is held open, its reply is stored for
+-- the process that holds it, which claims the reply (`webhook_answer.sql`).
 with replies as materialized (
     select *
     from unnest(
@@ -60,8 +61,12 @@ admitted as materialized (
 ),
 answerable as materialized (
     select b.position, b.id, b.fence, b.response, b.hash, b.size, b.joined_fence, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
-           m.callback_expires_at, coalesce(m.callback_expires_at > pabal.now(), false) as is_live,
-           a.is_granted and coalesce(m.callback_expires_at > pabal.now(), false) as is_spendable
+           coalesce(m.callback_expires_at > pabal.now(), false) as is_live,
+           coalesce(m.webhook_open_until > pabal.now(), false) as is_open,
+           a.is_granted and coalesce(m.callback_expires_at > pabal.now(), false)
+               and (m.webhook_open_until is null or m.webhook_open_until <= pabal.now()) as is_spendable,
+           case when m.callback_expires_at > pabal.now() then m.callback_expires_at else m.webhook_open_until end as answerable_until,
+           pabal.now() - m.created_at as delay
     from admitted a
     join replies b on b.position = a.position
     join public.inbound_messages m on m.id = b.message_id and m.account_id = a.account_id
@@ -84,7 +89,7 @@ answered as (
            case when f.is_spendable then f.fence end, case when f.is_spendable then pabal.now() end,
            f.response::jsonb, f.hash, pabal.now(),
            case when not f.is_spendable then pabal.now() + :keep::interval end,
-           case when f.is_live and not f.is_spendable then f.callback_expires_at end
+           case when (f.is_live or f.is_open) and not f.is_spendable then f.answerable_until end
     from firsts f
     order by f.message_id
     on conflict (message_id) do update  -- the hub spent the callback on a stall: this reply is late
@@ -165,7 +170,8 @@ select case
            from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
            where w.message_id = f.message_id and r.fence = b.fence
        ) as late_outputs,
-       coalesce(e.is_new, false) as ended
+       coalesce(e.is_new, false) as ended, r.waits_until is not null and f.is_open as is_open,
+       case when r.message_id is not null then f.delay end as delay
 from replies b
 left join principals o on o.position = b.position
 left join admitted a on a.position = b.position

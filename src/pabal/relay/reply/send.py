@@ -5,11 +5,14 @@
    and then posts. No other process knows the fence, so no other one posts.
 3. A reply to an answered message is a repeat, which gets the outcome of the first, or a further block, which is kept.
 4. A reply above its account's rate limit is stored. `waiting.py` posts it when the limit allows; its request waits.
+5. A reply to a message whose webhook is held open is stored for the process that holds it; its request waits.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import Any, assert_never
 from uuid import UUID
@@ -24,8 +27,11 @@ from pabal.core.errors import (
     Unavailable,
 )
 from pabal.core.log import get_logger
+from pabal.db.doorbell import POLL_INTERVAL, wait_with_timeout
 from pabal.db.pool import Database
 from pabal.queue.batcher import Batcher
+from pabal.relay.reply.answer_signals import AnswerSignals, AnswerStep
+from pabal.relay.reply.answer_speeds import AnswerSpeeds
 from pabal.relay.reply.callback import (
     CONFIRM_WINDOW,
     TOO_LATE_ERROR,
@@ -44,7 +50,7 @@ REPLY_HOLD = 8.0
 """Seconds that a request waits for the outcome of its reply. Clients give up after ten."""
 REQUEST_TIMEOUT = 9.5
 """Seconds after which a request is answered in any case: the claim, the POST and the settlement may all be slow."""
-OUTCOME_POLL_INTERVAL = 0.2
+OUTCOME_POLL_INTERVAL = timedelta(seconds=0.2)
 CLAIM_RETRY_DELAY = 0.2
 LATE_REPLY_HINT = "the reply is kept and shown with the next one"
 UNCONFIRMED_ERROR = "the outcome of this reply is not known yet; it may have been shown"
@@ -71,8 +77,17 @@ ReplyResult = DeliveredReply | KeptReply
 class ReplySender:
     """Sends bots' replies. `on_ended` is called for each message that a reply ended, before the reply is sent."""
 
-    def __init__(self, db: Database, callbacks: CallbackSender, on_ended: Callable[[UUID, set[UUID]], object]) -> None:
-        self._claims = Batcher(db, claim_callbacks)
+    def __init__(
+        self,
+        db: Database,
+        callbacks: CallbackSender,
+        on_ended: Callable[[UUID, set[UUID]], object],
+        signals: AnswerSignals,
+        speeds: AnswerSpeeds,
+    ) -> None:
+        self._claims = Batcher(db, partial(claim_callbacks, on_answer=speeds.observe))
+        self._signals = signals
+        self.speeds = speeds
         self._confirmations = Batcher(db, confirm_claims)
         self._records = Batcher(db, find_recorded_replies)
         self._further_replies = Batcher(db, keep_further_replies)
@@ -132,9 +147,19 @@ class ReplySender:
     async def _resolve(self, reply: BotReply, answered: ReplyToAnswered) -> ConfirmedClaim | ReplyResult:
         """The result of a reply to a message that has one: wait for the outcome, or keep a further block."""
         self._on_ended(answered.account_id, {answered.message_id})
+        with self._signals.waiting(AnswerStep.SETTLED, answered.message_id) as settled:
+            if answered.is_open:
+                self._signals.send(AnswerStep.STORED, answered.message_id)
+                await wait_with_timeout(settled, POLL_INTERVAL)
+            return await self._resolve_until(reply, answered, settled)
+
+    async def _resolve_until(
+        self, reply: BotReply, answered: ReplyToAnswered, settled: asyncio.Event
+    ) -> ConfirmedClaim | ReplyResult:
         give_up_at = monotonic() + REPLY_HOLD
         has_waited = False
         while True:
+            settled.clear()
             recorded = await self._records.put(answered)
             if recorded is None:
                 raise MessageNotFound
@@ -152,7 +177,7 @@ class ReplySender:
                 if has_waited:
                     return KeptReply(recorded.id)
                 raise CallbackUnconfirmed(UNCONFIRMED_ERROR)
-            await asyncio.sleep(OUTCOME_POLL_INTERVAL)
+            await wait_with_timeout(settled, OUTCOME_POLL_INTERVAL)
 
     async def _finish(self, reply: BotReply, claim: ClaimedCallback | ConfirmedClaim | ReplyResult) -> ReplyResult:
         match claim:

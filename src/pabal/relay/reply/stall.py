@@ -71,7 +71,8 @@ async def claim_expiring_callbacks(
 
 
 def build_stall_body(expiring: ExpiringCallback, texts: ChatTexts) -> bytes:
-    """Late outputs, followed by a text that says whether a reply to this message is still to come."""
+    """Late outputs, followed by a text that says whether a reply is still to come, and the button if it is."""
+    buttons = [] if expiring.end_reason else [texts.check_answer]
     match expiring.end_reason:
         case None:
             text = texts.still_working
@@ -83,7 +84,9 @@ def build_stall_body(expiring: ExpiringCallback, texts: ChatTexts) -> bytes:
             text = texts.disabled
         case _:
             text = texts.unpaired
-    return encode_skill_response(add_outputs(text_response(text), before=expiring.callback.late_outputs))
+    return encode_skill_response(
+        add_outputs(text_response(text, quick_replies=buttons), before=expiring.callback.late_outputs)
+    )
 
 
 class StallWorker(CallbackPoller):

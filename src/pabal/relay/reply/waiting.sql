@@ -1,6 +1,7 @@
 -- name: list_waiting_replies
 -- For all accounts: the oldest waiting reply of each conversation, so that a user reads the replies in order. Urgent ones
 -- come first, then the first of each account in random order: an account that has used up its limit hides no other's.
+-- Not the reply that a held webhook waits for.
 select r.id
 from (
     select distinct on (r.conversation_key) r.id, r.account_id, r.answered_at, r.waits_until
@@ -9,6 +10,7 @@ from (
     join public.conversation_mappings c  -- `is not distinct from` keeps the planner off the account's index: one row by key
         on c.conversation_key = r.conversation_key and c.account_id is not distinct from r.account_id and c.state = 'PAIRED'
     where r.waits_until > pabal.now() and m.callback_expires_at > pabal.now() and m.status <> 'CANCELLED'
+      and (m.webhook_open_until is null or m.webhook_open_until <= pabal.now())
     order by r.conversation_key, r.answered_at, r.id
 ) r
 order by r.waits_until <= pabal.now() + :urgent::interval desc,
@@ -53,6 +55,7 @@ due as materialized (
     join public.conversation_mappings c  -- `is not distinct from` keeps the planner off the account's index: one row by key
         on c.conversation_key = m.conversation_key and c.account_id is not distinct from a.account_id and c.state = 'PAIRED'
     where m.callback_expires_at > pabal.now() and m.status <> 'CANCELLED'
+      and (m.webhook_open_until is null or m.webhook_open_until <= pabal.now())
     order by m.id
     for no key update of m skip locked
 ),

@@ -22,8 +22,18 @@ from pabal.relay.pairing.pair import (
     is_pairing_code_live,
     redeem_pairing_code,
 )
+from pabal.relay.reply.callback import LATE_REPLY_RETENTION
+from pabal.relay.reply.reply import claim_late_outputs
+from pabal.relay.reply.validate import MAX_OUTPUTS
 from pabal.relay.webhook.payload import InboundPayload
-from pabal.relay.webhook.skill_response import SkillResponseDict, chat_texts, text_response
+from pabal.relay.webhook.receive import POLL_MEMORY
+from pabal.relay.webhook.skill_response import (
+    ENGLISH_TEXTS,
+    KOREAN_TEXTS,
+    SkillResponseDict,
+    chat_texts,
+    text_response,
+)
 from pabal.settings import Settings
 
 
@@ -33,6 +43,12 @@ class ChatCommandName(StrEnum):
     STATUS = "status"
     HELP = "help"
     CODE = "code"
+    ANSWER = "answer"
+    """Fetches an answer. Sent by a button, not typed."""
+
+
+TYPED_COMMANDS = tuple(name for name in ChatCommandName if name is not ChatCommandName.ANSWER)
+ANSWER_BUTTONS = frozenset({KOREAN_TEXTS.check_answer, ENGLISH_TEXTS.check_answer})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +66,7 @@ def parse_chat_command(text: str, prefix: str) -> ChatCommand | None:
         return None
     command_text = stripped[len(prefix) :]
     word, *arguments = command_text.split(None, 1) or [""]
-    name = next((name for name in ChatCommandName if name == word.casefold()), None)
+    name = next((name for name in TYPED_COMMANDS if name == word.casefold()), None)
     if name is None or command_text[0].isspace() or (arguments and name is not ChatCommandName.PAIR):
         return None
     return ChatCommand(name, *arguments)
@@ -64,10 +80,10 @@ COMMAND_RESPONSE_RETENTION = timedelta(minutes=10)
 COMMANDS_WITH_SECRET = frozenset({ChatCommandName.CODE, ChatCommandName.UNPAIR})
 """Refused while the webhook is open: any program could send them in the name of any user."""
 KOREA = timezone(timedelta(hours=9))  # KakaoTalk's users; no daylight saving time
-POLL_MEMORY = timedelta(minutes=1)
-"""A bot without a stream is online if it sent a request within this time."""
 MAX_COUNTED_MESSAGES = 1000
 """Newest messages of a conversation that `status` counts."""
+MAX_OUTSTANDING_MESSAGES = 20
+"""Newest messages of a conversation whose answers a user may wait for."""
 MAX_QUICK_REPLY_LENGTH = 14
 """Characters that Kakao allows on a quick reply."""
 
@@ -82,6 +98,34 @@ class BotStatus:
     messages: int
     replies: int
     waiting: int
+
+
+def is_answer_button(text: str) -> bool:
+    """Whether a text may be the button that fetches an answer. A user may also type it."""
+    return text.strip() in ANSWER_BUTTONS
+
+
+async def find_answer_request(tx: Tx, payload: InboundPayload) -> ChatCommand | None:
+    """The command of the button, if there is an answer to fetch or to wait for; None if the text is for the bot.
+
+    A repeated webhook is what the first one was.
+    """
+    is_request = await has_outstanding_answer(tx, payload.conversation_key, payload.channel, payload.source_event_id)
+    return ChatCommand(ChatCommandName.ANSWER) if is_request else None
+
+
+async def has_outstanding_answer(
+    tx: Tx, conversation_key: str, channel: str | None = None, source_event_id: str | None = None
+) -> bool:
+    """Whether a conversation has an answer to show or to wait for; of a webhook, whether it asks for one."""
+    return await tx.value(
+        Q.has_outstanding_answer,
+        conversation=conversation_key,
+        channel=channel,
+        source_event_id=source_event_id,
+        span=LATE_REPLY_RETENTION,
+        max_messages=MAX_OUTSTANDING_MESSAGES,
+    )
 
 
 async def run_chat_command(
@@ -104,8 +148,10 @@ async def run_chat_command(
     }
     if not await tx.run(Q.insert_command, **webhook) and (first := await tx.value(Q.find_command_response, **webhook)):
         return first
-    response = await ChatCommandHandler(tx, conversation, settings, metrics).handle(command)
-    await tx.run(Q.save_command_response, **webhook, answer=response)
+    handler = ChatCommandHandler(tx, conversation, settings, metrics)
+    response = await handler.handle(command)
+    if handler.keeps_response:
+        await tx.run(Q.save_command_response, **webhook, answer=response)
     return response
 
 
@@ -126,7 +172,7 @@ async def run_unknown_user_command(
             text = texts.not_paired
         case ChatCommandName.HELP:
             text = texts.help
-        case ChatCommandName.STATUS | ChatCommandName.CODE:
+        case ChatCommandName.STATUS | ChatCommandName.CODE | ChatCommandName.ANSWER:
             text = texts.hint
         case _:
             assert_never(command.name)
@@ -142,10 +188,15 @@ class ChatCommandHandler:
         self._settings = settings
         self._metrics = metrics
         self._texts = chat_texts(settings.chat_language)
+        self.keeps_response = True
+        """Whether a repeated webhook gets this response again; otherwise the command is run again."""
 
     async def handle(self, command: ChatCommand) -> SkillResponseDict:
         if self._settings.webhook_open and command.name in COMMANDS_WITH_SECRET:
             return self._respond(self._texts.command_unavailable)
+        return await self._run(command)
+
+    async def _run(self, command: ChatCommand) -> SkillResponseDict:
         match command.name:
             case ChatCommandName.PAIR:
                 return await self._pair(command.argument)
@@ -155,6 +206,8 @@ class ChatCommandHandler:
                 return await self._status()
             case ChatCommandName.CODE:
                 return await self._issue_page_code()
+            case ChatCommandName.ANSWER:
+                return await self._fetch_answer()
             case ChatCommandName.HELP:
                 return self._respond(self._texts.help, quick_replies=[ChatCommandName.STATUS])
             case _:
@@ -213,6 +266,18 @@ class ChatCommandHandler:
             replies=status.replies,
             waiting=status.waiting,
         )
+
+    async def _fetch_answer(self) -> SkillResponseDict:
+        """Show the late replies, and the button as long as there are more to come."""
+        key, texts = self._conversation.conversation_key, self._texts
+        outputs = await claim_late_outputs(self._tx, key, MAX_OUTPUTS, None)
+        is_outstanding = await has_outstanding_answer(self._tx, key)
+        self.keeps_response = bool(outputs)
+        text = texts.not_ready if is_outstanding else texts.nothing_to_check
+        response = text_response(text, quick_replies=[texts.check_answer] if is_outstanding else [])
+        if outputs:
+            response["template"]["outputs"] = outputs
+        return response
 
     async def _issue_page_code(self) -> SkillResponseDict:
         """Link to the conversation's own page. A new code replaces the previous one."""

@@ -19,6 +19,42 @@ update public.command_answers
 set answer = :answer
 where channel_id = :channel and source_event_id = :source_event_id and conversation_key = :conversation;
 
+-- name: has_outstanding_answer
+-- Whether the conversation has an answer to show, or one of its newest messages still gets one. Not while the answer may come
+-- through a callback. A webhook that was a command before is one again, and one that was a message is none.
+select not exists (
+           select from public.inbound_messages m where m.channel_id = :channel::text and m.source_event_id = :source_event_id::text
+       ) and (exists (
+           select from public.command_answers w
+           where w.channel_id = :channel::text and w.source_event_id = :source_event_id::text
+             and w.conversation_key = :conversation and w.answer is not null
+       ) or exists (
+           select from public.conversation_mappings a
+           where a.conversation_key = :conversation and a.state = 'PAIRED' and (
+               exists (
+                   select from public.relay_replies l
+                   where l.conversation_key = a.conversation_key and l.account_id = a.account_id and l.kept_until > pabal.now()
+                     and l.shown_at is null
+               ) or exists (
+                   select
+                   from (
+                       select m.id, m.account_id, m.status, m.created_at, m.callback_expires_at
+                       from public.inbound_messages m
+                       where m.conversation_key = a.conversation_key
+                       order by m.seq desc
+                       limit :max_messages
+                   ) m
+                   left join public.relay_replies r on r.message_id = m.id
+                   where m.account_id = a.account_id and m.status in ('QUEUED', 'DELIVERED', 'ACKED')
+                     and m.created_at > pabal.now() - :span::interval
+                     and case
+                         when r.id is null then m.callback_expires_at is null or m.callback_expires_at <= pabal.now()
+                         else r.state = 'awaited'
+                     end
+               )
+           )
+       ));
+
 -- name: find_bot_status
 -- A day is one of Korea, as for all times in the chat. Counts only the newest messages of the conversation, which the index has in order.
 select a.openclaw_user_id as name, a.disabled_at is not null as is_disabled,

@@ -2,11 +2,13 @@
 
 1. `Batcher` stores the webhook together with others (`receive.py`).
 2. A command runs at once (`commands.py`); a message waits in its account's queue.
-3. The skill response is the command's result, a text, or the promise of a reply through the callback.
+3. The skill response is the command's result, a text, the promise of a reply through the callback, or the reply
+   itself, if the webhook is held open for it (`held.py`).
 4. If the answer is not ready in time, the user gets a text and the callback is recalled (`recall.py`).
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -21,7 +23,15 @@ from pabal.queue.batcher import Batcher
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.reply import claim_late_outputs
 from pabal.relay.reply.validate import MAX_OUTPUTS
-from pabal.relay.webhook.commands import ChatCommand, parse_chat_command, run_chat_command, run_unknown_user_command
+from pabal.relay.webhook.commands import (
+    ChatCommand,
+    find_answer_request,
+    is_answer_button,
+    parse_chat_command,
+    run_chat_command,
+    run_unknown_user_command,
+)
+from pabal.relay.webhook.held import HeldAnswer, HeldWebhooks, HoldPlan
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.recall import CallbackRecaller
 from pabal.relay.webhook.receive import (
@@ -38,8 +48,14 @@ log = get_logger()
 
 WEBHOOK_TIMEOUT = 4.0
 """Seconds from the first byte of the request to the answer. Kakao waits five; keep one for the network."""
+CLOSE_MARGIN = 0.1
+"""Seconds that a webhook which was held has for its response without the answer."""
 CONTENTION_TIMEOUT = 3.5
 """Seconds for which a webhook waits for another transaction on its conversation. The rest is for storing it."""
+
+
+CancelOnDisconnect = Callable[[Awaitable[HeldAnswer | None]], Awaitable[HeldAnswer | None]]
+"""Awaits an answer for as long as the client is connected."""
 
 
 class StoredWebhook(msgspec.Struct, frozen=True):
@@ -59,8 +75,11 @@ class WebhookHandler:
     recalls: CallbackRecaller
     metrics: RelayMetrics
     settings: Settings
+    held: HeldWebhooks
 
-    async def handle(self, payload: InboundPayload, started: float) -> SkillResponseDict:
+    async def handle(
+        self, payload: InboundPayload, started: float, cancel_on_disconnect: CancelOnDisconnect
+    ) -> SkillResponseDict | HeldAnswer:
         """Store a webhook and answer it. `started` is the monotonic time at which its request arrived.
 
         Storing continues after the deadline. The user has read another text by then, so Kakao no longer accepts the
@@ -72,7 +91,15 @@ class WebhookHandler:
             return text_response(texts.unavailable)
         command = parse_chat_command(payload.text, self.settings.command_prefix)
         deadline = started + WEBHOOK_TIMEOUT
-        storing = self.batcher.enqueue(InboundDraft(payload, is_command=command is not None))
+        if command is None and is_answer_button(payload.text):
+            try:
+                async with asyncio.timeout(deadline - monotonic()), self.db.autocommit() as tx:
+                    command = await find_answer_request(tx, payload)
+            except (TimeoutError, Unavailable, RetryableError) as error:
+                log.warning("webhook not stored", error=str(error) or "timeout")
+                return text_response(texts.unavailable)
+        plan = self.held.plan(payload) if command is None else HoldPlan(None, None)
+        storing = self.batcher.enqueue(InboundDraft(payload, command is not None, plan.auto_hold, plan.hold))
         storing.add_done_callback(self._count_queued)
         try:
             await wait_for_future(storing, deadline - monotonic())
@@ -80,7 +107,7 @@ class WebhookHandler:
             response = self._respond_at_once(webhook)
             if response is None:
                 async with asyncio.timeout(deadline - monotonic()):
-                    response = await self._respond(webhook)
+                    response = await self._respond(webhook, deadline, cancel_on_disconnect)
         except TimeoutError:
             self.recalls.recall(payload, storing)
             return text_response(texts.too_late)
@@ -104,15 +131,33 @@ class WebhookHandler:
         """The response that needs nothing from the database; None if there is none."""
         if webhook.command and webhook.result.state != "BLOCKED":
             return None
-        response = immediate_response(webhook.result, self._texts, self.settings.command_prefix)
-        return response or queued_response(webhook.result, self.settings.waiting_text)
+        result = webhook.result
+        response = immediate_response(result, self._texts, self.settings.command_prefix)
+        if response is None and result.hold is not None and result.first_response is None:
+            return None
+        return response or queued_response(result, self.settings.waiting_text)
 
-    async def _respond(self, webhook: StoredWebhook) -> SkillResponseDict:
+    async def _respond(
+        self, webhook: StoredWebhook, deadline: float, cancel_on_disconnect: CancelOnDisconnect
+    ) -> SkillResponseDict | HeldAnswer:
         if not webhook.command or webhook.result.state == "BLOCKED":
+            if webhook.result.hold is not None:
+                answer = await cancel_on_disconnect(self._wait_for_answer(webhook.result, deadline - CLOSE_MARGIN))
+                if response := answer or queued_response(webhook.result, self.settings.waiting_text):
+                    return response
             return await self._respond_without_callback(webhook)
         run_command = run_chat_command if webhook.result.is_stored else run_unknown_user_command
         async with self.db.transaction() as tx:
             return await run_command(tx, webhook.payload, webhook.command, self.settings, self.metrics)
+
+    async def _wait_for_answer(self, result: ReceiveResult, deadline: float) -> HeldAnswer | None:
+        message_id = result.message_id or result.duplicate_of
+        assert message_id is not None
+        assert result.account_id is not None
+        assert result.hold is not None
+        return await self.held.wait_for_answer(
+            message_id, result.account_id, result.hold, deadline, is_repeat=result.message_id is None
+        )
 
     async def _respond_without_callback(self, webhook: StoredWebhook) -> SkillResponseDict:
         """Show the conversation's late replies now: this message has no callback that could carry them."""
@@ -121,7 +166,7 @@ class WebhookHandler:
             late_outputs = await claim_late_outputs(
                 tx, webhook.payload.conversation_key, MAX_OUTPUTS - 1, result.message_id
             )
-            response = text_response(self._texts.no_callback)
+            response = text_response(self._texts.preparing, quick_replies=[self._texts.check_answer])
             response["template"]["outputs"][:0] = late_outputs
             if late_outputs and result.message_id:  # without late outputs, a duplicate builds the same response again
                 await save_first_response(tx, result, response)

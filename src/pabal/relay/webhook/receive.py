@@ -26,6 +26,8 @@ Q = load_queries(__file__)
 
 CALLBACK_LIFETIME = timedelta(seconds=55)  # Kakao allows 60; keep five for the network
 MINUTE = timedelta(minutes=1)
+POLL_MEMORY = MINUTE
+"""A bot without a stream is online if it sent a request within this time."""
 MAX_NEW_CONVERSATIONS_PER_HUB, MAX_NEW_CONVERSATIONS_PER_CHANNEL = 10_000, 1_000
 """Per hour. Conversations that are not paired are deleted after an hour, so at most twice as many rows exist."""
 
@@ -35,11 +37,15 @@ class InboundDraft(msgspec.Struct, frozen=True):
 
     payload: InboundPayload
     is_command: bool
+    auto_hold: timedelta | None = None
+    hold: timedelta | None = None
+    """How long the webhook may be held open for its answer, if the answer mode is `auto` or `synchronous`."""
 
 
 class ReceiveResult(msgspec.Struct, frozen=True):
     """The state of the webhook's conversation, and the message that it became or repeats, if any.
 
+    `hold`: how long the webhook is held open for its answer; None if it is not. A repeat is held like the first.
     `is_stored` is False for a new user beyond the limits: neither the conversation nor anything else is stored.
     """
 
@@ -50,6 +56,7 @@ class ReceiveResult(msgspec.Struct, frozen=True):
     duplicate_of: UUID | None
     first_response: dict[str, Any] | None
     has_callback: bool
+    hold: timedelta | None = None
     is_stored: bool = True
 
 
@@ -67,7 +74,8 @@ class ReceiveRow(msgspec.Struct, frozen=True):
     message_id: UUID | None
     duplicate_of: UUID | None
     answer: dict[str, Any] | None
-    had_callback: bool
+    has_callback: bool
+    hold: timedelta | None
     delivery_seq: int | None
     """The event id of a message that was handed to its stream; None if it is queued. The rest is for the stream."""
     seq: int | None
@@ -101,7 +109,8 @@ class ReceiveRow(msgspec.Struct, frozen=True):
 class DuplicateMessage:
     duplicate_of: UUID
     answer: dict[str, Any] | None
-    had_callback: bool
+    has_callback: bool
+    hold: timedelta | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +196,10 @@ class WebhookReceiver:
             streams=[stream and stream.id for stream in reserved.streams],
             holders=[stream and stream.holder for stream in reserved.streams],
             lease=reserved.lease,
-            hold=STREAM_LEASE_DURATION,
+            lease_life=STREAM_LEASE_DURATION,
+            auto_holds=[draft.auto_hold for draft in drafts.values()],
+            holds=[draft.hold for draft in drafts.values()],
+            poll_span=POLL_MEMORY,
             new_per_hub=MAX_NEW_CONVERSATIONS_PER_HUB,
             new_per_channel=MAX_NEW_CONVERSATIONS_PER_CHANNEL,
             per_conversation=self.conversation_rate_limit,
@@ -204,18 +216,20 @@ class WebhookReceiver:
         if not row.within_channel_limit:
             return RateLimited("messages on this channel", MINUTE / self.channel_rate_limit)
         assert row.state is not None  # within its limits, every webhook touches its conversation's row
-        duplicate_of, answer, has_callback = row.duplicate_of, row.answer, draft.payload.callback_url is not None
+        duplicate_of, answer, has_callback, hold = row.duplicate_of, row.answer, row.has_callback, row.hold
         is_queued = row.state == "PAIRED" and not row.is_disabled and not draft.is_command
-        if is_queued and row.message_id is None:
-            if duplicate_of is None:
-                first = await self._find_duplicate(tx, draft.payload)
-                if first is None:
-                    return RetryableError("the message that this webhook repeats was deleted")
-                duplicate_of, answer, has_callback = first.duplicate_of, first.answer, first.had_callback
-            else:
-                has_callback = row.had_callback
+        if is_queued and row.message_id is None and duplicate_of is None:
+            first = await self._find_duplicate(tx, draft.payload)
+            if first is None:
+                return RetryableError("the message that this webhook repeats was deleted")
+            duplicate_of, answer, has_callback, hold = (
+                first.duplicate_of,
+                first.answer,
+                first.has_callback,
+                first.hold,
+            )
         return ReceiveResult(
-            row.state, row.account_id, row.is_disabled, row.message_id, duplicate_of, answer, has_callback
+            row.state, row.account_id, row.is_disabled, row.message_id, duplicate_of, answer, has_callback, hold
         )
 
     @staticmethod

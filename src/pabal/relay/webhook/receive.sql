@@ -18,9 +18,11 @@ arrived as materialized (
     select a.*, a.id is not null as is_message, u.conversation_key is null as is_new, u.version
     from unnest(
         :positions::integer[], :keys::text[], :channels::text[], :users::text[], :source_events::text[], :payloads::text[],
-        :normalized::text[], :callbacks::text[], :ids::uuid[], :streams::uuid[], :holders::text[]
+        :normalized::text[], :callbacks::text[], :ids::uuid[], :streams::uuid[], :holders::text[],
+        :auto_holds::interval[], :holds::interval[]
     ) as a (
-        position, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id, stream_id, holder
+        position, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id, stream_id, holder,
+        auto_hold, hold
     )
     left join unlocked u on u.conversation_key = a.conversation_key
     where u.conversation_key is not null
@@ -94,11 +96,26 @@ seen as (
 ),
 -- The shared lock orders us against disabling an account. An account that this snapshot cannot see yet is new and enabled.
 owners as materialized (
-    select s.conversation_key, coalesce(o.is_disabled, false) as is_disabled
+    select s.conversation_key, coalesce(o.is_disabled, false) as is_disabled, coalesce(o.answer_mode, 'auto') as answer_mode
     from seen s
     left join lateral (
-        select a.disabled_at is not null as is_disabled from public.accounts a where a.id = s.account_id for share
+        select a.disabled_at is not null as is_disabled, a.answer_mode from public.accounts a where a.id = s.account_id for share
     ) o on true
+),
+-- The webhooks to hold open for their answers. A bot that is not connected does not answer in time.
+held as materialized (
+    select a.position, case when o.answer_mode = 'synchronous' then a.hold else a.auto_hold end as hold
+    from arrived a
+    join seen s on s.conversation_key = a.conversation_key
+    join owners o on o.conversation_key = s.conversation_key
+    where a.is_message and case o.answer_mode
+        when 'synchronous' then a.hold is not null
+        when 'auto' then a.auto_hold is not null and (
+            exists (select from public.relay_streams t where t.account_id = s.account_id and t.alive_until > pabal.now())
+            or pabal.limit_used_within('relay requests:' || s.account_id, :poll_span::interval)
+        )
+        else false
+    end
 ),
 handed_over as materialized (
     select a.position, t.account_id, a.holder
@@ -115,25 +132,28 @@ handed_over as materialized (
 put as (
     insert into public.inbound_messages (
         id, account_id, conversation_key, kakao_payload, normalized, callback_url, callback_expires_at, source_event_id, expires_at,
-        status, lease, leased_until, held_by, delivery_seq, delivered_at, delivery_count
+        status, lease, leased_until, held_by, delivery_seq, delivered_at, delivery_count, webhook_open_until
     )
-    select a.id, s.account_id, a.conversation_key, a.payload::jsonb, a.normalized::jsonb, a.callback_url,
-           case when a.callback_url is not null then pabal.now() + :callback_life::interval end,
+    select a.id, s.account_id, a.conversation_key, a.payload::jsonb, a.normalized::jsonb,
+           case when o.answer_mode <> 'held' then a.callback_url end,
+           case when a.callback_url is not null and o.answer_mode <> 'held' then pabal.now() + :callback_life::interval end,
            a.source_event_id, pabal.now() + :queue_life::interval,
            case when h.position is null then 'QUEUED' else 'DELIVERED' end,
            case when h.position is not null then :lease::uuid end,
-           case when h.position is not null then pabal.now() + :hold::interval end,
+           case when h.position is not null then pabal.now() + :lease_life::interval end,
            h.holder,
            case when h.position is not null then nextval('public.inbound_messages_delivery_seq') end,
            case when h.position is not null then pabal.now() end,
-           case when h.position is null then 0 else 1 end
+           case when h.position is null then 0 else 1 end,
+           pabal.now() + w.hold
     from arrived a
     join seen s on s.conversation_key = a.conversation_key
     join owners o on o.conversation_key = s.conversation_key
     left join handed_over h on h.position = a.position and h.account_id = s.account_id
+    left join held w on w.position = a.position
     where s.state = 'PAIRED' and a.is_message and not o.is_disabled
     on conflict (channel_id, source_event_id) do nothing
-    returning id, account_id, conversation_key, delivery_seq, seq, created_at, callback_expires_at,
+    returning id, account_id, conversation_key, delivery_seq, seq, created_at, callback_expires_at, webhook_open_until,
               case when delivery_seq is not null then kakao_payload end as kakao_payload,
               case when delivery_seq is not null then normalized end as normalized
 ),
@@ -143,7 +163,14 @@ emitted as materialized (
 )
 select a.position, c.position is not null as within_new_limits, coalesce(c.within_conversation_limit, true) as within_conversation_limit,
        l.position is not null as within_channel_limit, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
-       p.id as message_id, e.id as duplicate_of, e.answer, e.callback_url is not null as had_callback,
+       p.id as message_id, e.id as duplicate_of, e.answer,
+       coalesce(p.callback_expires_at, e.callback_expires_at) is not null as has_callback,
+       case
+           when p.id is not null then p.webhook_open_until - pabal.now()
+           when e.webhook_open_until > pabal.now() or e.webhook_open_until is not null and exists (
+               select from public.relay_replies r where r.message_id = e.id and r.in_webhook
+           ) then e.webhook_open_until - pabal.now()
+       end as hold,
        (select count from emitted) > 0 as event_queued,
        p.delivery_seq, p.seq, p.created_at, p.callback_expires_at, p.kakao_payload, p.normalized
 from arrived a
@@ -173,7 +200,8 @@ returning m.account_id;
 
 -- name: find_duplicate
 -- For a message that was neither inserted nor visible: a concurrent transaction inserted it and has committed since.
-select id as duplicate_of, answer, callback_url is not null as had_callback
+select id as duplicate_of, answer, callback_url is not null as has_callback,
+       case when webhook_open_until > pabal.now() then webhook_open_until - pabal.now() end as hold
 from public.inbound_messages
 where conversation_key = :conversation_key and channel_id = :channel_id and source_event_id = :source_event_id;
 

@@ -35,7 +35,10 @@ class ChatTexts:
     pending: str
     blocked: str
     disabled: str
-    no_callback: str
+    preparing: str
+    check_answer: str
+    not_ready: str
+    nothing_to_check: str
     unavailable: str
     too_late: str
     rate_limited: str
@@ -62,11 +65,14 @@ KOREAN_TEXTS = ChatTexts(
     pending="봇 관리자의 승인을 기다리고 있어요. 승인되면 바로 대화할 수 있어요.",
     blocked="지금은 이 채널을 이용할 수 없어요.",
     disabled="연결된 봇을 지금은 이용할 수 없어요. 봇 관리자에게 문의해 주세요.",
-    no_callback="메시지를 봇에게 전달했어요. 지금은 답변을 바로 받을 수 없으니, 잠시 후 메시지를 한 번 더 보내 주세요.",
+    preparing="답변을 준비하고 있어요. 잠시 후 “답변 확인”을 누르면 보여 드릴게요.",
+    check_answer="답변 확인",
+    not_ready="아직 답변을 준비하고 있어요. 잠시 후 “답변 확인”을 다시 눌러 주세요.",
+    nothing_to_check="더 확인할 답변이 없어요.",
     unavailable="일시적인 오류로 메시지를 전달하지 못했어요. 잠시 후 다시 보내 주세요.",
     too_late="지금 응답이 늦어지고 있어요. 메시지가 전달되지 않았을 수 있으니, 답변이 없으면 잠시 후 다시 보내 주세요.",
     rate_limited="짧은 시간에 메시지가 너무 많이 와서 이 메시지는 전달하지 못했어요. 잠시 후 다시 보내 주세요.",
-    still_working="아직 답변을 준비하고 있어요. 잠시 후 메시지를 한 번 더 보내면 답변을 보여 드릴게요.",
+    still_working="아직 답변을 준비하고 있어요. 잠시 후 “답변 확인”을 누르거나 메시지를 보내면 답변을 보여 드릴게요.",
     expired="봇이 오랫동안 응답하지 않아 지난 메시지를 전달하지 못했어요. 다시 보내 주세요.",
     paired="봇과 연결됐어요! 이제 보내는 메시지가 봇에게 전달돼요. 연결을 끊으려면 {prefix}unpair를 보내 주세요.",
     replaced="이전 봇과 연결을 끊고 새 봇과 연결했어요. 이제 보내는 메시지가 새 봇에게 전달돼요.",
@@ -98,11 +104,14 @@ ENGLISH_TEXTS = ChatTexts(
     pending="Waiting for the bot's owner to approve you. You can chat as soon as they do.",
     blocked="This channel is not available right now.",
     disabled="Your bot is not available right now. Please contact its owner.",
-    no_callback="Your message was sent to the bot. The reply cannot be shown here: send another message to see it.",
+    preparing="The bot is preparing its answer. Tap “Check answer” in a moment to see it.",
+    check_answer="Check answer",
+    not_ready="The bot is still preparing its answer. Tap “Check answer” again in a moment.",
+    nothing_to_check="There are no more answers to show.",
     unavailable="Your message could not be delivered. Please send it again in a moment.",
     too_late="This is taking longer than usual and your message may be lost. If you get no reply, send it again.",
     rate_limited="Too many messages in a short time: this one was not delivered. Please send it again in a moment.",
-    still_working="The bot is still working on a reply. Send another message in a moment to see it.",
+    still_working="The bot is still working on a reply. Tap “Check answer” or send a message in a moment to see it.",
     expired="The bot was offline for too long and did not get your earlier message. Please send it again.",
     paired="Connected! Your messages now go to the bot. To disconnect, send {prefix}unpair.",
     replaced="Disconnected from the previous bot and connected to the new one. Your messages now go to the new bot.",
