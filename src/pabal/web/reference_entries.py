@@ -104,7 +104,8 @@ def build_entry(
 def success_schema(operation: dict[str, Any]) -> dict[str, Any]:
     """The schema of the first response; empty without a body."""
     content: dict[str, Any] = next(iter(operation["responses"].values())).get("content", {})
-    return next((media["schema"] for media in content.values()), {})
+    [schema] = [media["schema"] for media in content.values()] or [dict[str, Any]()]
+    return schema
 
 
 def find_error_object(route: Route, operation: dict[str, Any]) -> str:
