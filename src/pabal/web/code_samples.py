@@ -16,7 +16,7 @@ from pabal.web.route import HandlerAuth, Route
 
 BASIC_AUTH_NAME, BASIC_AUTH_SECRET = "PABAL_SERVICE", "PABAL_SECRET"
 VARIABLE = re.compile(r"\$([A-Z_]+)")
-MAX_LINE = 96
+MAX_LINE = 84
 """Characters of a line in an example."""
 MAX_VALUE_LINE = MAX_LINE - 16
 """Characters of a value, which may be indented."""

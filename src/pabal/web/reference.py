@@ -91,8 +91,7 @@ def api_markdown(routes: Iterable[Route]) -> str:
 
 def markdown_summary(entry: ReferenceEntry) -> str:
     route = entry.route
-    statuses = ", ".join(status for status, _ in entry.statuses)
-    return f"| [`{route.method} {route.path}`](#{entry.anchor}) | {statuses} | {entry.summary} |"
+    return f"| [`{route.method} {route.path}`](#{entry.anchor}) | {', '.join(entry.statuses)} | {entry.summary} |"
 
 
 def markdown_entry(entry: ReferenceEntry) -> Iterator[str]:

@@ -29,7 +29,7 @@ class ReferenceEntry:
     returns: str
     returned_object: str
     response: list[FieldRow]
-    statuses: list[tuple[str, str]]
+    statuses: list[str]
     error_object: str
     samples: dict[str, str]
 
@@ -95,7 +95,7 @@ def build_entry(
         returns=type_name(success) if success else "",
         returned_object="" if is_inline else object_of(success),
         response=schema_rows(schemas[object_of(success)]) if is_inline else [],
-        statuses=[(status, response["description"]) for status, response in operation["responses"].items()],
+        statuses=order_statuses(route, operation["responses"]),
         error_object=find_error_object(route, operation),
         samples={sample["label"]: sample["source"] for sample in operation["x-codeSamples"]},
     )
@@ -106,6 +106,12 @@ def success_schema(operation: dict[str, Any]) -> dict[str, Any]:
     content: dict[str, Any] = next(iter(operation["responses"].values())).get("content", {})
     [schema] = [media["schema"] for media in content.values()] or [dict[str, Any]()]
     return schema
+
+
+def order_statuses(route: Route, statuses: Iterable[str]) -> list[str]:
+    """The statuses of success as the route lists them, then the errors by number."""
+    own = [str(status) for status in (route.status, *route.other_statuses)]
+    return [*own, *sorted(status for status in statuses if status not in own)]
 
 
 def find_error_object(route: Route, operation: dict[str, Any]) -> str:
