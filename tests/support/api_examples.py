@@ -1,7 +1,7 @@
 """A hub with everything that the examples of the API reference refer to, and what runs an example."""
 
 import asyncio
-import shlex
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -26,7 +26,14 @@ from support.webhook import WEBHOOK_SECRET
 
 PERSON = "80351110224678912"
 SHOP = "shop"
-HEREDOC = " <<JSON\n"
+STANDARD_INPUT = "@-"
+CURL_FUNCTION = """
+curl() {
+  printf '%s\\0' "$@"
+  case "$*" in *@-*) input=; while IFS= read -r line; do input="$input$line"; done; printf '%s\\0' "$input" ;; esac
+}
+"""
+"""Prints its arguments and its input instead of sending them."""
 NUMBERS = count(1)
 
 
@@ -145,11 +152,8 @@ class ExampleHub:
 
 async def run_curl(web: httpx2.AsyncClient, source: str, variables: Mapping[str, str]) -> int:
     """Send what curl would send; returns the status. Of a stream, only the first part is read."""
-    command, _, document = Template(source.replace("\\\n", " ")).substitute(variables).partition(HEREDOC)
-    program, *words = shlex.split(command)
-    assert program == "curl", source
-    method, url, headers, form, auth = "GET", "", dict[str, str](), list[str](), None
-    arguments = iter(words)
+    method, url, headers, data, auth = "GET", "", dict[str, str](), list[str](), None
+    arguments = iter(await curl_arguments(source, variables))
     for word in arguments:
         match word:
             case "-N":
@@ -163,19 +167,30 @@ async def run_curl(web: httpx2.AsyncClient, source: str, variables: Mapping[str,
                 name, _, value = next(arguments).partition(": ")
                 headers[name] = value
             case "-d":
-                value = next(arguments)
-                form.append(document.removesuffix("\nJSON") if value == "@-" else value)
+                data.append(next(arguments))
             case _:
                 assert word.startswith("http"), word
                 url = word
-    if form:
+    if data:
         method = "POST" if method == "GET" else method
         headers = {"Content-Type": "application/x-www-form-urlencoded"} | headers
-    request: dict[str, Any] = {"headers": headers, "auth": auth, "content": "&".join(form) or None}
+    request: dict[str, Any] = {"headers": headers, "auth": auth, "content": "&".join(data) or None}
     async with web.stream(method, url, **request) as response:
         async for _ in response.aiter_bytes():
             break
         return response.status_code
+
+
+async def curl_arguments(source: str, variables: Mapping[str, str]) -> list[str]:
+    """The arguments that a shell passes to curl, with its input in place of `@-`."""
+    shell = await asyncio.create_subprocess_exec("sh", "-euc", CURL_FUNCTION + source, stdout=PIPE, env={**variables})
+    output, _ = await shell.communicate()
+    assert shell.returncode == 0, source
+    words = output.decode().split("\0")[:-1]
+    if STANDARD_INPUT not in words:
+        return words
+    *words, document = words
+    return [document if word == STANDARD_INPUT else word for word in words]
 
 
 async def run_python(source: str) -> int | None:
