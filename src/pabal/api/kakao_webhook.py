@@ -101,6 +101,7 @@ ROUTES = tuple(
         handler_auth=HandlerAuth.WEBHOOK,
         may_raise=(Invalid, Unauthenticated, BodyTooLarge, UnsupportedMediaType),
         error_format=ErrorFormat.RELAY,
+        documented_body=KakaoPayload,
         response=SkillResponseView,
         tag="relay",
     )

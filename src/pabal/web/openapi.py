@@ -97,7 +97,7 @@ def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def schema_types(route: Route) -> Iterable[Any]:
-    if request_type := route.body_type or route.form_type:
+    if request_type := documented_request_type(route):
         yield request_type
     if has_schema(route.response_type):
         yield route.response_type
@@ -106,6 +106,10 @@ def schema_types(route: Route) -> Iterable[Any]:
         yield from (field.type for field in msgspec.structs.fields(route.query_type))
     if route.error_types:
         yield ERROR_SCHEMAS[route.error_format]
+
+
+def documented_request_type(route: Route) -> type[msgspec.Struct] | None:
+    return route.body_type or route.form_type or route.documented_body
 
 
 def build_operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
@@ -120,8 +124,8 @@ def build_operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
         operation["description"] = "\n\n".join(paragraphs)
     if parameters := [*path_parameters(route, schemas), *query_parameters(route, schemas)]:
         operation["parameters"] = parameters
-    if request_type := route.body_type or route.form_type:
-        media_type = "application/json" if route.body_type else "application/x-www-form-urlencoded"
+    if request_type := documented_request_type(route):
+        media_type = "application/x-www-form-urlencoded" if route.form_type else "application/json"
         required = any(field.required for field in msgspec.structs.fields(request_type))
         single = schemas[request_type]
         batch = {"type": "array", "items": single, "minItems": 1, "maxItems": route.max_items}

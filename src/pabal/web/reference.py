@@ -1,7 +1,7 @@
 """The API reference, generated from the route table: `/openapi.json`, the page `/docs`, and `docs/api.md`."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jinja2
@@ -41,8 +41,9 @@ token, `PERSON_TOKEN` a person's token. The tests run every example.
 
 def reference_routes(routes: tuple[Route, ...]) -> tuple[Route, ...]:
     """The routes that serve the reference of these routes."""
-    document = msgspec.json.encode(build_openapi(routes))
-    page = API_TEMPLATES.get_template("docs.html").render(reference=build_reference(routes))
+    openapi = build_openapi(routes)
+    document = msgspec.json.encode(openapi)
+    page = API_TEMPLATES.get_template("docs.html").render(reference=build_reference(routes, openapi)).encode()
 
     async def openapi_document() -> Response:
         """Get this API as an OpenAPI 3.1 document."""
@@ -74,8 +75,8 @@ def link_type(row: FieldRow) -> Markup:
 API_TEMPLATES.filters |= {"inline_code": inline_code, "link_type": link_type}
 
 
-def api_markdown(routes: Iterable[Route]) -> str:
-    reference = build_reference(routes)
+def api_markdown(routes: tuple[Route, ...]) -> str:
+    reference = build_reference(routes, build_openapi(routes))
     lines = [MARKDOWN_INTRO]
     for tag, entries in reference.groups.items():
         lines += [f"## {tag.capitalize()}", "", "| endpoint | statuses | |", "|---|---|---|"]

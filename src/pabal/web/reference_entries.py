@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pabal.web.openapi import build_openapi
 from pabal.web.reference_fields import REF_PREFIX, FieldRow, object_of, parameter_rows, schema_rows, type_name
 from pabal.web.route import Route
 
@@ -55,9 +54,9 @@ class ApiReference:
     objects: list[ReferenceObject]
 
 
-def build_reference(routes: Iterable[Route]) -> ApiReference:
+def build_reference(routes: Iterable[Route], document: dict[str, Any]) -> ApiReference:
+    """The reference of these routes, from their OpenAPI document."""
     table = [*routes]
-    document = build_openapi(table)
     schemas: dict[str, Any] = document["components"]["schemas"]
     by_handler: dict[str, list[Route]] = {}
     for route in table:

@@ -108,6 +108,8 @@ class Route:
     error_format: ErrorFormat = ErrorFormat.PROBLEM
     body: type[RequestBody] | None = None
     """The body type, if the handler reads the body itself."""
+    documented_body: type[msgspec.Struct] | None = None
+    """The parts of another program's body that the handler reads, for the reference."""
     max_body_bytes: int | None = 262_144
     """The largest body, if it is below the setting `body_limit`; None: as large as the setting allows."""
     max_items: int = 0
