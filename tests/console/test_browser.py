@@ -13,6 +13,8 @@ from support.operator import PASSWORD, sign_in_on_page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
+OPEN_DETAILS = "document.querySelectorAll('details').forEach(details => { details.open = true })"
+
 [PUBLISH] = parse_queries("""
 -- name: publish
 with shop as (insert into public.services (name) values ('shop') on conflict do nothing)
@@ -142,6 +144,7 @@ async def test_no_page_is_wider_than_a_phone_screen(chromium: Browser, address: 
         assert not await find_overflows(page)
         await save_screenshot(page, f"overview-phone-dark-{locale[:2]}")
         await page.goto("/docs")
+        await page.evaluate(OPEN_DETAILS)
         assert not await find_overflows(page)
         await save_screenshot(page, f"docs-phone-dark-{locale[:2]}")
     await context.close()
@@ -166,5 +169,14 @@ async def test_the_api_reference_lists_every_endpoint(page: Page) -> None:
     await page.get_by_role("link", name="API").click()
 
     await expect(page.get_by_role("heading", level=1)).to_have_text("API")
-    await expect(page.locator("article")).to_have_count(len(routes.RESOURCE_ROUTES))
-    await save_screenshot(page, "docs-light")
+    await expect(page.locator("article .method")).to_have_count(len({route.name for route in routes.RESOURCE_ROUTES}))
+    await page.get_by_role("link", name="Events", exact=True).click()
+    await expect(page.locator("#tag-events")).to_be_in_viewport()
+    article = page.locator("#post-event")
+    await article.get_by_text("Examples").click()
+    await expect(article.get_by_text('curl "$PABAL_URL/v1/queue/events"')).to_be_visible()
+    await page.evaluate(OPEN_DETAILS)
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)
+        assert await find_low_contrast(page) == []
+        await save_screenshot(page, f"docs-{scheme}")

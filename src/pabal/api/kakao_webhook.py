@@ -25,7 +25,7 @@ from pabal.web.endpoint import media_type_of, read_body
 from pabal.web.errors import invalid_from_msgspec
 from pabal.web.origin import refuse_unknown_host
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, mark_authenticated
-from pabal.web.route import ErrorFormat, ResponseBody, Route
+from pabal.web.route import ErrorFormat, HandlerAuth, ResponseBody, Route
 from pabal.web.server.connection import find_connection
 from pabal.web.untyped_json import decode_untyped_json
 
@@ -125,8 +125,10 @@ ROUTES = tuple(
         "POST",
         path,
         post_kakao_webhook,
+        handler_auth=HandlerAuth.WEBHOOK,
         may_raise=(Invalid, Unauthenticated, BodyTooLarge, UnsupportedMediaType),
         error_format=ErrorFormat.RELAY,
+        documented_body=KakaoPayload,
         response=SkillResponseView,
         tag="relay",
     )

@@ -29,7 +29,7 @@ from pabal.tokens.verify import AuthenticatedService, TokenState, find_token_sta
 from pabal.web.auth import basic_credentials, bearer_token
 from pabal.web.field_types import CredentialText, FilterText, WordText
 from pabal.web.request import RequestContext
-from pabal.web.route import ErrorFormat, RequestForm, ResponseBody, Route
+from pabal.web.route import ErrorFormat, HandlerAuth, RequestForm, ResponseBody, Route
 
 CLIENT_CREDENTIALS, REFRESH_TOKEN = "client_credentials", "refresh_token"
 ScopeText = Annotated[str, Meta(max_length=4096)]
@@ -260,6 +260,7 @@ ROUTES = (
         "/oauth/token",
         post_oauth_token,
         error_format=ErrorFormat.OAUTH,
+        handler_auth=HandlerAuth.SECRET,
         may_raise=(*COMMON_ERRORS, InvalidGrant, InvalidScope, UnsupportedGrantType),
         tag="tokens",
     ),
@@ -268,6 +269,7 @@ ROUTES = (
         "/oauth/revoke",
         post_oauth_revoke,
         error_format=ErrorFormat.OAUTH,
+        handler_auth=HandlerAuth.SECRET,
         may_raise=COMMON_ERRORS,
         tag="tokens",
     ),
@@ -276,6 +278,7 @@ ROUTES = (
         "/oauth/introspect",
         post_oauth_introspect,
         error_format=ErrorFormat.OAUTH,
+        handler_auth=HandlerAuth.SECRET,
         may_raise=(*COMMON_ERRORS, InsufficientScope),
         tag="tokens",
     ),

@@ -14,7 +14,7 @@ from pabal.relay.delivery.stream import RelayStream, StreamFrame
 from pabal.web.auth import bearer_token
 from pabal.web.field_types import FilterText
 from pabal.web.request import RequestContext, mark_authenticated
-from pabal.web.route import ErrorFormat, RequestQuery, Route
+from pabal.web.route import ErrorFormat, HandlerAuth, RequestQuery, Route
 from pabal.web.server.connection import detect_dead_peer, find_transport, reset_connection
 from pabal.web.sse import PING, EventStreamResponse, format_sse_event, reconnect_hint
 
@@ -97,6 +97,7 @@ ROUTES = (
         "GET",
         "/v1/events",
         get_relay_stream,
+        handler_auth=HandlerAuth.RELAY,
         no_head=True,
         may_raise=(Unauthenticated, AccountDisabled, RateLimited, Unavailable),
         error_format=ErrorFormat.RELAY,

@@ -11,9 +11,16 @@ from starlette.responses import Response
 from pabal import __version__
 from pabal.tokens.permission import Permission
 from pabal.web.auth import PERSON_COOKIE
+from pabal.web.code_samples import build_code_samples
 from pabal.web.errors import OAuthProblem, Problem, RelayProblem, error_status
-from pabal.web.route import ErrorFormat, Route
+from pabal.web.field_descriptions import describe_schemas, find_field_description, path_section, query_sections
+from pabal.web.route import ErrorFormat, HandlerAuth, Route
 
+HANDLER_CREDENTIALS = {
+    HandlerAuth.RELAY: "a session token or an account's relay token",
+    HandlerAuth.WEBHOOK: "the webhook secret or a signature",
+    HandlerAuth.SECRET: "the service's secret, in the header or in the form",
+}
 SCHEMA_REF = "#/components/schemas/{name}"
 ERROR_SCHEMAS = {ErrorFormat.PROBLEM: Problem, ErrorFormat.RELAY: RelayProblem, ErrorFormat.OAUTH: OAuthProblem}
 PERMISSION_DESCRIPTIONS = {
@@ -44,6 +51,13 @@ SECURITY_SCHEMES = {
     },
     "secret": {"type": "http", "scheme": "basic", "description": "A service's name and secret."},
     "relay": {"type": "http", "scheme": "bearer", "description": "A session token, or an account's relay token."},
+    "webhook": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Pabal-Secret",
+        "description": "The webhook secret. The setting `PABAL_WEBHOOK_HEADER` names another header; a signature is"
+        " accepted as well.",
+    },
     "person": {"type": "http", "scheme": "bearer", "description": "A person's token, valid for fifteen minutes."},
     "cookie": {
         "type": "apiKey",
@@ -60,6 +74,7 @@ def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
     type_schemas, components = msgspec.json.schema_components(types, ref_template=SCHEMA_REF)
     for form in {route.form_type for route in table if route.form_type}:
         components[form.__name__]["additionalProperties"] = {"type": "string"}  # unknown fields are ignored
+    describe_schemas(components)
     schemas = dict(zip(types, type_schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     names: set[str] = set()
@@ -82,7 +97,7 @@ def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def schema_types(route: Route) -> Iterable[Any]:
-    if request_type := route.body_type or route.form_type:
+    if request_type := documented_request_type(route):
         yield request_type
     if has_schema(route.response_type):
         yield route.response_type
@@ -93,6 +108,10 @@ def schema_types(route: Route) -> Iterable[Any]:
         yield ERROR_SCHEMAS[route.error_format]
 
 
+def documented_request_type(route: Route) -> type[msgspec.Struct] | None:
+    return route.body_type or route.form_type or route.documented_body
+
+
 def build_operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     summary, _, description = route.description.partition("\n\n")
     operation: dict[str, Any] = {
@@ -101,12 +120,12 @@ def build_operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
         "summary": " ".join(summary.split()),
         "responses": {},
     }
-    if description:
-        operation["description"] = description
+    if paragraphs := [*filter(None, (description, describe_credentials(route)))]:
+        operation["description"] = "\n\n".join(paragraphs)
     if parameters := [*path_parameters(route, schemas), *query_parameters(route, schemas)]:
         operation["parameters"] = parameters
-    if request_type := route.body_type or route.form_type:
-        media_type = "application/json" if route.body_type else "application/x-www-form-urlencoded"
+    if request_type := documented_request_type(route):
+        media_type = "application/x-www-form-urlencoded" if route.form_type else "application/json"
         required = any(field.required for field in msgspec.structs.fields(request_type))
         single = schemas[request_type]
         batch = {"type": "array", "items": single, "minItems": 1, "maxItems": route.max_items}
@@ -126,7 +145,23 @@ def build_operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
             "description": HTTPStatus(error_status(error)).phrase,
             "content": {route.error_format.media_type: {"schema": schemas[ERROR_SCHEMAS[route.error_format]]}},
         }
+    operation["x-codeSamples"] = build_code_samples(route)
     return operation
+
+
+def describe_credentials(route: Route) -> str:
+    """The permission or the token that the route requires, as a sentence; empty if it requires none."""
+    credentials: list[str] = []
+    if route.permission:
+        permissions = (route.permission, *route.other_permissions)
+        credentials.append(f"the permission {' or '.join(f'`{permission}`' for permission in permissions)}")
+    if route.person_auth:
+        credentials.append("a person's token or cookie")
+    if route.relay_auth:
+        credentials.append(HANDLER_CREDENTIALS[HandlerAuth.RELAY])
+    if route.handler_auth:
+        credentials.append(HANDLER_CREDENTIALS[route.handler_auth])
+    return f"Requires {', or '.join(credentials)}." if credentials else ""
 
 
 def security_requirements(route: Route) -> Iterable[dict[str, list[str]]]:
@@ -139,25 +174,29 @@ def security_requirements(route: Route) -> Iterable[dict[str, list[str]]]:
         yield from ({"person": []}, {"cookie": []})
     if route.relay_auth:
         yield {"relay": []}
-    if route.error_format is ErrorFormat.OAUTH:
-        yield from ({"secret": []}, {})  # or the credentials are in the form
+    if route.handler_auth:
+        yield {route.handler_auth.value: []}
+    if route.handler_auth is HandlerAuth.SECRET:
+        yield {}  # or the credentials are in the form
 
 
 def path_parameters(route: Route, schemas: dict[Any, Any]) -> Iterable[dict[str, Any]]:
     for name, kind in route.path_types.items():
-        yield {"name": name, "in": "path", "required": True, "schema": schemas[kind]}
+        description = find_field_description(name, [path_section(route, name)])
+        yield {"name": name, "in": "path", "required": True, "schema": schemas[kind]} | description
 
 
 def query_parameters(route: Route, schemas: dict[Any, Any]) -> Iterable[dict[str, Any]]:
     if route.query_type is None:
         return
+    sections = query_sections(route.query_type)
     for field in msgspec.structs.fields(route.query_type):
         yield {
             "name": field.encode_name,
             "in": "query",
             "required": field.required,
             "schema": schemas[field.type] | default_of_field(field),
-        }
+        } | find_field_description(field.encode_name, sections)
 
 
 def default_of_field(field: msgspec.structs.FieldInfo) -> dict[str, Any]:

@@ -66,6 +66,14 @@ class ErrorFormat(Enum):
         return "application/problem+json" if self is ErrorFormat.PROBLEM else "application/json"
 
 
+class HandlerAuth(Enum):
+    """The credential that a handler checks itself. Its value is the name of the OpenAPI security scheme."""
+
+    RELAY = "relay"
+    WEBHOOK = "webhook"
+    SECRET = "secret"  # noqa: S105 the name of a scheme
+
+
 class ResponseBody(msgspec.Struct, frozen=True):
     """Base class of JSON response bodies."""
 
@@ -87,6 +95,8 @@ class Route:
     """Whether a session token or an account's relay token is required; the route serves only that tenant."""
     person_auth: bool = False
     """Whether a person's token or cookie is required; with a `permission` as well, either one is enough."""
+    handler_auth: HandlerAuth | None = None
+    """The credential that the handler checks itself, for the reference."""
     hide_path: bool = False
     """Whether the path contains a secret or a person's id, so that logs show only its pattern."""
     no_head: bool = False
@@ -98,6 +108,8 @@ class Route:
     error_format: ErrorFormat = ErrorFormat.PROBLEM
     body: type[RequestBody] | None = None
     """The body type, if the handler reads the body itself."""
+    documented_body: type[msgspec.Struct] | None = None
+    """The parts of another program's body that the handler reads, for the reference."""
     max_body_bytes: int | None = 262_144
     """The largest body, if it is below the setting `body_limit`; None: as large as the setting allows."""
     max_items: int = 0
