@@ -60,7 +60,8 @@ async def test_no_statement_finds_events_by_ctid(database_urls: DatabaseUrls) ->
     async with open_connection(database_urls.main) as conn:
         functions = "select oid::regprocedure::text, pg_get_functiondef(oid) from pg_proc where pronamespace = any($1)"
         schemas = "select array_agg(oid) from pg_namespace where nspname in ('public', 'pabal', 'notification')"
-        statements |= dict(await conn.fetch(functions, await conn.fetchval(schemas)))
+        rows = await conn.fetch(functions, await conn.fetchval(schemas))
+    statements |= {row[0]: row[1] for row in rows}
 
     by_ctid: set[str] = set()
     for name, sql in statements.items():

@@ -1,4 +1,4 @@
-"""Idempotency keys move from the event table to their own, and back."""
+"""Idempotency keys move from the event table to their own, foreign keys to events end, and back."""
 
 from uuid import UUID
 
@@ -10,7 +10,7 @@ from support.clusters import Cluster, Connection, open_connection
 
 pytestmark = pytest.mark.anyio
 
-BEFORE, MIGRATION = "20260101191000", "20260102030000"
+BEFORE, MIGRATION, REFERENCES = "20260101191000", "20260102030000", "20260102031000"
 PUBLISH = "select pabal.publish('minu_find', 'order.paid', target => 'minu_build', idempotency_key => $1)"
 
 
@@ -48,3 +48,22 @@ async def test_the_migration_moves_live_keys_and_back(server: Cluster) -> None:
             (expired, None),
             (again, "expired"),
         ]
+
+
+async def test_references_and_the_order_survive_the_end_of_the_foreign_keys(server: Cluster) -> None:
+    url = await server.fresh_database()
+    await apply_migrations(url, to=MIGRATION)
+    async with open_connection(url) as conn:
+        event = await conn.fetchval(PUBLISH, "first")
+        await conn.execute("update public.event_queue set status = 'failed' where id = $1", event)
+
+        await apply_migrations(url, to=REFERENCES)
+        await insert_event(conn, "second")
+        await revert_migrations(url, to=MIGRATION)
+        await insert_event(conn, "third")
+        await apply_migrations(url, to=REFERENCES)
+
+        keys_in_order = "select array_agg(idempotency_key order by seq) from public.event_queue"
+        assert await conn.fetchval(keys_in_order) == ["first", "second", "third"]
+        assert await conn.fetchval("select count(distinct seq) from public.event_queue") == 3
+        assert await conn.fetchval("select event_id from public.dead_letter_queue") == event
