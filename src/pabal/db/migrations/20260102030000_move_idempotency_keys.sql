@@ -7,8 +7,8 @@ lock table public.event_queue in share row exclusive mode;
 create table if not exists pabal.event_keys (
   created_at timestamptz not null default pabal.now(),
   event_id uuid not null,
-  source_service text not null,
-  idempotency_key text not null,
+  source_service text collate "C" not null,
+  idempotency_key text collate "C" not null,
   content_hash bytea,
   constraint event_key_form check (length(idempotency_key) between 1 and 255)
 ) with (
@@ -20,7 +20,7 @@ comment on table pabal.event_keys is 'Idempotency keys of the events published w
 comment on column pabal.event_keys.created_at is 'When the key was used.';
 comment on column pabal.event_keys.event_id is 'The event that was published with the key.';
 comment on column pabal.event_keys.source_service is 'The publisher.';
-comment on column pabal.event_keys.idempotency_key is 'The key.';
+comment on column pabal.event_keys.idempotency_key is 'The key. Collated by bytes, which is cheaper to compare and to sort.';
 comment on column pabal.event_keys.content_hash is 'Hash of the content published under the key; other content with the same key is refused. NULL for plain inserts.';
 
 alter table pabal.event_keys enable row level security;
@@ -111,7 +111,7 @@ begin
       select i.source_service, i.idempotency_key, i.id
       from inserted i
       where i.id = any(unrecorded.events)
-      order by i.source_service, i.idempotency_key, i.seq;
+      order by i.source_service collate "C", i.idempotency_key collate "C", i.seq;
     end if;
   end if;
 

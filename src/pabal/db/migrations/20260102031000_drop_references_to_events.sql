@@ -167,7 +167,7 @@ begin
       select i.source_service, i.idempotency_key, i.id
       from inserted i
       where i.id = any(unrecorded.events)
-      order by i.source_service, i.idempotency_key, i.seq;
+      order by i.source_service collate "C", i.idempotency_key collate "C", i.seq;
     end if;
   end if;
 

@@ -5,7 +5,7 @@
 -- is parsed here too: a payload that PostgreSQL refuses must fail before the commit of the other events.
 with keyed as (
     insert into pabal.event_keys as k (source_service, idempotency_key, event_id, content_hash)
-    select distinct on (b.source, b.key) b.source, b.key, b.id, b.content_hash
+    select distinct on (b.source collate "C", b.key collate "C") b.source, b.key, b.id, b.content_hash
     from (
         select b.id, b.source, b.key, b.ordinal, pabal.content_hash(
                    b.event_type, b.target, b.payload::jsonb, b.priority, b.max_retries, b.deliver_at, b.expires_at, b.ordering_key
@@ -21,7 +21,7 @@ with keyed as (
           and b.key is not null
           and (b.target is null or exists (select from public.services s where s.name = b.target))
     ) b
-    order by b.source, b.key, b.ordinal
+    order by b.source collate "C", b.key collate "C", b.ordinal
     on conflict (source_service, idempotency_key) do update
     set event_id = excluded.event_id, content_hash = excluded.content_hash, created_at = excluded.created_at
     where k.created_at <= pabal.event_key_cutoff()
