@@ -1,8 +1,9 @@
 -- Idempotency keys leave the wide event table: one narrow row each, kept for a day. Two indexes of public.event_queue were
 -- written for every keyed event, and clearing a key a day later wrote the whole row and all its indexes again.
 
--- Between the copy of the keys and the end of the unique index, no event may be published.
-lock table public.event_queue in share row exclusive mode;
+-- Between the copy of the keys and the end of the unique index, no event may be published. Locked as the last statement needs it:
+-- a transaction that has read the table and then publishes would wait for a weaker lock, and the migration for it.
+lock table public.event_queue in access exclusive mode;
 
 create table if not exists pabal.event_keys (
   created_at timestamptz not null default pabal.now(),

@@ -2,6 +2,9 @@
 -- event table forbid to detach a partition, and an identity column cannot be partitioned before version 17. Triggers keep what the
 -- foreign keys promised: a reference names an event that exists, and it is set to NULL when the event is deleted.
 
+-- Locked at once, not first by the triggers and then more by the ends of the foreign keys.
+lock table public.event_queue, public.dead_letter_queue in access exclusive mode;
+
 create or replace function pabal.raise_unknown_event(event uuid, table_name text, column_name text) returns void
 language plpgsql
 set search_path = ''

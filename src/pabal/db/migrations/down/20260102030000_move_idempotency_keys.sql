@@ -1,5 +1,7 @@
 -- Back to keys in the event table. An expired key is cleared: it may have been used again.
 
+lock table public.event_queue in access exclusive mode;
+
 drop trigger if exists event_queue_move_key on public.event_queue;
 drop trigger if exists event_queue_release_deleted on public.event_queue;
 drop trigger if exists event_queue_release_truncated on public.event_queue;

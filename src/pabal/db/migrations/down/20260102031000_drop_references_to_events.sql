@@ -1,5 +1,7 @@
 -- Back to foreign keys and an identity column.
 
+lock table public.event_queue, public.dead_letter_queue in access exclusive mode;
+
 do $$
 declare
   next_seq bigint := nextval('public.event_queue_seq_seq');
