@@ -53,6 +53,28 @@ async def test_every_query_can_be_prepared(database_urls: DatabaseUrls) -> None:
     assert errors == {}
 
 
+@pytest.mark.anyio
+async def test_no_statement_finds_events_by_ctid(database_urls: DatabaseUrls) -> None:
+    """In a partitioned table, one ctid names a row in each partition."""
+    statements = {f"{query.source} {query.name}": query.sql for path in FILES for query in queries(path)}
+    async with open_connection(database_urls.main) as conn:
+        functions = "select oid::regprocedure::text, pg_get_functiondef(oid) from pg_proc where pronamespace = any($1)"
+        schemas = "select array_agg(oid) from pg_namespace where nspname in ('public', 'pabal', 'notification')"
+        rows = await conn.fetch(functions, await conn.fetchval(schemas))
+    statements |= {row[0]: row[1] for row in rows}
+
+    by_ctid: set[str] = set()
+    for name, sql in statements.items():
+        aliases = {"event_queue", *re.findall(r"public\.event_queue\s+(?:as\s+)?(\w+)", sql)}
+        if any(re.search(rf"\b{alias}\.ctid\b", sql) for alias in aliases):
+            by_ctid.add(name)
+        if "public.event_queue" in sql and re.search(r"(?<![.\w])ctid\b", re.sub(r"--.*", "", sql)):
+            by_ctid.add(name)
+
+    assert len(statements) > 200
+    assert by_ctid == set()
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_every_query_is_used_and_every_used_query_exists(path: Path) -> None:
     names = [query.name for query in queries(path)]

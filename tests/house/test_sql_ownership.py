@@ -17,6 +17,7 @@ OWNERS = {
         "public.dead_letter_queue",
         "pabal.event_due",
         "pabal.event_fan_outs",
+        "pabal.event_keys",
         "pabal.event_leases",
         "pabal.event_order",
         "pabal.event_repair_positions",

@@ -24,8 +24,12 @@ CONSTRAINTS = {
         "FOREIGN KEY (replaced_by) REFERENCES refresh_tokens(id) ON DELETE SET NULL"
     ),
 }
-# The trigger event_queue_enqueue_inserted checks them, and its errors carry these names.
-CHECKED_BY_TRIGGER = {"public.event_queue.valid_source_service", "public.event_queue.valid_target_service"}
+# Triggers check them, and their errors carry these names.
+CHECKED_BY_TRIGGER = {
+    "public.event_queue.valid_source_service",
+    "public.event_queue.valid_target_service",
+    "public.dead_letter_queue.dead_letter_queue_event_id_fkey",
+}
 UNIQUE = {"public.idx_service_tokens_token_hash", "public.idx_refresh_tokens_token_hash"}
 # Extended by the order in which a service lists its events.
 ORDERED = {"public.idx_event_queue_source_service", "public.idx_event_queue_target_service"}

@@ -9,8 +9,8 @@
 -- whether one is claimed are separate subqueries, each on an index; in one, the planner reads all events of the key. Two claims
 -- that check a key at the same moment may both take from it, if an event before the first became visible in between: the
 -- second waits for the first, violates event_order_one_at_a_time, claims nothing and tries again.
--- Rows are found by arrays of ids and ctids, never by a join: the limit is a parameter, so the planner expects a tenth of the
--- table and would read all of it.
+-- Rows are found by arrays of ids, due rows by ctid, never by a join: the limit is a parameter, so the planner expects a tenth of
+-- the table and would read all of it.
 -- An event that has expired or has no attempt left ends here.
 with requests as materialized (
     select r.service, string_to_array(r.patterns, ' ') as patterns, string_to_array(r.except_patterns, ' ') as except_patterns,
@@ -75,7 +75,7 @@ picked as materialized (
     limit :limit
 ),
 free as materialized (  -- Up to 2 KB that are not compressed, a payload's size in the table is close to that of its text.
-    select e.ctid as row_ctid, e.id,
+    select e.id,
            case when pg_column_compression(e.payload) is null and pg_column_size(e.payload) < 2000
                 then pg_column_size(e.payload) else octet_length(e.payload::text) end as bytes
     from public.event_queue e
@@ -85,16 +85,15 @@ free as materialized (  -- Up to 2 KB that are not compressed, a payload's size 
     for no key update skip locked
 ),
 fitting as materialized (  -- Runs only if the payloads exceed :max_bytes. In the order of the claim; the others stay due.
-    select row_ctid
+    select id
     from (
-        select f.row_ctid, sum(f.bytes) over (order by p.position) - f.bytes as bytes_before
+        select f.id, sum(f.bytes) over (order by p.position) - f.bytes as bytes_before
         from unnest(array(select id from picked)) with ordinality as p (id, position)
         join free f on f.id = p.id
     ) f
     where bytes_before < :max_bytes
 ),
-moved as (  -- By ctid, in one pass. A row that changed after this statement began has a ctid the statement cannot see: it
-            -- stays due, and the next claim takes it.
+moved as (  -- A row that changed after this statement began was locked, and checked again, in its new version.
     update public.event_queue e
     set status = case when e.expires_at <= pabal.now() then 'cancelled'
                       when e.processing_started_at is not null and e.retry_count >= e.max_retries then 'failed'
@@ -113,8 +112,8 @@ moved as (  -- By ctid, in one pass. A row that changed after this statement beg
         processor_id = :holder,
         processing_started_at = pabal.now(),
         updated_at = pabal.now()
-    where e.ctid = any(case when (select sum(bytes) from free) > :max_bytes then array(select row_ctid from fitting)
-                            else array(select row_ctid from free) end)
+    where e.id = any(case when (select sum(bytes) from free) > :max_bytes then array(select id from fitting)
+                          else array(select id from free) end)
     returning e.id, e.status, e.event_type, e.source_service, e.target_service, e.payload, e.priority, e.retry_count,
               e.max_retries, e.created_at, e.seq, e.ordering_key, e.correlation_id, e.traceparent, e.origin_id
 ),

@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +29,6 @@ from pabal.queue.bisect import bisect_failures
 Q = load_queries(__file__)
 
 MAX_EVENT_PAYLOAD_BYTES = 262_144
-IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
 MAX_PUBLISH_ATTEMPTS = 5
 PUBLISH_RETRY_DELAY = 0.2
 """Seconds to wait for the other transaction after a deadlock."""
@@ -181,8 +180,8 @@ async def _publish_with_retries(
 
 
 async def expire_idempotency_keys(tx: Tx, batch: int) -> int:
-    """Clear up to `batch` idempotency keys older than IDEMPOTENCY_KEY_LIFETIME."""
-    return await tx.run(Q.expire_idempotency_keys, keep=IDEMPOTENCY_KEY_LIFETIME, batch=batch)
+    """Delete up to `batch` idempotency keys that were used more than 24 hours ago."""
+    return await tx.run(Q.expire_idempotency_keys, batch=batch)
 
 
 async def _find_skipped_drafts(
