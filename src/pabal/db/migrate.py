@@ -18,6 +18,7 @@ from pabal.core.errors import MigrationError, Unavailable
 from pabal.db.connect import INVALID_URL_TEXT, HostDialer
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error
 from pabal.db.login_settings import reset_planner_settings, store_planner_settings
+from pabal.db.preflight import Collision, check_collisions, find_collisions
 from pabal.db.schema import (
     AppliedMigration,
     Migration,
@@ -40,6 +41,7 @@ __all__ = [
     "MigrationStatus",
     "apply_migrations",
     "load_migrations",
+    "preflight_migrations",
     "read_migration_status",
     "revert_migrations",
 ]
@@ -73,6 +75,8 @@ async def apply_migrations(
             async with _locked_transaction(conn, lock_timeout):
                 status = await _read_status(conn, known, bridge)
                 check_migration_status(status, known)
+                if not done:
+                    check_collisions(await _find_status_collisions(conn, known, status, to))
                 if status.needs_bridge and bridge is not None:
                     if to is not None and to < known[-1].version:
                         raise MigrationError(
@@ -135,6 +139,24 @@ async def read_migration_status(url: str, *, folder: Path | None = None) -> Migr
     """Compare the database with the migration files, in a read-only transaction."""
     async with _connect_for_migration(url) as conn, conn.transaction(readonly=True):
         return await _read_status(conn, load_migrations(folder), load_bridge(folder))
+
+
+async def preflight_migrations(url: str, *, folder: Path | None = None) -> list[Collision]:
+    """List everything that the pending migrations would collide with, in a read-only transaction."""
+    known, bridge = load_migrations(folder), load_bridge(folder)
+    async with _connect_for_migration(url) as conn, conn.transaction(readonly=True):
+        status = await _read_status(conn, known, bridge)
+        check_migration_status(status, known)
+        return await _find_status_collisions(conn, known, status, None)
+
+
+async def _find_status_collisions(
+    conn: "MigrationConnection", known: tuple[Migration, ...], status: MigrationStatus, to: str | None
+) -> list[Collision]:
+    if status.needs_bridge:  # its tables have the names of the present ones
+        return []
+    pending = [migration for migration in status.pending if to is None or migration.version <= to]
+    return await find_collisions(conn, [migration for migration in known if migration not in pending], pending)
 
 
 @asynccontextmanager
