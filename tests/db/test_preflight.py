@@ -59,8 +59,10 @@ async def test_a_profiles_table_without_role_stops_before_the_first_change(serve
     ("sql", "expected"),
     [
         (
-            "create table public.accounts (id int); create view public.services as select 1;"
-            " create table public.mine (id int); create index idx_messages_expires on public.mine (id)",
+            (
+                "create table public.accounts (id int); create view public.services as select 1;"
+                " create table public.mine (id int); create index idx_messages_expires on public.mine (id)"
+            ),
             {
                 "table public.accounts exists and is not Pabal's",
                 "view public.services exists and is not Pabal's",
@@ -73,28 +75,34 @@ async def test_a_profiles_table_without_role_stops_before_the_first_change(serve
         ),
         (
             "create function public.cleanup_expired_tokens() returns void language sql as ''",
-            {"function cleanup_expired_tokens() exists and is not Pabal's"},
+            {"function public.cleanup_expired_tokens() exists and is not Pabal's"},
         ),
         (
             "create function public.cleanup_old_events(integer) returns void language sql as ''",
-            {"function cleanup_old_events(integer) exists and is not Pabal's"},
+            {"function public.cleanup_old_events(integer) exists and is not Pabal's"},
         ),
         (
-            "drop function public.update_updated_at_column();"
-            " create function public.update_updated_at_column() returns integer language sql as 'select 1'",
+            (
+                "drop function public.update_updated_at_column();"
+                " create function public.update_updated_at_column() returns integer language sql as 'select 1'"
+            ),
             {"function public.update_updated_at_column() returns integer, not trigger"},
         ),
         (
-            "create schema guild; create table guild.guilds (id bigint primary key);"
-            " create schema identity; create table identity.users (id uuid)",
+            (
+                "create schema guild; create table guild.guilds (id bigint primary key);"
+                " create schema identity; create table identity.users (id uuid)"
+            ),
             {
                 "column guild.guilds.id is bigint, not uuid",
                 "column identity.users.id has no primary key or unique constraint",
             },
         ),
         (
-            "drop table public.profiles; create type public.app_role as enum ('admin', 'user');"
-            " create table public.profiles (id uuid primary key, role public.app_role)",
+            (
+                "drop table public.profiles; create type public.app_role as enum ('admin', 'user');"
+                " create table public.profiles (id uuid primary key, role public.app_role)"
+            ),
             {"type app_role of public.profiles.role has no value super_admin"},
         ),
         (

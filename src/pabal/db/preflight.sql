@@ -20,7 +20,7 @@ where t.typrelid = 0 and format('%s.%s', n.nspname, t.typname) = any(:names::tex
 order by 1;
 
 -- name: find_functions
-select format('%s.%s', n.nspname, p.proname) as name, p.oid::regprocedure::text as signature
+select format('%s.%s', n.nspname, p.proname) as name, format('%s.%s(%s)', n.nspname, p.proname, replace(oidvectortypes(p.proargtypes), ', ', ',')) as signature
 from pg_proc p
 join pg_namespace n on n.oid = p.pronamespace
 where format('%s.%s', n.nspname, p.proname) = any(:names::text[])
