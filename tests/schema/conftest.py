@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pabal.db.migrate import apply_migrations
+from support.adopted import create_hub_database
 from support.clusters import Cluster, Connection, cluster_starter, open_connection, postgres_bin_dir
 
 SEEDS = Path(__file__).with_name("seeds")
@@ -37,7 +37,7 @@ def migrated_template(server: Cluster) -> str:
 
     async def migrate() -> str:
         url = await server.fresh_database()
-        await apply_migrations(url)
+        await create_hub_database(url)
         return url.rpartition("/")[2]
 
     return asyncio.run(migrate())
