@@ -5,6 +5,7 @@ import re
 import tarfile
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -283,15 +284,15 @@ def test_a_backup_is_restored_into_a_database_of_supabase(stopped_hub: StoppedHu
         superuser = asyncio.run(server.fresh_database())
         url = server.url(superuser.rpartition("/")[2], user="postgres")
         asyncio.run(run_sql(superuser, SUPABASE.read_text("utf-8")))
-        environment = {"PABAL_DATABASE_URL": url, "PABAL_BACKUP_PASSPHRASE": PASSPHRASE}
-        refused = pabal("restore", str(stopped_hub.backup), folder=folder, code=1, **environment)
+        restore = partial(pabal, folder=folder, PABAL_DATABASE_URL=url, PABAL_BACKUP_PASSPHRASE=PASSPHRASE)
+        refused = restore("restore", str(stopped_hub.backup), code=1)
         assert "nothing was changed: table public.profiles has no column role; run: alter table" in refused.stderr
 
         asyncio.run(run_sql(superuser, "alter table public.profiles add column role text"))
         asyncio.run(run_sql(superuser, "insert into auth.users (id) values (gen_random_uuid())"))
         owned = "select string_agg(kind || ' ' || name, ', ' order by kind, name) from pabal.created_objects"
 
-        result = pabal("restore", str(stopped_hub.backup), folder=folder, **environment)
+        result = restore("restore", str(stopped_hub.backup))
         event = "select count(*) from public.event_queue where event_type = 'order.paid'"
 
         assert "tables restored and counted" in result.stdout

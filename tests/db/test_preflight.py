@@ -125,6 +125,17 @@ async def test_every_collision_is_reported_and_nothing_changes(server: Cluster, 
         assert await snapshot(conn) == before
 
 
+async def test_tables_of_the_specification_lead_to_the_adoption(server: Cluster) -> None:
+    url = await server.fresh_database()
+    async with open_connection(url) as conn:
+        await conn.execute("create table public.accounts (id int); create table public.relay_sessions (id int)")
+
+    advice = {collision.object: collision.advice for collision in await preflight_migrations(url)}
+
+    assert "pabal adopt --dry-run" in advice["table public.accounts"]
+    assert "pabal adopt" not in advice["table public.relay_sessions"]
+
+
 async def test_missing_privileges_are_collisions(server: Cluster) -> None:
     url = await server.fresh_database()
     async with open_connection(url) as conn:

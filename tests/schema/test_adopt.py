@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -386,13 +387,12 @@ async def test_a_writer_that_waits_for_the_adoption_writes_to_the_new_table(exis
     assert due == 1
 
 
-async def test_tables_that_stay_in_use_are_not_adopted(existing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pabal.db.adopt.adopt.TABLE_LOCK_TIMEOUT", "10ms")
+async def test_tables_that_stay_in_use_are_not_adopted(existing: str) -> None:
     async with open_connection(existing) as holder, holder.transaction():
         await holder.execute("select from public.event_queue")
 
-        with pytest.raises(MigrationError, match="nothing was changed: other sessions use the tables"):
-            await adopt_database(existing, ACTOR)
+        with pytest.raises(MigrationError, match="nothing was changed: other sessions have used the tables"):
+            await adopt_database(existing, ACTOR, table_lock_timeout=timedelta(milliseconds=10))
 
 
 async def test_a_killed_adoption_changes_nothing(existing: str) -> None:

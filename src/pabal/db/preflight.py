@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pabal.core.errors import MigrationError
+from pabal.db.adopt.catalog import specified_tables
 from pabal.db.queries import load_queries
 from pabal.db.schema import SHARED_TABLES, Migration
 
@@ -52,6 +53,7 @@ SHARED_SCHEMAS = {
 TEXT_TYPES = frozenset({"text", "character varying", "citext", "public.citext"})
 ADMIN_ROLES = ("admin", "super_admin")
 RENAME_ADVICE = "rename it, or use another database for Pabal"
+ADOPT_ADVICE = f"if it is the specification's, run `pabal adopt --dry-run`; else {RENAME_ADVICE}"
 OTHER_TYPE_ADVICE = "use another database for Pabal"
 
 
@@ -122,7 +124,8 @@ async def _find_relation_collisions(
         if kind == "index" and owner in before.tables | new.tables:
             continue  # the table is one of ours, or it is reported itself
         where = f" of {owner}" if owner else ""
-        collisions.append(Collision(f"{kind} {row['name']}{where}", "exists and is not Pabal's", RENAME_ADVICE))
+        advice = ADOPT_ADVICE if row["name"] in specified_tables() else RENAME_ADVICE
+        collisions.append(Collision(f"{kind} {row['name']}{where}", "exists and is not Pabal's", advice))
     types = await conn.fetch(Q.find_types.sql, *Q.find_types.bind({"names": [*tables]}))
     return collisions + [Collision(f"type {row['name']}", "exists and is not Pabal's", RENAME_ADVICE) for row in types]
 

@@ -68,7 +68,8 @@ def print_plan(plan: AdoptionPlan, *, dry_run: bool, json: bool) -> None:
         print_block("SQL", "\n".join(list_statements(plan)))
     total = sum(plan.rows.values())
     if plan.conflicts:
-        print_hint(f"{len(plan.conflicts)} conflicts: nothing can be adopted until they are solved.")
+        conflicts = f"{len(plan.conflicts)} conflicts are" if len(plan.conflicts) > 1 else "1 conflict is"
+        print_hint(f"Nothing can be adopted until {conflicts} solved.")
     elif dry_run:
         print_hint(f"Nothing was changed. Adopt {total} rows of {len(plan.tables)} tables with `pabal adopt --yes`.")
     else:

@@ -25,7 +25,7 @@ from pabal.settings import Settings, load_settings
 app = cyclopts.App(
     name="migrate",
     help="Check, apply or revert schema migrations, or show their status.",
-    help_epilogue=examples("migrate preflight", "migrate up", "migrate status"),
+    help_epilogue=examples("migrate preflight", "migrate up"),
 )
 
 MigrationCallback = Callable[[migrate.Migration], None]

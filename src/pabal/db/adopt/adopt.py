@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Q = load_queries(__file__)
 
-TABLE_LOCK_TIMEOUT = "10s"
+TABLE_LOCK_TIMEOUT = timedelta(seconds=10)
 """How long other sessions may keep us from locking the tables; meanwhile they wait behind us."""
 
 
@@ -49,13 +49,14 @@ async def adopt_database(
     login: str | None = None,
     progress: Callable[[int], object] = lambda _: None,
     lock_timeout: timedelta = LOCK_TIMEOUT,
+    table_lock_timeout: timedelta = TABLE_LOCK_TIMEOUT,
 ) -> AdoptionPlan:
     """Adopt the tables, and grant `login` the service role. One error lists all conflicts, if there are any."""
     async with connect_for_migration(url) as conn:
         async with locked_transaction(conn, lock_timeout):
             plan = await _plan_pending(conn)
             _refuse_conflicts(plan.conflicts)
-            await _lock_tables(conn, plan.tables)
+            await _lock_tables(conn, plan.tables, table_lock_timeout)
             plan = await _plan_pending(conn)  # what was committed before the lock counts too
             _refuse_conflicts(plan.conflicts)
             await _run_statements(conn, plan.move_statements)
@@ -76,13 +77,14 @@ async def adopt_database(
     return plan
 
 
-async def _lock_tables(conn: "MigrationConnection", tables: Sequence[str]) -> None:
-    await conn.execute(f"set local lock_timeout = '{TABLE_LOCK_TIMEOUT}'")
+async def _lock_tables(conn: "MigrationConnection", tables: Sequence[str], timeout: timedelta) -> None:
+    await conn.execute(f"set local lock_timeout = {timeout // timedelta(milliseconds=1)}")
     try:
         await conn.execute(f"lock table {', '.join(tables)} in access exclusive mode")
     except asyncpg.LockNotAvailableError as error:
         raise MigrationError(
-            f"nothing was changed: other sessions use the tables for more than {TABLE_LOCK_TIMEOUT}; stop them first"
+            "nothing was changed: other sessions have used the tables for more than "
+            f"{timeout.total_seconds():g} s; stop them first"
         ) from error
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pabal.db.adopt.catalog import TABLE_GROUPS
@@ -17,7 +18,6 @@ MOVED_SCHEMA = "pabal_adopt"
 """Where the existing tables are while their rows are copied."""
 
 _EXISTING_TABLE = re.compile(r"\bexisting\.([a-z_]+)")
-_LEADING_COMMENT = re.compile(r"(?:--[^\n]*\n)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,8 @@ def load_group_rules(group: str) -> GroupRules:
 
 def read_comment(query: Query) -> str:
     """The comment of a statement, as one line."""
-    match = _LEADING_COMMENT.match(query.sql)
-    assert match is not None
-    return " ".join(line.removeprefix("--").strip() for line in match[0].splitlines())
+    lines = takewhile(lambda line: line.startswith("--"), query.sql.splitlines())
+    return " ".join(line.removeprefix("--").strip() for line in lines)
 
 
 def place_tables(sql: str, schema: str | None = None) -> str:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Q = load_queries(__file__)
 
+GRANT_TO_ADMINISTRATORS = "grant select on table public.dead_letter_queue to authenticated"
+"""The only privilege that the migrations grant to such a role: a policy shows the rows to administrators alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class SharedObject:
@@ -83,3 +86,5 @@ async def separate_shared_objects(connection: "HubConnection", shared: Sequence[
         )
         for row in statements:
             await connection.execute(row[0])
+        if statements:
+            await connection.execute(GRANT_TO_ADMINISTRATORS)

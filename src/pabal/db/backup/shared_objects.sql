@@ -52,6 +52,4 @@ select format('revoke all on function %s from %s', p.oid::regprocedure, g.grante
 from pg_proc p
 join pg_namespace n on n.oid = p.pronamespace
 cross join grantees g
-where format('%s.%s', n.nspname, p.proname) = any(:functions::text[])
-union all
-select 'grant select on table public.dead_letter_queue to authenticated' from grantees g where g.grantee = to_regrole('authenticated');
+where format('%s.%s', n.nspname, p.proname) = any(:functions::text[]);
