@@ -1,7 +1,6 @@
 """A database with the specification's own tables and rows in each of them becomes a hub, or stays as it is."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,11 @@ from support.wait import COUNT_LOCK_WAITS, wait_for_lock_of, wait_until
 pytestmark = pytest.mark.anyio
 
 SEEDS = Path(__file__).with_name("seeds")
-ROWS = Path(__file__).with_name("existing") / "rows.sql"
 OWNED_ELSEWHERE = (
     "create schema guild; create schema identity; create schema notification;"
     "create table guild.guilds (id uuid primary key); create table identity.users (id uuid primary key)"
 )
 """What the specification's statements for notifications assume."""
-SEED_FILES = ("before", "000", "001", "002")
 ACTOR = "cli:test"
 KILL_ADOPTION = """
 select pg_terminate_backend(pid) from pg_locks
@@ -34,18 +31,6 @@ where locktype = 'advisory' and granted and database = (select oid from pg_datab
 INSERT_LATE_EVENT = """
 insert into public.event_queue (event_type, source_service, target_service) values ('late', 'hub', 'minu_keep')
 """
-
-
-@pytest.fixture
-async def existing(server: Cluster) -> AsyncGenerator[str]:
-    """A database made by the specification's own statements, with rows in every table."""
-    url = await server.fresh_database()
-    async with open_connection(url) as conn:
-        for name in SEED_FILES:
-            await conn.execute((SEEDS / f"{name}.sql").read_text("utf-8"))
-        await conn.execute(ROWS.read_text("utf-8"))
-    yield url
-    await server.drop(url)
 
 
 async def all_rows(conn: Connection, tables: tuple[str, ...]) -> dict[str, list[str]]:
