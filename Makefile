@@ -21,6 +21,9 @@ quick: $(VENV)/.ready-dev ## Run the unit tests and the tests of changed package
 test: $(VENV)/.ready-dev maybe-browser lint ## Run all checks and all tests.
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+adopted: $(VENV)/.ready-dev ## Run the tests of the schema and the lanes on an adopted database.
+	PABAL_TEST_ADOPTED=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadfile tests/schema tests/lanes tests/events tests/tokens
+
 lint: $(VENV)/.ready-dev ## Check lint rules, format, types, layers and dependencies.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from pabal.db import embedded
-from pabal.db.migrate import apply_migrations
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.outside.http import default_tls_context
 from pabal.settings import Settings
 from relay.people import RelayAccount
+from support.adopted import create_hub_database
 from support.clusters import Connection, memory_directory, open_connection
 from support.databases import DatabasePool, url_with_database, weaken_passwords
 from support.failed_events import EventQueue, open_event_queue
@@ -84,7 +84,7 @@ def postgres() -> Generator[embedded.ServerAddress]:
 def template_database(postgres: embedded.ServerAddress) -> str:
     """The migrated database that is copied for every test."""
     asyncio.run(execute(postgres.owner_url, "create database template_database"))
-    asyncio.run(apply_migrations(url_with_database(postgres.owner_url, "template_database"), login="pabal_hub"))
+    asyncio.run(create_hub_database(url_with_database(postgres.owner_url, "template_database"), login="pabal_hub"))
     return "template_database"
 
 

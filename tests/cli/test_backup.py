@@ -5,6 +5,7 @@ import re
 import tarfile
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,16 @@ from support.clusters import open_connection, postgres_bin_dir, run_cluster
 from support.pabal_process import fresh_folder, pabal, pabal_json, run_hub
 
 PASSPHRASE = "correct horse battery"
+SUPABASE = Path(__file__).parents[1] / "schema" / "existing" / "supabase.sql"
+GRANTS_TO_ANON = """
+select p.oid::regprocedure::text from pg_proc p
+where p.pronamespace = 'public'::regnamespace and p.proname <> 'update_updated_at_column'
+  and has_function_privilege('anon', p.oid, 'execute')
+union all
+select c.oid::regclass::text from pg_class c
+where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' and c.relname <> 'profiles'
+  and has_table_privilege('anon', c.oid, 'select, insert, update, delete')
+"""
 DISCORD_TOKEN = "a-token-that-no-file-may-contain"
 
 
@@ -264,6 +275,34 @@ def test_an_external_database_is_restored_on_another_server_with_its_roles(folde
             item["state"] for item in pabal_json("migrate", "status", folder=folder, PABAL_DATABASE_URL=to_url)["items"]
         }
         assert states == {"applied"}
+
+
+def test_a_backup_is_restored_into_a_database_of_supabase(stopped_hub: StoppedHub, folder: Path) -> None:
+    programs = postgres_bin_dir("wheel")
+    assert programs is not None
+    with run_cluster(programs) as server:
+        superuser = asyncio.run(server.fresh_database())
+        url = server.url(superuser.rpartition("/")[2], user="postgres")
+        asyncio.run(run_sql(superuser, SUPABASE.read_text("utf-8")))
+        restore = partial(pabal, folder=folder, PABAL_DATABASE_URL=url, PABAL_BACKUP_PASSPHRASE=PASSPHRASE)
+        refused = restore("restore", str(stopped_hub.backup), code=1)
+        assert "nothing was changed: table public.profiles has no column role; run: alter table" in refused.stderr
+
+        asyncio.run(run_sql(superuser, "alter table public.profiles add column role text"))
+        asyncio.run(run_sql(superuser, "insert into auth.users (id) values (gen_random_uuid())"))
+        owned = "select string_agg(kind || ' ' || name, ', ' order by kind, name) from pabal.created_objects"
+
+        result = restore("restore", str(stopped_hub.backup))
+        event = "select count(*) from public.event_queue where event_type = 'order.paid'"
+
+        assert "tables restored and counted" in result.stdout
+        assert asyncio.run(run_sql(url, event)) == 1
+        assert asyncio.run(run_sql(url, "select count(*) from auth.users")) == 1
+        assert asyncio.run(run_sql(url, f"select array({GRANTS_TO_ANON})")) == []
+        assert "auth" not in str(asyncio.run(run_sql(url, owned)))
+        pabal("migrate", "down", "--yes", folder=folder, PABAL_DATABASE_URL=url)
+        assert asyncio.run(run_sql(url, "select count(*) from auth.users")) == 1
+        assert asyncio.run(run_sql(url, "select to_regclass('public.profiles') is not null")) is True
 
 
 async def run_sql(url: str, sql: str) -> object:

@@ -22,7 +22,7 @@ VERBS = {
     *("export", "erase", "approve", "deny", "block", "unblock", "unpair", "link", "unlink", "pause", "resume", "test"),
     *("groups", "replay", "resolve", "send", "explain", "resend", "preview", "check", "preferences"),
     *("issue", "refresh", "verify", "revoke", "generate", "rotate", "rewrap", "retire", "up", "down", "status"),
-    *("rotate-secret", "rotate-token", "set-password", "set-role", "url", "shell", "accept-restore"),
+    *("rotate-secret", "rotate-token", "set-password", "set-role", "url", "shell", "accept-restore", "preflight"),
 }
 
 

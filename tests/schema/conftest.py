@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pabal.db.migrate import apply_migrations
+from support.adopted import create_hub_database
 from support.clusters import Cluster, Connection, cluster_starter, open_connection, postgres_bin_dir
 
 SEEDS = Path(__file__).with_name("seeds")
+EXISTING_ROWS = Path(__file__).with_name("existing") / "rows.sql"
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +38,7 @@ def migrated_template(server: Cluster) -> str:
 
     async def migrate() -> str:
         url = await server.fresh_database()
-        await apply_migrations(url)
+        await create_hub_database(url)
         return url.rpartition("/")[2]
 
     return asyncio.run(migrate())
@@ -65,4 +66,16 @@ async def seeded(server: Cluster, request: pytest.FixtureRequest) -> AsyncGenera
         await conn.execute((SEEDS / "before.sql").read_text("utf-8"))
         await conn.execute((SEEDS / f"{request.param}.sql").read_text("utf-8"))
         yield conn
+    await server.drop(url)
+
+
+@pytest.fixture
+async def existing(server: Cluster) -> AsyncGenerator[str]:
+    """A database made by the specification's own statements, with rows in every table."""
+    url = await server.fresh_database()
+    async with open_connection(url) as conn:
+        for name in ("before", "000", "001", "002"):
+            await conn.execute((SEEDS / f"{name}.sql").read_text("utf-8"))
+        await conn.execute(EXISTING_ROWS.read_text("utf-8"))
+    yield url
     await server.drop(url)

@@ -18,6 +18,7 @@ from pabal.core.errors import MigrationError, Unavailable
 from pabal.db.connect import INVALID_URL_TEXT, HostDialer
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error
 from pabal.db.login_settings import reset_planner_settings, store_planner_settings
+from pabal.db.preflight import Collision, check_collisions, find_collisions
 from pabal.db.schema import (
     AppliedMigration,
     Migration,
@@ -40,6 +41,7 @@ __all__ = [
     "MigrationStatus",
     "apply_migrations",
     "load_migrations",
+    "preflight_migrations",
     "read_migration_status",
     "revert_migrations",
 ]
@@ -68,11 +70,13 @@ async def apply_migrations(
     known, bridge = load_migrations(folder), load_bridge(folder)
     check_migration_target(to, known)
     done: list[Migration] = []
-    async with _connect_for_migration(url) as conn:
+    async with connect_for_migration(url) as conn:
         while True:
-            async with _locked_transaction(conn, lock_timeout):
-                status = await _read_status(conn, known, bridge)
+            async with locked_transaction(conn, lock_timeout):
+                status = await read_applied_migrations(conn, known, bridge)
                 check_migration_status(status, known)
+                if not done:
+                    check_collisions(await _find_status_collisions(conn, known, status, to))
                 if status.needs_bridge and bridge is not None:
                     if to is not None and to < known[-1].version:
                         raise MigrationError(
@@ -84,7 +88,7 @@ async def apply_migrations(
                 else:
                     applied = tuple(m for m in status.pending if to is None or m.version <= to)[:1]
                     for migration in applied:
-                        await _apply_one(conn, migration, settings or {})
+                        await apply_migration(conn, migration, settings or {})
             if not applied:
                 break
             done += applied
@@ -92,9 +96,7 @@ async def apply_migrations(
                 for migration in applied:
                     progress(migration)
         if login is not None:
-            async with conn.transaction():
-                await _grant_service_role(conn, login)
-                await store_planner_settings(conn, login)
+            await prepare_login(conn, login)
     return done
 
 
@@ -111,10 +113,10 @@ async def revert_migrations(
     check_migration_target(to, known)
     by_version = {migration.version: migration for migration in known}
     done: list[Migration] = []
-    async with _connect_for_migration(url) as conn:
+    async with connect_for_migration(url) as conn:
         while True:
-            async with _locked_transaction(conn, lock_timeout):
-                status = await _read_status(conn, known, bridge)
+            async with locked_transaction(conn, lock_timeout):
+                status = await read_applied_migrations(conn, known, bridge)
                 check_migration_status(status, known)
                 if status.needs_bridge:
                     raise MigrationError(
@@ -133,12 +135,31 @@ async def revert_migrations(
 
 async def read_migration_status(url: str, *, folder: Path | None = None) -> MigrationStatus:
     """Compare the database with the migration files, in a read-only transaction."""
-    async with _connect_for_migration(url) as conn, conn.transaction(readonly=True):
-        return await _read_status(conn, load_migrations(folder), load_bridge(folder))
+    async with connect_for_migration(url) as conn, conn.transaction(readonly=True):
+        return await read_applied_migrations(conn, load_migrations(folder), load_bridge(folder))
+
+
+async def preflight_migrations(url: str, *, folder: Path | None = None) -> list[Collision]:
+    """List everything that the pending migrations would collide with, in a read-only transaction."""
+    known, bridge = load_migrations(folder), load_bridge(folder)
+    async with connect_for_migration(url) as conn, conn.transaction(readonly=True):
+        status = await read_applied_migrations(conn, known, bridge)
+        check_migration_status(status, known)
+        return await _find_status_collisions(conn, known, status, None)
+
+
+async def _find_status_collisions(
+    conn: "MigrationConnection", known: tuple[Migration, ...], status: MigrationStatus, to: str | None
+) -> list[Collision]:
+    if status.needs_bridge:  # its tables have the names of the present ones
+        return []
+    pending = [migration for migration in status.pending if to is None or migration.version <= to]
+    return await find_collisions(conn, [migration for migration in known if migration not in pending], pending)
 
 
 @asynccontextmanager
-async def _connect_for_migration(url: str) -> "AsyncGenerator[MigrationConnection]":
+async def connect_for_migration(url: str) -> "AsyncGenerator[MigrationConnection]":
+    """Connect to a server that is new enough. Errors of the database are raised as those of a migration."""
     try:
         conn = await HostDialer(url, CONNECT_TIMEOUT).dial({"statement_cache_size": 0})
         try:
@@ -155,7 +176,7 @@ async def _connect_for_migration(url: str) -> "AsyncGenerator[MigrationConnectio
 
 
 @asynccontextmanager
-async def _locked_transaction(conn: "MigrationConnection", timeout: timedelta) -> AsyncGenerator[None]:
+async def locked_transaction(conn: "MigrationConnection", timeout: timedelta) -> AsyncGenerator[None]:
     """Hold the lock for one transaction; wait while another migration holds it."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout.total_seconds()
@@ -173,9 +194,10 @@ async def _locked_transaction(conn: "MigrationConnection", timeout: timedelta) -
         await asyncio.sleep(LOCK_POLL_INTERVAL.total_seconds())
 
 
-async def _read_status(
+async def read_applied_migrations(
     conn: "MigrationConnection", known: tuple[Migration, ...], bridge: SquashBridge | None
 ) -> MigrationStatus:
+    """Compare the migrations that the database records with the files."""
     rows: list[asyncpg.Record] = []
     if await conn.fetchval("select to_regclass('pabal.schema_migrations') is not null"):
         rows = await conn.fetch(
@@ -184,7 +206,8 @@ async def _read_status(
     return compare_migrations(known, tuple(AppliedMigration(*row) for row in rows), bridge)
 
 
-async def _apply_one(conn: "MigrationConnection", migration: Migration, settings: Mapping[str, str]) -> None:
+async def apply_migration(conn: "MigrationConnection", migration: Migration, settings: Mapping[str, str]) -> None:
+    """Run a file and record it, in the caller's transaction."""
     for table in migration.created_tables():
         if await conn.fetchval("select to_regclass($1) is not null", table):
             raise MigrationError(
@@ -276,6 +299,13 @@ async def _execute_file(conn: "MigrationConnection", file: str, sql: str) -> Non
         position = getattr(error, "position", None)
         line = f" line {sql.count(chr(10), 0, int(position)) + 1}" if position else ""
         raise MigrationError(f"{file}{line}: {error}") from error
+
+
+async def prepare_login(conn: "MigrationConnection", login: str) -> None:
+    """Grant the hub's login the service role, and store its planner settings."""
+    async with conn.transaction():
+        await _grant_service_role(conn, login)
+        await store_planner_settings(conn, login)
 
 
 async def _grant_service_role(conn: "MigrationConnection", login: str) -> None:

@@ -1,3 +1,5 @@
+-- Tokens that begin with adopted: are another issuer's, kept as history when the database was adopted. No key decrypts them.
+
 -- name: count_envelopes
 -- key_id is null for values that are not envelopes.
 select case when starts_with(envelope, 'v1.') then split_part(envelope, '.', 2) end as key_id, count(*) as count
@@ -10,13 +12,13 @@ from (
     union all
     select previous_secret from pabal.subscriptions
 ) as envelopes
-where envelope is not null
+where envelope is not null and not starts_with(envelope, 'adopted:')
 group by 1;
 
 -- name: outdated_access_tokens
 select id, access_token as envelope
 from public.service_tokens
-where id > :after and not starts_with(access_token, :prefix)
+where id > :after and not starts_with(access_token, :prefix) and not starts_with(access_token, 'adopted:')
 order by id
 limit :batch;
 
@@ -38,7 +40,7 @@ where t.id = unlocked.id;
 -- name: outdated_refresh_tokens
 select id, refresh_token as envelope
 from public.refresh_tokens
-where id > :after and not starts_with(refresh_token, :prefix)
+where id > :after and not starts_with(refresh_token, :prefix) and not starts_with(refresh_token, 'adopted:')
 order by id
 limit :batch;
 
@@ -107,5 +109,5 @@ select pabal.now() - :old_since::timestamptz as age,
 
 -- name: database_uses_keys
 -- A hub that lost its keys must not silently generate new ones.
-select exists (select from public.service_tokens) or exists (select from pabal.audit_seals)
+select exists (select from public.service_tokens where not starts_with(access_token, 'adopted:')) or exists (select from pabal.audit_seals)
     or exists (select from pabal.subscriptions where secret is not null);

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -41,15 +41,26 @@ from pabal.db.backup.programs import (
     ProgramAddress,
     check_can_load,
     find_dump_programs,
+    list_dump,
     load_dump,
 )
-from pabal.db.migrate import apply_migrations
+from pabal.db.backup.shared_objects import (
+    SharedObject,
+    filter_dump_entries,
+    list_shared_objects,
+    separate_shared_objects,
+)
+from pabal.db.migrate import apply_migrations, preflight_migrations
+from pabal.db.preflight import check_collisions
 from pabal.hub import open_hub
 from pabal.keys.keyring import find_keyring
 from pabal.keys.passphrase import unwrap_secrets
 from pabal.settings import Settings, load_settings, variable_name
 
 ACCEPT_COMMAND = "pabal audit accept-restore --reason 'Restored a backup'"
+
+UNCOUNTED = frozenset({"pabal.created_objects"})
+"""Tables whose rows differ where the database had objects of another system."""
 
 AcceptAudit = Annotated[
     str | None,
@@ -123,6 +134,7 @@ async def load_backup(settings: Settings, target: DatabaseTarget, backup: Backup
     manifest = backup.manifest
     async with connect_for_backup(target.direct_url) as connection:
         await require_empty_database(connection)
+        check_collisions(await preflight_migrations(target.direct_url))
         server_major = connection.get_server_version().major
         if server_major < manifest.server_major:
             raise Conflict(
@@ -130,19 +142,34 @@ async def load_backup(settings: Settings, target: DatabaseTarget, backup: Backup
             )
         programs = find_dump_programs(server_major, settings.pg_bin)
         check_can_load(programs, server_major)
+        shared = await list_shared_objects(connection)
         created = await create_missing_roles(connection, manifest.roles)
         address = ProgramAddress.of_url(target.direct_url, connection.host)
         try:
-            await asyncio.to_thread(load_members, programs, address, backup)
+            await asyncio.to_thread(load_members, programs, address, backup, shared)
         except BaseException:
             await drop_roles(connection, created)
             raise
-    await check_loaded_rows(target.direct_url, manifest.rows)
+        await separate_shared_objects(connection, shared)
+    existing = {item.name for item in shared}
+    await check_loaded_rows(
+        target.direct_url, {table: count for table, count in manifest.rows.items() if table not in existing | UNCOUNTED}
+    )
     await apply_migrations(target.direct_url, login=target.login)
 
 
-def load_members(programs: DumpPrograms, address: ProgramAddress, backup: BackupFile) -> None:
-    with progress_bar("loading tables", len(backup.manifest.rows)) as step, load_dump(programs, address, step) as write:
+def load_members(
+    programs: DumpPrograms, address: ProgramAddress, backup: BackupFile, shared: Sequence[SharedObject]
+) -> None:
+    """Load the dump, without objects that the database has already."""
+    entries = None
+    if shared:
+        entries = list_dump(programs, backup.read_chunks(DUMP_MEMBER))
+        entries = filter_dump_entries(entries, shared, backup.manifest.rows)
+    with (
+        progress_bar("loading tables", len(backup.manifest.rows)) as step,
+        load_dump(programs, address, step, entries) as write,
+    ):
         for chunk in backup.read_chunks(DUMP_MEMBER):
             write(chunk)
 

@@ -1,8 +1,10 @@
-"""`pabal migrate up|down|status`."""
+"""`pabal migrate up|down|status|preflight`."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
@@ -17,13 +19,13 @@ from pabal.cli.target import DatabaseTarget, attach_or_start_target
 from pabal.core.errors import RequestError
 from pabal.core.log import configure_logging
 from pabal.db import migrate
-from pabal.db.migrate import apply_migrations, read_migration_status, revert_migrations
+from pabal.db.migrate import apply_migrations, preflight_migrations, read_migration_status, revert_migrations
 from pabal.settings import Settings, load_settings
 
 app = cyclopts.App(
     name="migrate",
-    help="Apply or revert schema migrations, or show their status.",
-    help_epilogue=examples("migrate up", "migrate status"),
+    help="Check, apply or revert schema migrations, or show their status.",
+    help_epilogue=examples("migrate preflight", "migrate up"),
 )
 
 MigrationCallback = Callable[[migrate.Migration], None]
@@ -75,6 +77,20 @@ def migrate_status(*, connection: Connection = DEFAULT_CONNECTION, json: Json = 
     else:
         table = [(version, name, state, local_time(applied_at)) for version, name, state, applied_at in rows]
         print_table(("version", "name", "state", "applied"), table, empty="No migrations.")
+
+
+@app.command(name="preflight", help_epilogue=examples("migrate preflight", "migrate preflight --json"))
+def migrate_preflight(*, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
+    """List everything in the database that pending migrations collide with. Changes nothing; exits with 1 if any."""
+    with target_of(load_migration_settings(connection)) as target:
+        collisions = asyncio.run(preflight_migrations(target.direct_url))
+    if json:
+        print_json_items(map(asdict, collisions))
+    else:
+        rows = [(collision.object, collision.problem, collision.advice) for collision in collisions]
+        print_table(("object", "problem", "what to do"), rows, empty="No collisions.")
+    if collisions:
+        sys.exit(1)
 
 
 def load_migration_settings(connection: Connection) -> Settings:

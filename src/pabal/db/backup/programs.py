@@ -7,9 +7,10 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from pabal.core.database_url import DatabaseHost, parse_database_url, split_password
 from pabal.core.errors import BackupError
@@ -115,13 +116,21 @@ def stream_dump(
 
 
 @contextmanager
-def load_dump(programs: DumpPrograms, address: ProgramAddress, count: CountTables) -> Generator[WriteBytes]:
+def load_dump(
+    programs: DumpPrograms, address: ProgramAddress, count: CountTables, entries: str | None = None
+) -> Generator[WriteBytes]:
     """Load the dump that is written in the block, in one transaction. It is committed when the block succeeds.
 
-    The objects belong to the role that loads them.
+    The objects belong to the role that loads them. `entries` is the part of the table of contents to load.
     """
     command = ["pg_restore", "--single-transaction", "--exit-on-error", "--no-owner", "--verbose"]
-    with run_program(programs, [*command, f"--dbname={address.url}"], address, count) as process:
+    with ExitStack() as stack:
+        if entries is not None:
+            file = stack.enter_context(NamedTemporaryFile("w", prefix="pabal-dump-", encoding="utf-8"))
+            file.write(entries)
+            file.flush()
+            command.append(f"--use-list={file.name}")
+        process = stack.enter_context(run_program(programs, [*command, f"--dbname={address.url}"], address, count))
         assert process.stdin
         with suppress(BrokenPipeError):  # the exit code and the error output tell why
             yield process.stdin.write

@@ -1,0 +1,1 @@
+"""Take over tables of the specification that exist already, with their rows."""
