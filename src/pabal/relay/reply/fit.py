@@ -27,10 +27,10 @@ def fit_skill_response(response: object) -> tuple[object, list[JsonObject]]:
     """
     if isinstance(response, str):
         return fit_skill_response(text_skill_response(response))
-    fields = object_of(response)
-    template = object_of(fields.get("template"))
+    fields = json_object_of(response)
+    template = json_object_of(fields.get("template"))
     changes: JsonObject = {}
-    outputs, quick_replies = list_of(template.get("outputs")), list_of(template.get("quickReplies"))
+    outputs, quick_replies = json_list_of(template.get("outputs")), json_list_of(template.get("quickReplies"))
     fitted = [part for output in outputs for part in split_output(output)]
     is_split = len(outputs) <= MAX_OUTPUTS and len(outputs) < len(fitted) <= MAX_OUTPUTS + MAX_FURTHER_REPLIES
     if is_split:
@@ -43,11 +43,11 @@ def fit_skill_response(response: object) -> tuple[object, list[JsonObject]]:
     return fields | {"template": template | changes}, further
 
 
-def object_of(value: object) -> JsonObject:
+def json_object_of(value: object) -> JsonObject:
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
-def list_of(value: object) -> list[object]:
+def json_list_of(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
