@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.core.errors import PabalError, RateLimited, Unavailable
+from pabal.core.errors import RateLimited, Unavailable
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.errors import RetryableError
@@ -18,7 +18,6 @@ from pabal.relay.conversations import ConversationState
 from pabal.relay.delivery.handover import ReservedStreams, StreamHandover
 from pabal.relay.delivery.lane import ClaimedMessage
 from pabal.relay.delivery.stream import STREAM_LEASE_DURATION
-from pabal.relay.rounds import split_into_rounds
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.skill_response import ChatTexts, SkillResponseDict, callback_response, text_response
 
@@ -114,43 +113,30 @@ class WebhookReceiver:
     channel_rate_limit: int
 
     async def receive(self, tx: Tx, drafts: Sequence[InboundDraft]) -> Sequence[ReceiveResult | Exception]:
-        """Store a batch in order of arrival, in rounds with at most one webhook per conversation.
-
-        Each round commits by itself. If a later round fails, it and the rounds after it are retried without the earlier
-        ones, so no webhook counts twice against its rate limits.
-        """
+        """Store a batch in order of arrival."""
         if self.handover.unclear:
             await self._queue_unclear(tx)
         results: list[ReceiveResult | Exception | None] = [None] * len(drafts)
-        rounds = split_into_rounds(enumerate(drafts), lambda item: item[1].payload.conversation_key)
-        for index, batch_round in enumerate(rounds):
-            try:
-                rows = await self._store(tx, dict(batch_round))
-            except PabalError:
-                if index == 0:
-                    raise
-                break
-            for row in rows:
-                results[row.position] = await self._to_result(tx, row, drafts[row.position])
+        for row in await self._store(tx, drafts):
+            results[row.position] = await self._to_result(tx, row, drafts[row.position])
         return [
             RetryableError("another transaction holds the conversation") if result is None else result
             for result in results
         ]
 
-    async def _store(self, tx: Tx, drafts: dict[int, InboundDraft]) -> list[ReceiveRow]:
-        keys = (None if draft.is_command else draft.payload.conversation_key for draft in drafts.values())
-        ids = [None if draft.is_command else new_id() for draft in drafts.values()]
+    async def _store(self, tx: Tx, drafts: Sequence[InboundDraft]) -> list[ReceiveRow]:
+        keys = (None if draft.is_command else draft.payload.conversation_key for draft in drafts)
+        ids = [None if draft.is_command else new_id() for draft in drafts]
         with self.handover.reserving(keys) as reserved:
             try:
                 rows = await self._insert(tx, drafts, ids, reserved)
             except Unavailable:  # it may have been committed
                 self.handover.add_unclear(ids, reserved)
                 raise
-            streams = dict(zip(drafts, reserved.streams, strict=True))
             self.handover.deliver(
                 (stream, row.to_claimed_message(reserved.lease, stream.holder, drafts[row.position].payload))
                 for row in rows
-                if row.delivery_seq is not None and (stream := streams[row.position])
+                if row.delivery_seq is not None and (stream := reserved.streams[row.position])
             )
         for row in rows:
             if row.account_id and row.state == "PAIRED":
@@ -169,13 +155,13 @@ class WebhookReceiver:
             tx.notify(Channel.MESSAGES, str(account))
 
     async def _insert(
-        self, tx: Tx, drafts: dict[int, InboundDraft], ids: list[UUID | None], reserved: ReservedStreams
+        self, tx: Tx, drafts: Sequence[InboundDraft], ids: list[UUID | None], reserved: ReservedStreams
     ) -> list[ReceiveRow]:
-        payloads = [draft.payload for draft in drafts.values()]
+        payloads = [draft.payload for draft in drafts]
         return await tx.all(
             ReceiveRow,
             Q.receive_messages,
-            positions=[*drafts],
+            positions=[*range(len(drafts))],
             keys=[payload.conversation_key for payload in payloads],
             channels=[payload.channel for payload in payloads],
             users=[payload.user_key for payload in payloads],
