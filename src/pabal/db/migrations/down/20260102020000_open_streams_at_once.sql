@@ -1,0 +1,2 @@
+drop function if exists pabal.resume_relay_messages(uuid, uuid, uuid, uuid, interval, bigint, integer);
+drop function if exists pabal.open_relay_stream(text, uuid, bigint, interval, interval, integer, integer);
