@@ -58,6 +58,7 @@ from pabal.queue.throughput import ThroughputCounter
 from pabal.queue.worker import Worker, WorkerConfig
 from pabal.relay.delivery.lane import LANE as MESSAGE_LANE
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
+from pabal.relay.delivery.remote_waiters import RemoteWaiters
 from pabal.relay.delivery.stream_registry import StreamRegistry
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.callback import CallbackSender
@@ -87,6 +88,7 @@ class RelayServices:
     replies: ReplySender
     metrics: RelayMetrics
     recalls: CallbackRecaller
+    remote_waiters: RemoteWaiters
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             stopping=asyncio.Event(),
             closing=asyncio.Event(),
         )
+        stack.enter_context(relay.remote_waiters.listener)
         stack.push_async_callback(doorbell.close)
         await doorbell.open()
         stack.push_async_callback(hub.publisher.close)
@@ -235,6 +238,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
 def build_relay(
     settings: Settings, db: Database, doorbell: Doorbell, metrics: Metrics, kakao_client: HttpClient
 ) -> RelayServices:
+    remote_waiters = RemoteWaiters(doorbell)
     long_poll = LongPoll(
         db,
         doorbell,
@@ -242,10 +246,15 @@ def build_relay(
         MESSAGE_LANE.claim_for_polls,
         MESSAGE_LANE.release,
         topic=lambda request: request.topic,
+        announce=remote_waiters.announce,
     )
-    stream_registry = StreamRegistry(db, doorbell, long_poll)
+    stream_registry = StreamRegistry(db, doorbell, long_poll, remote_waiters.process_id)
     receiver = WebhookReceiver(
-        stream_registry.handover, settings.queue_life, settings.webhook_per_conversation, settings.webhook_per_channel
+        stream_registry.handover,
+        remote_waiters,
+        settings.queue_life,
+        settings.webhook_per_conversation,
+        settings.webhook_per_channel,
     )
     relay_metrics = RelayMetrics(metrics.meter)
     callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics)
@@ -261,6 +270,7 @@ def build_relay(
         replies=ReplySender(db, callbacks, stream_registry.remove_in_flight),
         metrics=relay_metrics,
         recalls=recalls,
+        remote_waiters=remote_waiters,
     )
 
 

@@ -235,7 +235,7 @@ async def test_a_parked_stream_replaces_an_active_one_whose_process_died(
     async with connect_stream(address, token) as client:
         await client.next("connected")
         async with hub.transaction() as tx:  # another process opens a stream and dies
-            await register_stream(tx, hash_relay_secret(token), None)
+            await register_stream(tx, new_id(), hash_relay_secret(token), None)
         await wait_until(lambda: chat.db.fetchval("select count(*) = 1 from relay_streams where parked_at is not null"))
         await travel(MINUTE)
         await send_message(web, "hello")

@@ -14,6 +14,7 @@ class Channel(StrEnum):
     RELAY = "relay"
     TOKENS = "tokens"
     TOASTS = "toasts"
+    WAITERS = "waiters"
 
 
 CHANNEL_NAMES = frozenset[str](Channel)

@@ -1,11 +1,14 @@
 -- Opening a relay stream is one statement: its locks end with it, even if the process that opens it is stopped meanwhile.
 
+alter table public.relay_streams add column if not exists process_id uuid;
+comment on column public.relay_streams.process_id is 'The process that it is open in; NULL if that process is of an earlier version.';
+
 -- The locks serialise the opening of streams of an account, so that they can be counted, and the changes to a token's active
 -- stream. The account's comes first. What is read after them is read by statements of their own, which see what the previous
 -- holder committed. The control events that the new stream must not get are read together with the token, because the state
 -- of the token includes them.
 create or replace function pabal.open_relay_stream(
-  token_hash text, stream_id uuid, last_id bigint, life interval, event_window interval, max_streams integer, max_parked integer
+  token_hash text, stream_id uuid, process_id uuid, last_id bigint, life interval, event_window interval, max_streams integer, max_parked integer
 ) returns table (
   token_id uuid, session_id uuid, account_id uuid, rate_limit integer, paired boolean, is_invalid boolean, is_disabled boolean,
   seen_ids bigint[], is_open boolean, parked uuid[], reset uuid[], has_held boolean
@@ -50,9 +53,9 @@ begin
   -- The new stream is the token's active one; the others are parked. Of more than max_parked of them, the oldest are deleted,
   -- first those whose process is gone. An account with max_streams active streams of other tokens opens no further one.
   with opened as (
-    insert into public.relay_streams (id, account_id, token_id, after_id, alive_until)
-    select open_relay_stream.stream_id, open_relay_stream.account_id, open_relay_stream.token_id, open_relay_stream.last_id,
-           pabal.now() + open_relay_stream.life
+    insert into public.relay_streams (id, process_id, account_id, token_id, after_id, alive_until)
+    select open_relay_stream.stream_id, open_relay_stream.process_id, open_relay_stream.account_id, open_relay_stream.token_id,
+           open_relay_stream.last_id, pabal.now() + open_relay_stream.life
     where (
       select count(*) from public.relay_streams s
       where s.account_id = open_relay_stream.account_id and s.token_id <> open_relay_stream.token_id
@@ -99,9 +102,9 @@ begin
   return next;
 end
 $$;
-comment on function pabal.open_relay_stream(text, uuid, bigint, interval, interval, integer, integer) is 'Makes a new stream the active one of its token and parks the earlier ones; returns the owner of the token. No row if there is none; not open if the token is invalid, or other tokens of the account have too many streams.';
-revoke all on function pabal.open_relay_stream(text, uuid, bigint, interval, interval, integer, integer) from public, anon, authenticated;
-grant execute on function pabal.open_relay_stream(text, uuid, bigint, interval, interval, integer, integer) to service_role;
+comment on function pabal.open_relay_stream(text, uuid, uuid, bigint, interval, interval, integer, integer) is 'Makes a new stream the active one of its token and parks the earlier ones; returns the owner of the token. No row if there is none; not open if the token is invalid, or other tokens of the account have too many streams.';
+revoke all on function pabal.open_relay_stream(text, uuid, uuid, bigint, interval, interval, integer, integer) from public, anon, authenticated;
+grant execute on function pabal.open_relay_stream(text, uuid, uuid, bigint, interval, interval, integer, integer) to service_role;
 
 -- What the token's earlier streams delivered. Without a last id, all of it is delivered again, on the new stream. With one,
 -- messages up to it are held for the new stream and not delivered again, and later ones are.

@@ -67,10 +67,15 @@ class LostLeaseRow:
 
 class StreamRegistry:
     def __init__(
-        self, db: Database, doorbell: Doorbell, long_poll: LongPoll[MessagePollRequest, ClaimedMessage]
+        self,
+        db: Database,
+        doorbell: Doorbell,
+        long_poll: LongPoll[MessagePollRequest, ClaimedMessage],
+        process_id: UUID,
     ) -> None:
         self._db = db
         self._long_poll = long_poll
+        self._process_id = process_id
         self._doorbell = doorbell
         self._streams = OpenStreams[UUID, RelayStream]()
         """By account. A session's stream has none until its first pairing."""
@@ -96,7 +101,7 @@ class StreamRegistry:
         """
         token_hash = hash_relay_secret(token)
         async with self._open_limits.opening(token_hash, address), self._db.autocommit() as tx:
-            opening = await register_stream(tx, token_hash, last_event_id)
+            opening = await register_stream(tx, self._process_id, token_hash, last_event_id)
         stream = opening.stream
         stream.waiter.on_rows = partial(self._deliver, stream)
         stream.on_drained = partial(self._wake, stream)

@@ -95,7 +95,7 @@ class ActivatedStream:
     token_id: UUID
 
 
-async def register_stream(tx: Tx, token_hash: str, last_event_id: int | None) -> StreamOpening:
+async def register_stream(tx: Tx, process_id: UUID, token_hash: str, last_event_id: int | None) -> StreamOpening:
     """Open the active stream of a token, with the messages that its client lacks, in one statement.
 
     Raises RateLimited if other tokens of the account have too many active streams.
@@ -106,6 +106,7 @@ async def register_stream(tx: Tx, token_hash: str, last_event_id: int | None) ->
         Q.open_stream,
         token_hash=token_hash,
         id=stream_id,
+        process=process_id,
         last=last_event_id,
         life=STREAM_LIFETIME,
         window=CONTROL_EVENT_RETENTION + CONTROL_EVENT_LOOKBACK,

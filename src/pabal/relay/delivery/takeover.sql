@@ -2,7 +2,7 @@
 -- One statement, so that nothing is locked while its answer is on the way: the function waits for the locks and then reads.
 -- Each row repeats the stream; the message columns are those of a message that moved to it, if any.
 select o.*, m.*
-from pabal.open_relay_stream(:token_hash, :id, :last, :life, :window, :max_streams, :max_parked) o
+from pabal.open_relay_stream(:token_hash, :id, :process, :last, :life, :window, :max_streams, :max_parked) o
 left join lateral pabal.resume_relay_messages(
     case when o.has_held then o.account_id end, o.token_id, :id, :lease, :hold, :last, :max_messages
 ) m on true

@@ -17,6 +17,7 @@ from pabal.db.tx import Tx
 from pabal.relay.conversations import ConversationState
 from pabal.relay.delivery.handover import ReservedStreams, StreamHandover
 from pabal.relay.delivery.lane import ClaimedMessage
+from pabal.relay.delivery.remote_waiters import RemoteWaiters
 from pabal.relay.delivery.stream import STREAM_LEASE_DURATION
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.skill_response import ChatTexts, SkillResponseDict, callback_response, text_response
@@ -74,6 +75,8 @@ class ReceiveRow(msgspec.Struct, frozen=True):
     callback_expires_at: datetime | None
     kakao_payload: dict[str, Any] | None
     normalized: dict[str, Any] | None
+    has_remote_stream: bool
+    """Whether the message is queued and another process has a stream of its account."""
 
     def to_claimed_message(self, lease: UUID, holder: str, payload: InboundPayload) -> ClaimedMessage:
         """The message that was handed over, as a claim returns it."""
@@ -108,6 +111,7 @@ class WebhookReceiver:
     """Stores webhooks under the given limits and lifetimes. `receive` is the write function of a `Batcher`."""
 
     handover: StreamHandover
+    remote_waiters: RemoteWaiters
     queue_lifetime: timedelta
     conversation_rate_limit: int
     channel_rate_limit: int
@@ -142,8 +146,15 @@ class WebhookReceiver:
             if row.account_id and row.state == "PAIRED":
                 self.handover.remember_account(drafts[row.position].payload.conversation_key, row.account_id)
             if row.message_id and row.delivery_seq is None:
-                tx.notify(Channel.MESSAGES, str(row.account_id))
+                self._wake_waiters(tx, row)
         return rows
+
+    def _wake_waiters(self, tx: Tx, row: ReceiveRow) -> None:
+        account = str(row.account_id)
+        if row.has_remote_stream or self.remote_waiters.is_awaited(account):
+            tx.notify(Channel.MESSAGES, account)
+        else:
+            self.remote_waiters.wake_here(account)
 
     async def _queue_unclear(self, tx: Tx) -> None:
         """Queue the messages whose stream did not learn of them. Otherwise they would follow when their lease ends."""
@@ -172,6 +183,7 @@ class WebhookReceiver:
             ids=ids,
             streams=[stream and stream.id for stream in reserved.streams],
             holders=[stream and stream.holder for stream in reserved.streams],
+            process=self.remote_waiters.process_id,
             lease=reserved.lease,
             hold=STREAM_LEASE_DURATION,
             new_per_hub=MAX_NEW_CONVERSATIONS_PER_HUB,

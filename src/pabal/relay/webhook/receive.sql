@@ -162,7 +162,12 @@ select a.position, c.position is not null as within_new_limits, coalesce(c.withi
        l.position is not null as within_channel_limit, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
        p.id as message_id, e.id as duplicate_of, e.answer, e.callback_url is not null as had_callback,
        (select count from emitted) > 0 as event_queued,
-       p.delivery_seq, p.seq, p.created_at, p.callback_expires_at, p.kakao_payload, p.normalized
+       p.delivery_seq, p.seq, p.created_at, p.callback_expires_at, p.kakao_payload, p.normalized,
+       p.id is not null and p.delivery_seq is null and exists (
+           select from public.relay_streams t
+           where t.account_id = p.account_id and t.parked_at is null and t.alive_until > pabal.now()
+             and t.process_id is distinct from :process::uuid
+       ) as has_remote_stream
 from arrived a
 left join conversation_limits c on c.position = a.position
 left join admitted l on l.position = a.position
