@@ -1,8 +1,8 @@
 """Which accounts other processes wait for, so that a queued message notifies them only if one of them does.
 
 The statement that stores a message sees the streams of other processes in their table. It sees no long polls, and no
-stream that opens meanwhile, whose first claim may run before the message is committed. Therefore a process announces the
-accounts of new waiters to the others. A process that queued a message of such an account shortly before, without
+stream that opens meanwhile, whose first claim may run before the message is committed. Therefore a process announces
+the accounts of new waiters to the others. A process that queued a message of such an account shortly before, without
 notifying, does it then.
 
 An announcement may be lost. The waiter then finds the message when it polls the table.
