@@ -1,6 +1,7 @@
 """Simulates Kakao, its users and their bots in one process, as cheaply as possible: the hub is what is measured.
 
-python -m bench.kakao < JSON object: port of the hub, talks (whole round trips or webhooks only), seconds, users
+python -m bench.kakao < JSON object: port of the hub, bot_port if bots connect to another process of it, talks (whole
+round trips or webhooks only), seconds, users
 
 In a round trip, a user sends the next message after the bot's reply came through the callback; otherwise after the
 webhook's response. Bots are connected by streams and reply at once.
@@ -85,7 +86,7 @@ class Simulation:
         self._queued: deque[bytes] = deque()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def run(self, port: int, users: list[dict[str, str]], seconds: float) -> dict[str, Any]:
+    async def run(self, port: int, bot_port: int, users: list[dict[str, str]], seconds: float) -> dict[str, Any]:
         server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(self._on_callback), HOST, 0)
         self.kakao_port = server.sockets[0].getsockname()[1]
         self._users = [User(self, index, user) for index, user in enumerate(users)]
@@ -93,9 +94,9 @@ class Simulation:
         for user in self._users:
             await user.connect(port)
         if self.talks:
-            self._free = [await connect(port, self._on_reply_response) for _ in range(2 * len(users))]
+            self._free = [await connect(bot_port, self._on_reply_response) for _ in range(2 * len(users))]
             for token in {user.token for user in self._users}:
-                await open_stream(port, token, self._on_message)
+                await open_stream(bot_port, token, self._on_message)
         cpu_before, started = cpu_seconds(), time.perf_counter()
         for user in self._users:
             user.send()
@@ -183,7 +184,9 @@ def cpu_seconds() -> float:
 async def main() -> None:
     options = json.load(sys.stdin)
     simulation = Simulation(talks=options["talks"])
-    print(json.dumps(await simulation.run(options["port"], options["users"], options["seconds"])))
+    port = options["port"]
+    report = await simulation.run(port, options.get("bot_port", port), options["users"], options["seconds"])
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ from pabal.queue.throughput import ThroughputCounter
 from pabal.queue.worker import Worker, WorkerConfig
 from pabal.relay.delivery.lane import LANE as MESSAGE_LANE
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
+from pabal.relay.delivery.remote_waiters import RemoteWaiters
 from pabal.relay.delivery.stream_registry import StreamRegistry
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.answer_signals import AnswerSignals
@@ -92,6 +93,7 @@ class RelayServices:
     answer_signals: AnswerSignals
     metrics: RelayMetrics
     recalls: CallbackRecaller
+    remote_waiters: RemoteWaiters
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             stopping=asyncio.Event(),
             closing=asyncio.Event(),
         )
+        stack.enter_context(relay.remote_waiters.listener)
         stack.push_async_callback(doorbell.close)
         await doorbell.open()
         stack.push_async_callback(hub.publisher.close)
@@ -241,6 +244,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
 def build_relay(
     settings: Settings, db: Database, doorbell: Doorbell, metrics: Metrics, kakao_client: HttpClient
 ) -> RelayServices:
+    remote_waiters = RemoteWaiters(doorbell)
     long_poll = LongPoll(
         db,
         doorbell,
@@ -248,10 +252,15 @@ def build_relay(
         MESSAGE_LANE.claim_for_polls,
         MESSAGE_LANE.release,
         topic=lambda request: request.topic,
+        announce=remote_waiters.announce,
     )
-    stream_registry = StreamRegistry(db, doorbell, long_poll)
+    stream_registry = StreamRegistry(db, doorbell, long_poll, remote_waiters.process_id)
     receiver = WebhookReceiver(
-        stream_registry.handover, settings.queue_life, settings.webhook_per_conversation, settings.webhook_per_channel
+        stream_registry.handover,
+        remote_waiters,
+        settings.queue_life,
+        settings.webhook_per_conversation,
+        settings.webhook_per_channel,
     )
     relay_metrics = RelayMetrics(metrics.meter)
     callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics)
@@ -271,6 +280,7 @@ def build_relay(
         answer_signals=signals,
         metrics=relay_metrics,
         recalls=recalls,
+        remote_waiters=remote_waiters,
     )
 
 

@@ -152,7 +152,6 @@ UNFILTERED = {
         "relay/delivery/stream_control.sql",
         "find_ended_waits",
     ): "sessions without an account yet, by the ids of the open streams",
-    ("relay/delivery/takeover.sql", "authenticate_stream"): "the token is the key",
     (
         "relay/webhook/message_events.sql",
         "publish_message_events",

@@ -27,6 +27,10 @@ class StatementProxy:
     def count(self, query: Query) -> int:
         return self._counts[query.sql]
 
+    def count_containing(self, *texts: str) -> int:
+        """How many statements contain one of these texts."""
+        return sum(number for sql, number in self._counts.items() if any(text in sql for text in texts))
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from_server, to_server = await asyncio.open_connection(*self._upstream)
         tasks = [

@@ -12,6 +12,7 @@ import pytest
 from pabal.api import relay_stream
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.auth import hash_relay_secret
 from pabal.relay.delivery import stream_registry
 from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
@@ -232,9 +233,9 @@ async def test_a_parked_stream_replaces_an_active_one_whose_process_died(
     monkeypatch.setattr(stream_registry, "FULL_STREAM_CHECK_INTERVAL", 0.02)
     monkeypatch.setattr(stream_registry, "KEEPALIVE_INTERVAL", timedelta())
     async with connect_stream(address, token) as client:
-        session = (await client.next("connected")).data["sessionId"]
+        await client.next("connected")
         async with hub.transaction() as tx:  # another process opens a stream and dies
-            await register_stream(tx, RelayStream(new_id(), type(owner.id)(session), None, owner.id, None))
+            await register_stream(tx, new_id(), hash_relay_secret(token), None)
         await wait_until(lambda: chat.db.fetchval("select count(*) = 1 from relay_streams where parked_at is not null"))
         await travel(MINUTE)
         await send_message(web, "hello")

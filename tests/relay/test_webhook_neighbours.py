@@ -27,6 +27,8 @@ pytestmark = pytest.mark.anyio
 NEIGHBOURS = 40
 """More than the pool has connections."""
 WEBHOOKS = 5
+OPENING = ("BEGIN;", "token_hash", "open_relay_stream", "into public.relay_", "held_by like 'stream:'")
+"""Parts of the statements that may open a stream, each of which occurs in no statement of the background."""
 
 
 @pytest.fixture
@@ -161,16 +163,36 @@ async def test_webhooks_are_answered_during_a_flood_of_other_channels(web: httpx
     await asyncio.gather(*tasks)
 
 
-async def test_opening_a_stream_is_two_statements(
+async def test_opening_a_stream_is_one_statement(
     address: str, counting_proxy: tuple[StatementProxy, DatabaseUrls], chat: Chat, owner: Owner
 ) -> None:
     statements, _ = counting_proxy
     token = await chat.session(owner.id)
+    statements.clear()
     async with connect_stream(address, token) as client:
         await client.next("connected")
-    assert statements.count(takeover.Q.authenticate_stream) == 1
-    assert statements.count(takeover.Q.open_stream) == 1
-    assert statements.count(takeover.Q.resume_messages) == 0
+        assert statements.count_containing(*OPENING) == 1
+        assert statements.count(takeover.Q.open_stream) == 1
+
+
+async def test_taking_over_with_messages_is_one_statement(
+    address: str,
+    web: httpx2.AsyncClient,
+    counting_proxy: tuple[StatementProxy, DatabaseUrls],
+    chat: Chat,
+    owner: Owner,
+) -> None:
+    statements, _ = counting_proxy
+    async with connect_stream(address, owner.token) as first:
+        await first.next("connected")
+        await send_message(web, "hello")
+        assert (await first.next_message())["normalized"]["text"] == "hello"
+        statements.clear()
+        async with connect_stream(address, owner.token) as second:
+            await second.next("connected")
+            assert statements.count_containing(*OPENING) == 1
+            assert (await second.next_message())["normalized"]["text"] == "hello"
+    assert await chat.db.fetchval("select count(*) from relay_control_events where kind = 'parked'") == 1
 
 
 async def test_a_client_that_opens_streams_in_a_loop_is_refused_before_the_database(
@@ -190,7 +212,7 @@ async def test_a_client_that_opens_streams_in_a_loop_is_refused_before_the_datab
 
     await asyncio.gather(*(open_and_drop() for _ in range(12)))
     assert {*statuses} == {200, 429}
-    assert statements.count(takeover.Q.authenticate_stream) == statuses.count(200)
+    assert statements.count(takeover.Q.open_stream) == statuses.count(200)
     async with connect_stream(address, await chat.session(None, paired=False)) as other:
         assert other.status == 200
 
@@ -226,7 +248,7 @@ async def test_invalid_tokens_are_refused_before_the_database_and_valid_ones_are
         async with connect_stream(address, f"{number:064x}") as client:
             statuses.append(client.status)
     assert {*statuses} == {401, 429}
-    assert statements.count(takeover.Q.authenticate_stream) == statuses.count(401) + 1
+    assert statements.count(takeover.Q.open_stream) == statuses.count(401) + 1
     async with connect_stream(address, owner.token) as client:
         assert client.status == 200
 

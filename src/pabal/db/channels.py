@@ -15,6 +15,7 @@ class Channel(StrEnum):
     ANSWERS = "answers"
     TOKENS = "tokens"
     TOASTS = "toasts"
+    WAITERS = "waiters"
 
 
 CHANNEL_NAMES = frozenset[str](Channel)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import chain
 from typing import Any, Self
 
 import asyncpg
@@ -64,7 +65,7 @@ class Doorbell:
         self._has_pending = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._self_test_received = asyncio.Event()
-        self.load_polling = LoadPolling(db, self._sender_id, lambda: self._wake(Wakeup(Channel.EVENTS)))
+        self.load_polling = LoadPolling(db, self._sender_id, lambda: self.wake_here(Wakeup(Channel.EVENTS)))
         self._outage = OutageLog("listener disconnected", "listener connected again")
         self.listening = False
 
@@ -91,10 +92,16 @@ class Doorbell:
 
     def broadcast(self, wakeups: Iterable[Wakeup]) -> None:
         """Wake this process now and the others soon. Call it after the commit."""
+        wakeups = [*wakeups]
         for wakeup in wakeups:
-            self._wake(wakeup)
-            self._pending.add(wakeup)
-        self._has_pending.set()
+            self.wake_here(wakeup)
+        self.send(wakeups)
+
+    def send(self, wakeups: Iterable[Wakeup]) -> None:
+        """Wake the other processes soon, and not this one."""
+        self._pending.update(wakeups)
+        if self._pending:
+            self._has_pending.set()
 
     async def wait(self, channel: Channel, timeout: timedelta) -> bool:
         """Wait up to `timeout` for a wakeup. Returns whether there was one."""
@@ -108,7 +115,8 @@ class Doorbell:
         """
         return Listener([self._listeners[channel] for channel in channels], on_wakeup)
 
-    def _wake(self, wakeup: Wakeup) -> None:
+    def wake_here(self, wakeup: Wakeup) -> None:
+        """Wake the listeners of this process only."""
         for listener in self._listeners[wakeup.channel]:
             listener.receive(wakeup.topic)
 
@@ -163,7 +171,7 @@ class Doorbell:
             self.listening = True
             self._outage.end()
             for channel in Channel:  # wakeups may have been missed before
-                self._wake(Wakeup(channel))
+                self.wake_here(Wakeup(channel))
             while not await wait_with_timeout(terminated, self._keepalive_interval):
                 await self._self_test(connection)
         finally:
@@ -187,13 +195,18 @@ class Doorbell:
             self.load_polling.poll_for()
         for wakeup in map(Wakeup.parse, wakeups.split()):
             if wakeup is not None:
-                self._wake(wakeup)
+                self.wake_here(wakeup)
 
 
 def encode_wakeups(wakeups: Iterable[Wakeup]) -> list[str]:
-    """Encode wakeups for one NOTIFY. If they do not fit, the topics are dropped, which addresses all listeners."""
-    texts = sorted(map(str, wakeups))
-    return texts if len(" ".join(texts)) <= MAX_PAYLOAD_BYTES else sorted({text.partition("/")[0] for text in texts})
+    """Encode wakeups for one NOTIFY. If they do not fit, the channels with the most topics lose them: all listeners."""
+    texts_of: defaultdict[Channel, set[str]] = defaultdict(set)
+    for wakeup in wakeups:
+        texts_of[wakeup.channel].add(str(wakeup))
+    while len(" ".join(texts := sorted(chain.from_iterable(texts_of.values())))) > MAX_PAYLOAD_BYTES:
+        longest = max(texts_of, key=lambda channel: len(texts_of[channel]))
+        texts_of[longest] = {str(longest)}
+    return texts
 
 
 class Listener:

@@ -82,13 +82,16 @@ class LongPoll(Generic[PollKey, PolledItem]):
         release: "ReleaseItems[PolledItem]",
         *,
         topic: Callable[[PollKey], str] | None = None,
+        announce: Callable[[str], None] | None = None,
         poll_interval: timedelta = POLL_INTERVAL,
     ) -> None:
+        """`announce` is called with the topic of every new waiter."""
         self._db = db
         self._listener = doorbell.listen(channel)
         self._claim_items = claim
         self._release_items = release
         self._topic: Callable[[PollKey], str] = topic or no_topic
+        self._announce = announce
         self._poll_interval = poll_interval
         self._waiters: dict[PollKey, list[PollWaiter[PolledItem] | StreamWaiter[PolledItem]]] = {}
         self._topics: dict[str, dict[PollKey, None]] = {}
@@ -155,7 +158,10 @@ class LongPoll(Generic[PollKey, PolledItem]):
 
     def _add_waiter(self, key: PollKey, waiter: PollWaiter[PolledItem] | StreamWaiter[PolledItem]) -> None:
         self._waiters.setdefault(key, []).append(waiter)
-        self._topics.setdefault(self._topic(key), {})[key] = None
+        topic = self._topic(key)
+        self._topics.setdefault(topic, {})[key] = None
+        if self._announce is not None:
+            self._announce(topic)
         if self._serve_task is None or self._serve_task.done():
             self._serve_task = asyncio.create_task(self._serve(), name="long poll")
 

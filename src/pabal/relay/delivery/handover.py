@@ -63,9 +63,13 @@ class StreamHandover:
 
     @contextmanager
     def reserving(self, conversation_keys: Iterable[str | None]) -> Generator[ReservedStreams]:
-        """Reserve a stream for each conversation, where there is one. None reserves nothing."""
+        """Reserve a stream for each message, given by its conversation, where there is one. None reserves nothing.
+
+        Messages of one conversation get the same stream. If it has no room for one of them, those after it get none.
+        """
         free_slots: dict[RelayStream, int] = {}
-        reserved = [self._reserve(key, free_slots) for key in conversation_keys]
+        chosen: dict[str, RelayStream | None] = {}
+        reserved = [None if key is None else self._reserve(key, chosen, free_slots) for key in conversation_keys]
         try:
             yield ReservedStreams(reserved)
         finally:
@@ -86,10 +90,12 @@ class StreamHandover:
             else:
                 self._long_poll.release([message])
 
-    def _reserve(self, conversation_key: str | None, free_slots: dict[RelayStream, int]) -> RelayStream | None:
-        account_id = self._accounts.get(conversation_key) if conversation_key is not None else None
-        streams = self._streams.of_key(account_id)
-        stream = next((stream for stream in streams if self._has_room(stream, free_slots)), None)
+    def _reserve(
+        self, key: str, chosen: dict[str, RelayStream | None], free_slots: dict[RelayStream, int]
+    ) -> RelayStream | None:
+        streams = self._streams.of_key(self._accounts.get(key)) if key not in chosen else (chosen[key],)
+        stream = next((stream for stream in streams if stream and self._has_room(stream, free_slots)), None)
+        chosen[key] = stream
         if stream is None:
             return None
         if stream not in free_slots:

@@ -38,8 +38,8 @@ class RelayStream:
     """The id of the newest message sent to the client."""
     awaits_pairing: bool = False
     """Whether its session still waits for its first user."""
-    seen_ids: set[int] | None = None
-    """Control events from before the stream opened, or already sent. None while the stream is being opened."""
+    seen_ids: set[int] = field(default_factory=set[int])
+    """Control events from before the stream opened, or already sent."""
     waiter: StreamWaiter[ClaimedMessage] = field(init=False)
     in_flight: dict[UUID, UUID] = field(init=False, default_factory=dict[UUID, UUID])
     """The messages it delivered that are not answered yet, with their leases."""

@@ -85,7 +85,7 @@ class StreamController:
 
     async def _dispatch(self, tx: Tx, event: ControlEvent) -> None:
         for stream in self._affected_streams(event):
-            if stream.seen_ids is None or event.id in stream.seen_ids:
+            if event.id in stream.seen_ids:
                 continue
             try:
                 await self._apply(tx, stream, event)

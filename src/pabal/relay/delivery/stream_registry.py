@@ -15,7 +15,6 @@ from typing import Any
 from uuid import UUID
 
 from pabal.core.errors import PabalError
-from pabal.core.ids import new_id
 from pabal.core.log import get_logger
 from pabal.db.channels import Channel
 from pabal.db.doorbell import POLL_INTERVAL, Doorbell
@@ -34,7 +33,6 @@ from pabal.relay.delivery.stream_control import StreamController
 from pabal.relay.delivery.takeover import (
     STREAM_LIFETIME,
     activate_parked_streams,
-    authenticate_stream,
     find_tokens_without_active_stream,
     register_stream,
 )
@@ -69,10 +67,15 @@ class LostLeaseRow:
 
 class StreamRegistry:
     def __init__(
-        self, db: Database, doorbell: Doorbell, long_poll: LongPoll[MessagePollRequest, ClaimedMessage]
+        self,
+        db: Database,
+        doorbell: Doorbell,
+        long_poll: LongPoll[MessagePollRequest, ClaimedMessage],
+        process_id: UUID,
     ) -> None:
         self._db = db
         self._long_poll = long_poll
+        self._process_id = process_id
         self._doorbell = doorbell
         self._streams = OpenStreams[UUID, RelayStream]()
         """By account. A session's stream has none until its first pairing."""
@@ -97,20 +100,15 @@ class StreamRegistry:
         goes back a little.
         """
         token_hash = hash_relay_secret(token)
-        async with self._open_limits.opening(token_hash, address), self._db.transaction() as tx:
-            principal, seen_ids = await authenticate_stream(tx, token_hash)
-            stream = RelayStream(
-                new_id(), principal.token_id, principal.session_id, principal.account_id, last_event_id
-            )
-            stream.waiter.on_rows = partial(self._deliver, stream)
-            stream.on_drained = partial(self._wake, stream)
-            stream.awaits_pairing = principal.session_id is not None and not principal.paired
-            changes = await register_stream(tx, stream)
-        stream.seen_ids = seen_ids
+        async with self._open_limits.opening(token_hash, address), self._db.autocommit() as tx:
+            opening = await register_stream(tx, self._process_id, token_hash, last_event_id)
+        stream = opening.stream
+        stream.waiter.on_rows = partial(self._deliver, stream)
+        stream.on_drained = partial(self._wake, stream)
         self._add(stream)
-        if changes:
-            self._park_local_streams(stream.account_id, {change.id for change in changes})
-        return stream, principal
+        if opening.earlier_ids:
+            self._park_local_streams(stream.account_id, opening.earlier_ids)
+        return stream, opening.principal
 
     def start(self, stream: RelayStream) -> None:
         """Let messages come. Frames that were enqueued before are sent first. A closed stream gets none."""
@@ -236,7 +234,7 @@ class StreamRegistry:
             log.exception(failure)
 
     async def _extend_leases(self) -> None:
-        streams = [stream for stream in self._streams if stream.seen_ids is not None]
+        streams = [*self._streams]
         in_flight = [
             (stream, message_id, lease) for stream in streams for message_id, lease in stream.in_flight.items()
         ]

@@ -34,7 +34,7 @@ where s.id is null;
 -- If the token has an active stream already, that one named what its client lacks, and the messages are queued. A reconnect
 -- that commits concurrently is visible to the second run of this statement. Tokens that are left with parked streams only
 -- are returned in rows without an account.
--- The streams are locked before their messages, as `open_stream` and `resume_messages` do: `closing` waits for `deleted`.
+-- The streams are locked before their messages, as `open_stream` does: `closing` waits for `deleted`.
 with deleted as (
     delete from public.relay_streams where id = any(:streams::uuid[])
     returning id

@@ -8,8 +8,8 @@ take over again at once, and two clients with the same token would evict each ot
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Literal
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from pabal.core.errors import RateLimited
@@ -38,23 +38,54 @@ TOO_MANY_STREAMS_RETRY_AFTER = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
-class StreamChange:
-    """What became of a token's streams when a new one opened. `held`: there are messages for it to resume."""
+class StreamOpeningRow(RelayTokenRow):
+    """The owner of a token, what became of its streams, and a message that moved to the new one, if any."""
 
-    id: UUID
-    change: Literal["opened", "held", "parked", "reset"]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamTokenRow(RelayTokenRow):
     seen_ids: list[int]
+    is_open: bool
+    """False if the token is invalid, or other tokens of the account have too many active streams."""
+    parked: list[UUID] | None
+    reset: list[UUID] | None
+    message_id: UUID | None
+    delivery_seq: int | None
+    conversation_key: str | None
+    kakao_payload: dict[str, Any] | None
+    normalized: dict[str, Any] | None
+    callback_expires_at: datetime | None
+    seq: int | None
+    created_at: datetime | None
+    attempt: int | None
+    is_offered: bool | None
+    """Whether the message is delivered again; otherwise the client has it already."""
+
+    def to_claimed_message(self, stream: RelayStream, lease: UUID) -> ClaimedMessage:
+        """The message, as a claim returns it."""
+        fields: Any = self  # all of them are set
+        return ClaimedMessage(
+            fields.message_id,
+            lease,
+            fields.account_id,
+            stream.holder,
+            None,
+            fields.delivery_seq,
+            fields.conversation_key,
+            fields.kakao_payload,
+            fields.normalized,
+            self.callback_expires_at,
+            fields.seq,
+            fields.created_at,
+            fields.attempt,
+            max_attempts=0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class ResumedMessage(ClaimedMessage):
-    """A message that moved to the new stream. Its client has it already unless it is offered again."""
+class StreamOpening:
+    """A stream that is the active one of its token now, and those that were before."""
 
-    is_offered: bool
+    stream: RelayStream
+    principal: RelayPrincipal
+    earlier_ids: set[UUID]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,70 +95,39 @@ class ActivatedStream:
     token_id: UUID
 
 
-async def authenticate_stream(tx: Tx, token_hash: str) -> tuple[RelayPrincipal, set[int]]:
-    """Find the owner of a token, and the control events from before. Locks both until the stream is registered."""
-    row = await tx.maybe(
-        StreamTokenRow,
-        Q.authenticate_stream,
-        token_hash=token_hash,
-        window=CONTROL_EVENT_RETENTION + CONTROL_EVENT_LOOKBACK,
-    )
-    return principal_of_token(row), {*row.seen_ids} if row else set()
+async def register_stream(tx: Tx, process_id: UUID, token_hash: str, last_event_id: int | None) -> StreamOpening:
+    """Open the active stream of a token, with the messages that its client lacks, in one statement.
 
-
-async def register_stream(tx: Tx, stream: RelayStream) -> list[StreamChange]:
-    """Make a stream the active one of its token, with the messages that its client lacks; returns the parked ones.
-
-    Call it after `authenticate_stream`, which holds the locks.
     Raises RateLimited if other tokens of the account have too many active streams.
     """
-    changes = await tx.all(
-        StreamChange,
+    stream_id, lease = new_id(), new_id()
+    rows = await tx.all(
+        StreamOpeningRow,
         Q.open_stream,
-        id=stream.id,
-        account=stream.account_id,
-        token=stream.token_id,
-        session=stream.session_id,
-        last=stream.last_event_id,
+        token_hash=token_hash,
+        id=stream_id,
+        process=process_id,
+        last=last_event_id,
         life=STREAM_LIFETIME,
+        window=CONTROL_EVENT_RETENTION + CONTROL_EVENT_LOOKBACK,
         max_streams=MAX_STREAMS,
         max_parked=MAX_PARKED_STREAMS,
-    )
-    if not changes:
-        raise RateLimited("streams open for this account", TOO_MANY_STREAMS_RETRY_AFTER)
-    earlier = [change for change in changes if change.change in {"parked", "reset"}]
-    if earlier:
-        await send_control_event(
-            tx,
-            ControlEventKind.PARKED,
-            account=stream.account_id,
-            session=stream.session_id,
-            streams=[str(change.id) for change in earlier],
-            reset=[str(change.id) for change in earlier if change.change == "reset"],
-        )
-    if any(change.change == "held" for change in changes):
-        await resume_messages(tx, stream)
-    return earlier
-
-
-async def resume_messages(tx: Tx, stream: RelayStream) -> None:
-    """Move the messages of the token's earlier streams to a new one, and enqueue those that its client lacks."""
-    assert stream.account_id is not None
-    lease = new_id()
-    messages = await tx.all(
-        ResumedMessage,
-        Q.resume_messages,
-        account=stream.account_id,
-        token=stream.token_id,
-        stream=stream.id,
-        holder=stream.holder,
         lease=lease,
         hold=STREAM_LEASE_DURATION,
-        last=stream.last_event_id,
         max_messages=MAX_MESSAGES_IN_FLIGHT,
     )
-    stream.add_in_flight([message.id for message in messages if not message.is_offered], lease)
-    stream.deliver([message for message in messages if message.is_offered])
+    principal = principal_of_token(rows[0] if rows else None)
+    if not rows[0].is_open:
+        raise RateLimited("streams open for this account", TOO_MANY_STREAMS_RETRY_AFTER)
+    earlier_ids = {*(rows[0].parked or ()), *(rows[0].reset or ())}
+    if earlier_ids:
+        tx.notify(Channel.RELAY)  # the function sent a control event to their processes
+    stream = RelayStream(stream_id, principal.token_id, principal.session_id, principal.account_id, last_event_id)
+    stream.awaits_pairing = principal.session_id is not None and not principal.paired
+    stream.seen_ids = {*rows[0].seen_ids}
+    stream.add_in_flight([row.message_id for row in rows if row.message_id and not row.is_offered], lease)
+    stream.deliver([row.to_claimed_message(stream, lease) for row in rows if row.is_offered])
+    return StreamOpening(stream, principal, earlier_ids)
 
 
 async def requeue_parked_messages(tx: Tx, stream: RelayStream) -> None:

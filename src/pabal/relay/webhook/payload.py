@@ -111,7 +111,5 @@ def derive_source_event_id(request: KakaoUserRequest, user_key: str, raw: str, t
 
 
 def hash_parts(kind: str, *parts: str) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
-    return f"{kind}:{digest.hexdigest()}"
+    data = "\0".join((*parts, "")).encode("utf-8", "surrogatepass")
+    return f"{kind}:{hashlib.sha256(data).hexdigest()}"

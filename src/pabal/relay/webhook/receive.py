@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.core.errors import PabalError, RateLimited, Unavailable
+from pabal.core.errors import RateLimited, Unavailable
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.errors import RetryableError
@@ -17,8 +17,8 @@ from pabal.db.tx import Tx
 from pabal.relay.conversations import ConversationState
 from pabal.relay.delivery.handover import ReservedStreams, StreamHandover
 from pabal.relay.delivery.lane import ClaimedMessage
+from pabal.relay.delivery.remote_waiters import RemoteWaiters
 from pabal.relay.delivery.stream import STREAM_LEASE_DURATION
-from pabal.relay.rounds import split_into_rounds
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.skill_response import ChatTexts, SkillResponseDict, callback_response, text_response
 
@@ -83,6 +83,8 @@ class ReceiveRow(msgspec.Struct, frozen=True):
     callback_expires_at: datetime | None
     kakao_payload: dict[str, Any] | None
     normalized: dict[str, Any] | None
+    has_remote_stream: bool
+    """Whether the message is queued and another process has a stream of its account."""
 
     def to_claimed_message(self, lease: UUID, holder: str, payload: InboundPayload) -> ClaimedMessage:
         """The message that was handed over, as a claim returns it."""
@@ -118,55 +120,50 @@ class WebhookReceiver:
     """Stores webhooks under the given limits and lifetimes. `receive` is the write function of a `Batcher`."""
 
     handover: StreamHandover
+    remote_waiters: RemoteWaiters
     queue_lifetime: timedelta
     conversation_rate_limit: int
     channel_rate_limit: int
 
     async def receive(self, tx: Tx, drafts: Sequence[InboundDraft]) -> Sequence[ReceiveResult | Exception]:
-        """Store a batch in order of arrival, in rounds with at most one webhook per conversation.
-
-        Each round commits by itself. If a later round fails, it and the rounds after it are retried without the earlier
-        ones, so no webhook counts twice against its rate limits.
-        """
+        """Store a batch in order of arrival."""
         if self.handover.unclear:
             await self._queue_unclear(tx)
         results: list[ReceiveResult | Exception | None] = [None] * len(drafts)
-        rounds = split_into_rounds(enumerate(drafts), lambda item: item[1].payload.conversation_key)
-        for index, batch_round in enumerate(rounds):
-            try:
-                rows = await self._store(tx, dict(batch_round))
-            except PabalError:
-                if index == 0:
-                    raise
-                break
-            for row in rows:
-                results[row.position] = await self._to_result(tx, row, drafts[row.position])
+        for row in await self._store(tx, drafts):
+            results[row.position] = await self._to_result(tx, row, drafts[row.position])
         return [
             RetryableError("another transaction holds the conversation") if result is None else result
             for result in results
         ]
 
-    async def _store(self, tx: Tx, drafts: dict[int, InboundDraft]) -> list[ReceiveRow]:
-        keys = (None if draft.is_command else draft.payload.conversation_key for draft in drafts.values())
-        ids = [None if draft.is_command else new_id() for draft in drafts.values()]
+    async def _store(self, tx: Tx, drafts: Sequence[InboundDraft]) -> list[ReceiveRow]:
+        keys = (None if draft.is_command else draft.payload.conversation_key for draft in drafts)
+        ids = [None if draft.is_command else new_id() for draft in drafts]
         with self.handover.reserving(keys) as reserved:
             try:
                 rows = await self._insert(tx, drafts, ids, reserved)
             except Unavailable:  # it may have been committed
                 self.handover.add_unclear(ids, reserved)
                 raise
-            streams = dict(zip(drafts, reserved.streams, strict=True))
             self.handover.deliver(
                 (stream, row.to_claimed_message(reserved.lease, stream.holder, drafts[row.position].payload))
                 for row in rows
-                if row.delivery_seq is not None and (stream := streams[row.position])
+                if row.delivery_seq is not None and (stream := reserved.streams[row.position])
             )
         for row in rows:
             if row.account_id and row.state == "PAIRED":
                 self.handover.remember_account(drafts[row.position].payload.conversation_key, row.account_id)
             if row.message_id and row.delivery_seq is None:
-                tx.notify(Channel.MESSAGES, str(row.account_id))
+                self._wake_waiters(tx, row)
         return rows
+
+    def _wake_waiters(self, tx: Tx, row: ReceiveRow) -> None:
+        account = str(row.account_id)
+        if row.has_remote_stream or self.remote_waiters.is_awaited(account):
+            tx.notify(Channel.MESSAGES, account)
+        else:
+            self.remote_waiters.wake_here(account)
 
     async def _queue_unclear(self, tx: Tx) -> None:
         """Queue the messages whose stream did not learn of them. Otherwise they would follow when their lease ends."""
@@ -178,13 +175,13 @@ class WebhookReceiver:
             tx.notify(Channel.MESSAGES, str(account))
 
     async def _insert(
-        self, tx: Tx, drafts: dict[int, InboundDraft], ids: list[UUID | None], reserved: ReservedStreams
+        self, tx: Tx, drafts: Sequence[InboundDraft], ids: list[UUID | None], reserved: ReservedStreams
     ) -> list[ReceiveRow]:
-        payloads = [draft.payload for draft in drafts.values()]
+        payloads = [draft.payload for draft in drafts]
         return await tx.all(
             ReceiveRow,
             Q.receive_messages,
-            positions=[*drafts],
+            positions=[*range(len(drafts))],
             keys=[payload.conversation_key for payload in payloads],
             channels=[payload.channel for payload in payloads],
             users=[payload.user_key for payload in payloads],
@@ -195,6 +192,7 @@ class WebhookReceiver:
             ids=ids,
             streams=[stream and stream.id for stream in reserved.streams],
             holders=[stream and stream.holder for stream in reserved.streams],
+            process=self.remote_waiters.process_id,
             lease=reserved.lease,
             lease_life=STREAM_LEASE_DURATION,
             auto_holds=[draft.auto_hold for draft in drafts.values()],

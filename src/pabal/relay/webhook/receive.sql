@@ -1,12 +1,13 @@
 -- name: receive_messages
--- One statement for a batch of webhooks, each of another conversation. It applies the rate limits, creates or touches the
--- conversations, and queues the messages of paired ones. The conversation's row is locked before its message gets its seq,
--- so within a conversation seq is in commit order. The first message of a user takes from two limits, of the hub and of the
+-- One statement for a batch of webhooks. It applies the rate limits, creates or touches the conversations, and queues the
+-- messages of paired ones. The conversation's row is locked before its messages get their seq, so within a conversation seq
+-- is in commit order; messages of one batch get it in order of arrival. The first message of a user takes from two limits, of the hub and of the
 -- channel; beyond them nothing is stored, not even a row of the other limits, so made-up users and channels cost no disk. A conversation that another transaction has locked is left out before
 -- anything else is locked, so that only its own webhook waits and not the whole channel.
 -- A message with a stream is handed to it: leased at once, so that no claim is needed. Not to a parked stream, not if
 -- messages of the account are queued, and not if another holder has messages of the conversation or a lease has ended: the
--- claim then decides on the order. If the conversation's row changed since our snapshot, we may not see its last message.
+-- claim then decides on the order. Messages of one conversation name the same stream, and none after one without a stream
+-- names any. If the conversation's row changed since our snapshot, we may not see its last message.
 with unlocked as materialized (
     select c.conversation_key, c.ctid as version
     from public.conversation_mappings c
@@ -27,18 +28,23 @@ arrived as materialized (
     left join unlocked u on u.conversation_key = a.conversation_key
     where u.conversation_key is not null
        or not exists (select from public.conversation_mappings c where c.conversation_key = a.conversation_key)
-    order by a.conversation_key
+    order by a.conversation_key, a.position
+),
+new_conversations as materialized (
+    select a.conversation_key, a.channel_id, min(a.position) as position
+    from arrived a
+    where a.is_new
+    group by a.conversation_key, a.channel_id
 ),
 hub_limit as materialized (
     select pabal.take_limit('new conversations:hub', interval '1 hour' / :new_per_hub, interval '1 hour', count(*)::integer) as allowed
-    from arrived a
-    where a.is_new
+    from new_conversations
     having count(*) > 0
 ),
 new_in_hub as materialized (
-    select a.position, a.channel_id
-    from (select a.position, a.channel_id, row_number() over (order by a.position) as nth from arrived a where a.is_new) a
-    join hub_limit h on a.nth <= h.allowed
+    select n.conversation_key, n.channel_id, n.position
+    from (select n.*, row_number() over (order by n.position) as nth from new_conversations n) n
+    join hub_limit h on n.nth <= h.allowed
 ),
 new_channel_limits as materialized (
     select n.channel_id, pabal.take_limit(
@@ -48,20 +54,29 @@ new_channel_limits as materialized (
     group by n.channel_id
 ),
 storable as materialized (
-    select a.position, a.conversation_key, a.channel_id
+    select a.position, a.conversation_key, a.channel_id,
+           row_number() over (partition by a.conversation_key order by a.position) as nth
     from arrived a
-    where not a.is_new or a.position in (
-        select n.position
+    where not a.is_new or a.conversation_key in (
+        select n.conversation_key
         from (select n.*, row_number() over (partition by n.channel_id order by n.position) as nth from new_in_hub n) n
         join new_channel_limits c on c.channel_id = n.channel_id and n.nth <= c.allowed
     )
 ),
+allowed_per_conversation as materialized (
+    select s.conversation_key,
+           case when :per_conversation = 0 then s.wanted else pabal.take_limit(
+               'webhook conversation:' || s.conversation_key, interval '1 minute' / nullif(:per_conversation, 0), interval '1 minute',
+               s.wanted
+           ) end as allowed
+    from (
+        select s.conversation_key, count(*)::integer as wanted from storable s group by s.conversation_key order by s.conversation_key
+    ) s
+),
 conversation_limits as materialized (
-    select a.position, a.channel_id,
-           :per_conversation = 0 or pabal.take_limit(
-               'webhook conversation:' || a.conversation_key, interval '1 minute' / nullif(:per_conversation, 0), interval '1 minute', 1
-           ) = 1 as within_conversation_limit
-    from storable a
+    select s.position, s.channel_id, s.nth <= l.allowed as within_conversation_limit
+    from storable s
+    join allowed_per_conversation l on l.conversation_key = s.conversation_key
 ),
 channel_limits as materialized (
     select c.channel_id,
@@ -83,11 +98,11 @@ admitted as materialized (
 seen as (
     insert into public.conversation_mappings as c
         (conversation_key, kakao_channel_id, plusfriend_user_key, last_callback_url, last_callback_url_expires_at)
-    select a.conversation_key, a.channel_id, a.user_key, a.callback_url,
+    select distinct on (a.conversation_key) a.conversation_key, a.channel_id, a.user_key, a.callback_url,
            case when a.callback_url is not null then pabal.now() + :callback_life::interval end
     from arrived a
     join admitted l on l.position = a.position
-    order by a.conversation_key
+    order by a.conversation_key, a.position desc
     on conflict (conversation_key) do update
     set last_seen_at = pabal.now(),
         last_callback_url = excluded.last_callback_url,
@@ -147,11 +162,13 @@ put as (
            case when h.position is null then 0 else 1 end,
            pabal.now() + w.hold
     from arrived a
+    join admitted l on l.position = a.position
     join seen s on s.conversation_key = a.conversation_key
     join owners o on o.conversation_key = s.conversation_key
     left join handed_over h on h.position = a.position and h.account_id = s.account_id
     left join held w on w.position = a.position
     where s.state = 'PAIRED' and a.is_message and not o.is_disabled
+    order by a.conversation_key, a.position
     on conflict (channel_id, source_event_id) do nothing
     returning id, account_id, conversation_key, delivery_seq, seq, created_at, callback_expires_at, webhook_open_until,
               case when delivery_seq is not null then kakao_payload end as kakao_payload,
@@ -172,11 +189,16 @@ select a.position, c.position is not null as within_new_limits, coalesce(c.withi
            ) then e.webhook_open_until - pabal.now()
        end as hold,
        (select count from emitted) > 0 as event_queued,
-       p.delivery_seq, p.seq, p.created_at, p.callback_expires_at, p.kakao_payload, p.normalized
+       p.delivery_seq, p.seq, p.created_at, p.callback_expires_at, p.kakao_payload, p.normalized,
+       p.id is not null and p.delivery_seq is null and exists (
+           select from public.relay_streams t
+           where t.account_id = p.account_id and t.parked_at is null and t.alive_until > pabal.now()
+             and t.process_id is distinct from :process::uuid
+       ) as has_remote_stream
 from arrived a
 left join conversation_limits c on c.position = a.position
 left join admitted l on l.position = a.position
-left join seen s on s.conversation_key = a.conversation_key
+left join seen s on s.conversation_key = a.conversation_key and l.position is not null
 left join owners o on o.conversation_key = a.conversation_key
 left join put p on p.id = a.id
 left join public.inbound_messages e
