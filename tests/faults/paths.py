@@ -136,7 +136,7 @@ class Claim(PromisedPath):
 
     async def act(self, hub: Hub, subject: Subject) -> Any:
         request = MessagePollRequest(UUID(subject["account"]), "poll:victim", LEASE)
-        return [str(row.id) for row in await hub.relay.long_poll.poll(request, 10, timedelta(seconds=5))] or None
+        return [str(row.id) for row in await hub.relay.long_poll.poll(request, 10, timedelta())] or None
 
     async def recover(self, stage: Stage, subjects: Sequence[Subject]) -> None:
         for subject in subjects:

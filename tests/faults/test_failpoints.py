@@ -145,6 +145,7 @@ async def test_a_lost_answer_to_any_statement_breaks_no_promise(
         losing_answers(database_urls.main) as (proxy, url),
         open_hub(settings, DatabaseUrls(url, database_urls.direct)) as hub,
     ):
+        misses = 0
         for number in range(MAX_FAILPOINTS):
             subject = await sweep.prepare()
             async with hub.db.autocommit():
@@ -153,15 +154,14 @@ async def test_a_lost_answer_to_any_statement_breaks_no_promise(
             proxy.lose_answer_number(number)
             acting = asyncio.create_task(path.act(hub, subject))
             await asyncio.wait([acting])
-            is_end = proxy.statements <= number
             proxy.lose_answer_number(None)
-            assert is_end or proxy.lost == lost + 1
+            misses = misses + 1 if proxy.lost == lost else 0
             await sweep.add(f"answer {number}", subject, await run_acknowledged(acting))
-            if is_end:
+            if misses == 2:  # one may be due to a statement of the hub's background tasks
                 break
 
         assert await sweep.judge() == {}
-        assert 1 < len(sweep.runs) < MAX_FAILPOINTS
+        assert 2 < len(sweep.runs) < MAX_FAILPOINTS
 
 
 def test_every_path_has_a_name_of_its_own() -> None:
