@@ -55,6 +55,16 @@ bench: $(VENV)/.ready-dev .venv-bench/.ready ## Run the benchmarks: engine, toke
 	@PYTHONPATH=. $(BIN)/python -m bench.processes
 	@PYTHONPATH=. $(BIN)/python -m bench.notifications
 
+faults: $(VENV)/.ready-dev ## Run the fault scenarios and write their table to docs/reliability.md; about ten minutes.
+	@PYTHONPATH=tests $(BIN)/python -m faults.report
+
+MINUTES ?= 60
+soak: $(VENV)/.ready-dev ## Run a hub under load for MINUTES and watch what grows.
+	@PYTHONPATH=tests $(BIN)/python -m faults.soak $(MINUTES)
+
+mutate: $(VENV)/.ready-dev ## Break the lanes on purpose and list what no test notices.
+	@$(BIN)/python -m tools.mutate
+
 lock: ## Update the lock files to the newest releases (needs uv).
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header -U -o requirements.lock
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header -c requirements.lock -o requirements-dev.lock
@@ -88,4 +98,4 @@ $(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
 	@cd .venv-bench/node && ../bin/node ../node-wheel/lib/node_modules/npm/bin/npm-cli.js install --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel error
 	@touch $@
 
-.PHONY: help up quick test lint format docs screenshots browser maybe-browser bench lock clean
+.PHONY: help up quick test lint format docs screenshots browser maybe-browser bench faults soak mutate lock clean

@@ -44,6 +44,7 @@ from pabal.relay.conversations import expire_pending_pairings, purge_unpaired_co
 from pabal.relay.delivery.control_events import purge_control_events
 from pabal.relay.delivery.lane import LANE as RELAY
 from pabal.relay.delivery.stream_registry import purge_dead_streams
+from pabal.relay.event_outbox import publish_queued_events
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.pairing.codes import purge_pairing_codes
 from pabal.relay.pairing.pair import purge_wrong_codes
@@ -81,6 +82,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("expire notifications", MINUTE, NOTIFICATIONS.expire),
         Chore("expire messages", MINUTE, expire_messages_chore(settings.chat_language, relay_metrics)),
         Chore("publish message events", SECOND, publish_message_events),
+        Chore("publish relay events", SECOND, publish_queued_events),
         Chore("rescue callbacks", 5 * SECOND, rescue_lost_callbacks),
         Chore("expire approvals", MINUTE, expire_pending_pairings),
         Chore("purge pairing codes", MINUTE, purge_pairing_codes),

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import httpx2
 
 from pabal.core.errors import PabalError
@@ -76,11 +77,13 @@ class Workload:
 
     hub: Hub
     web: httpx2.AsyncClient
-    proxy: FaultProxy
+    proxy: FaultProxy | None
+    """None if the web server runs in another process."""
     kakao: FakeKakao
     owner: Owner
     db: Connection
     """A connection that bypasses the proxy."""
+    direct_url: str
     travel: Callable[[timedelta], Awaitable[None]]
     events: list[UUID] = field(default_factory=list[UUID])
     messages: list[str] = field(default_factory=list[str])
@@ -89,6 +92,8 @@ class Workload:
     read_by_bot: list[int] = field(default_factory=list[int])
     accepted_at: dict[str, list[float]] = field(default_factory=lambda: {lane: [] for lane in LANES})
     fault_ended: float = 0.0
+    pace: float = PACE
+    """Seconds between two acts of one actor."""
 
     def acknowledged(self, lane: str) -> None:
         self.accepted_at[lane].append(monotonic())
@@ -131,15 +136,16 @@ class Workload:
 
         A row whose claim was committed without an answer is held until its lease ends, so time moves on.
         """
-        producers = [asyncio.create_task(repeat(act)) for act in (self.publish, self.chat, self.notify)]
-        consumers = [asyncio.create_task(repeat(act)) for act in (self.consume, self.answer)]
+        producers = [asyncio.create_task(repeat(act, self.pace)) for act in (self.publish, self.chat, self.notify)]
+        consumers = [asyncio.create_task(repeat(act, self.pace)) for act in (self.consume, self.answer)]
         try:
             yield
             for task in producers:
                 task.cancel()
             await asyncio.gather(*producers, return_exceptions=True)
             await self.travel(timedelta(minutes=1))
-            await wait_until(self.is_drained, within=60)
+            with suppress(TimeoutError):  # the oracle reports what is stuck
+                await wait_until(self.is_drained, within=60)
         finally:
             for task in (*producers, *consumers):
                 task.cancel()
@@ -159,7 +165,13 @@ class Workload:
             )
         return await self.judge(recovered - self.fault_ended)
 
+    async def reconnect(self) -> None:
+        """Open the oracle's connection again, if the fault closed it."""
+        if self.db.is_closed():
+            self.db = await asyncpg.connect(self.direct_url)
+
     async def is_drained(self) -> bool:
+        await self.reconnect()
         stuck = [
             await self.db.fetch(STUCK_EVENTS, self.events),
             await self.db.fetch(STUCK_MESSAGES, self.messages),
@@ -200,7 +212,7 @@ def longest_gap(times: list[float]) -> float:
     return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
 
-async def repeat(act: Callable[[int], Awaitable[None]]) -> None:
+async def repeat(act: Callable[[int], Awaitable[None]], pace: float) -> None:
     """Act again and again. A refusal is retried, as clients do, with a new number."""
     number = 0
     while True:
@@ -209,7 +221,7 @@ async def repeat(act: Callable[[int], Awaitable[None]]) -> None:
             await act(number)
         except (PabalError, httpx2.HTTPError, AssertionError):
             await asyncio.sleep(RETRY_DELAY)
-        await asyncio.sleep(PACE)
+        await asyncio.sleep(pace)
 
 
 @asynccontextmanager
@@ -237,7 +249,9 @@ async def open_workload(
         tasks = [asyncio.create_task(worker.run()) for worker in workers]
         chores = asyncio.create_task(hub.chores.run())
         try:
-            yield Workload(hub, web, proxy, kakao, owner, db, travel)
+            workload = Workload(hub, web, proxy, kakao, owner, db, urls.direct, travel)
+            yield workload
+            await workload.db.close()
         finally:
             for worker in workers:
                 worker.stop()

@@ -54,6 +54,7 @@ OWNERS = {
         "public.relay_sessions",
         "public.relay_streams",
         "pabal.portal_sessions",
+        "pabal.relay_event_outbox",
         "pabal.relay_outbox",
     ),
     "tokens": (

@@ -16,6 +16,7 @@ from pabal.core.errors import CallbackFailed, Conflict, NotFound
 from pabal.hub import DatabaseUrls, Hub
 from pabal.relay.delivery.control_events import ControlEventKind, purge_control_events, send_control_event
 from pabal.relay.delivery.lane import LANE
+from pabal.relay.event_outbox import publish_queued_events
 from pabal.relay.privacy import ConversationDataCounts, count_conversation_data, erase_conversation, export_conversation
 from pabal.relay.webhook.message_events import publish_message_events
 from relay.bot import connect_stream
@@ -97,6 +98,12 @@ async def create_personal_data(person: Bot, web: httpx2.AsyncClient) -> None:
         )
     async with hub.autocommit() as tx:
         assert await publish_message_events(tx, 100)
+        assert await publish_queued_events(tx, 100)
+    await db.execute(
+        "insert into pabal.relay_event_outbox (event_type, payload) "
+        "values ('relay.callback.failed', jsonb_build_object('conversation_key', $1::text))",
+        KEY,
+    )
     await db.execute("update event_queue set status = 'failed' where target_service = 'minu_build'")
 
 
@@ -127,7 +134,7 @@ TABLES = (
 
 async def count_rows_with_key(person: Bot, key: str = KEY) -> dict[str, int]:
     """How many rows of each table contain the key in any column."""
-    tables = [f"public.{name}" for name in TABLES] + ["pabal.limits", "pabal.audit_log"]
+    tables = [f"public.{name}" for name in TABLES] + ["pabal.limits", "pabal.relay_event_outbox", "pabal.audit_log"]
     counts = {
         table.partition(".")[2]: await person.chat.db.fetchval(
             f"select count(*) from {table} t where to_jsonb(t)::text like '%' || $1 || '%'", key
@@ -144,7 +151,7 @@ async def test_a_dump_contains_nothing_of_an_erased_user(
     secrets = [word.encode() for word in (USER, TEXT, REPLY, "secret=capability", "/chat?code=")]
     before = await dump_database(database_urls)
     assert [word for word in secrets if word not in before] == []
-    assert (await count_rows_with_key(person)).keys() == {*TABLES, "limits"}
+    assert (await count_rows_with_key(person)).keys() == {*TABLES, "limits", "relay_event_outbox"}
     expected_counts = await count_data(hub)
 
     deleted = await erase(hub)

@@ -13,6 +13,7 @@ from pabal.hub import Hub
 from pabal.relay.accounts import disable_account, find_account
 from pabal.relay.auth import authenticate_relay_token
 from pabal.relay.conversations import approve_pairing, block_conversation, deny_pairing, expire_pending_pairings
+from pabal.relay.event_outbox import publish_queued_events
 from pabal.relay.pairing.pair import CHANNEL_WRONG_CODE_LIMIT
 from pabal.relay.pairing.sessions import find_relay_session_status
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
@@ -60,6 +61,8 @@ async def test_a_code_connects_its_user_once(hub: Hub, owner: Connection) -> Non
     assert await conversation_state_of(owner, "jun") == ("UNPAIRED", None)
     assert await control_events(owner) == [("paired", bot.account, None)]
     assert await audit_actions_of(owner, conversation_pseudonym(key_of_user("min"))) == ["pairing.verified"]
+    async with hub.autocommit() as tx:
+        assert await publish_queued_events(tx, 10) == 1
     [event] = await owner.fetch(
         "select payload::text from public.event_queue where event_type = 'relay.pairing.verified'"
     )

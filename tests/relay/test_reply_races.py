@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -15,12 +16,20 @@ from uuid import UUID
 import pytest
 
 from pabal.core.errors import CallbackUnconfirmed
+from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
 from pabal.relay.reply import callback
-from pabal.relay.reply.callback import rescue_lost_callbacks
+from pabal.relay.reply.callback import (
+    CallbackSettlement,
+    ClaimedCallback,
+    UnsentCallback,
+    rescue_lost_callbacks,
+    settle_callbacks,
+)
+from pabal.relay.reply.reply import BotReply, claim_callbacks, encode_skill_response
 from relay.racing_process import STALL_AFTER
 from support.receiver import respond_after
-from support.relay_rows import CALLBACK_LIFETIME, Bot, digest
+from support.relay_rows import CALLBACK_LIFETIME, Bot, digest, skill_response
 
 pytestmark = pytest.mark.anyio
 
@@ -136,3 +145,16 @@ async def test_a_process_killed_before_settling_leaves_unknown_and_no_second_pos
     assert (row["state"], row["error"]) == ("unknown", callback.SENDING_TIMEOUT_ERROR)
     assert row["settled_at"] is not None
     assert (bot.kakao.posts, await bot.chat.failures()) == (1, ["unknown"])
+
+
+async def test_a_settlement_needs_the_fence_of_the_claim(bot: Bot) -> None:
+    message, response = await bot.insert_message("fenced"), skill_response("an answer")
+    reply = BotReply(digest(bot.owner.token), message, None, response, encode_skill_response(response))
+    async with bot.hub.autocommit() as tx:
+        [claimed] = await claim_callbacks(tx, [reply])
+        assert isinstance(claimed, ClaimedCallback)
+        stale = replace(claimed, fence=new_id())
+
+        assert await settle_callbacks(tx, [CallbackSettlement(stale, UnsentCallback("lost"))]) == [None]
+        assert await bot.chat.state(message) == "sending"
+        assert await settle_callbacks(tx, [CallbackSettlement(claimed, UnsentCallback("lost"))]) != [None]

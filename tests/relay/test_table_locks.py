@@ -1,5 +1,6 @@
 """The chat goes on while a table of another lane is locked, for example by a migration."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -8,11 +9,17 @@ from uuid import UUID
 import httpx2
 import pytest
 
+from pabal.core.errors import CallbackFailed
 from pabal.hub import DatabaseUrls, Hub
+from pabal.relay.event_outbox import publish_queued_events
+from pabal.relay.reply.callback import rescue_lost_callbacks
 from pabal.relay.webhook.message_events import publish_message_events
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
+from relay.people import add_account, create_code, send_command
 from relay.skills import USE_CALLBACK, send_message
 from support.clusters import open_connection
-from support.relay_rows import Chat, Owner
+from support.fake_kakao import kakao_response
+from support.relay_rows import Bot, Chat, Owner
 
 pytestmark = pytest.mark.anyio
 
@@ -22,6 +29,15 @@ insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_
 """
 OTHER_LANES = "public.event_queue, public.dead_letter_queue, pabal.event_due, pabal.event_leases, notification.requests"
 RECEIVED = "select payload from event_queue where event_type = 'relay.message.received' and is_broadcast order by id"
+
+FAILED = """
+select coalesce(array_agg(payload ->> 'outcome' order by id), '{}') from event_queue
+where event_type = 'relay.callback.failed'
+"""
+CLAIM_WITHOUT_RESULT = """
+insert into relay_replies (message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at)
+values ($1, $2, $3, 'hub', 'sending', pabal.uuid7(), pabal.now() - interval '1 minute')
+"""
 
 
 @pytest.fixture
@@ -70,6 +86,37 @@ async def test_the_events_of_messages_are_published_once_and_in_order(
 
     events = [json.loads(row["payload"])["message_id"] for row in await chat.db.fetch(RECEIVED)]
     assert events == [str(messages[0]), str(messages[2])]
+
+
+async def test_a_failed_reply_is_settled_while_other_lanes_are_locked(bot: Bot, database_urls: DatabaseUrls) -> None:
+    bot.kakao.responder = kakao_response("FAIL", "no")
+    message, lost = await bot.insert_message("refused"), await bot.insert_message("lost")
+    await bot.chat.db.execute(CLAIM_WITHOUT_RESULT, lost, bot.owner.id, bot.key)
+
+    async with other_lanes_locked(database_urls), asyncio.timeout(20):
+        with pytest.raises(CallbackFailed):
+            await bot.send_reply(message, "an answer")
+        assert await bot.chat.state(message) == "refused"
+        async with bot.hub.transaction() as tx:
+            assert await rescue_lost_callbacks(tx, 10) == 1
+
+    assert await bot.chat.db.fetchval(FAILED) == []
+    async with bot.hub.autocommit() as tx:
+        published = [await publish_queued_events(tx, 1), await publish_queued_events(tx, 10)]
+        assert (published, await publish_queued_events(tx, 10)) == ([1, 1], 0)
+    assert await bot.chat.db.fetchval(FAILED) == ["refused", "unknown"]
+
+
+async def test_a_user_pairs_while_other_lanes_are_locked(hub: Hub, chat: Chat, database_urls: DatabaseUrls) -> None:
+    account = await add_account(hub)
+    code = await create_code(hub, account.account)
+
+    async with other_lanes_locked(database_urls), asyncio.timeout(20):
+        assert await send_command(hub, "mina", f"/pair {code}") == KOREAN_TEXTS.paired.format(prefix="/")
+
+    async with hub.autocommit() as tx:
+        assert await publish_queued_events(tx, 10) == 1
+    assert await chat.db.fetchval("select event_type from event_queue") == "relay.pairing.verified"
 
 
 async def test_without_a_subscriber_nothing_is_noted(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:

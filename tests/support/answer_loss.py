@@ -17,8 +17,8 @@ from pabal.db.queries import Query
 SSL_REQUEST = 80877103
 START = struct.Struct("!ii")
 HEAD = struct.Struct("!ci")
-READY_FOR_QUERY = b"Z\0\0\0\5I"
-"""The end of an answer outside of a transaction block: the statement is committed."""
+READY_FOR_QUERY = b"Z\0\0\0\5"
+"""The end of an answer, followed by one byte. Outside of a transaction block the statement is committed."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,14 @@ class AnswerLossProxy:
         self._remaining: dict[str, int] = {}
         self._refused: set[str] = set()
         self._connections: list[ProxiedConnection] = []
+        self._lost_number: int | None = None
         self.lost = 0
+        self.statements = 0
+        """How many statements were executed since `lose_answer_number`, BEGIN and COMMIT included."""
+
+    def lose_answer_number(self, number: int | None) -> None:
+        """Lose the answer to the statement with this number, from now on and counted from 0, on any connection."""
+        self._lost_number, self.statements = number, 0
 
     def lose_answers(self, query: Query, times: int = 1) -> None:
         self._remaining[query.sql] = times
@@ -94,6 +101,7 @@ class AnswerLossProxy:
             connection.prepared[first] = rest.partition(b"\0")[0].decode()
         elif kind == b"B":  # Bind, followed by Execute: portal and statement name
             sql = connection.prepared[rest.partition(b"\0")[0]]
+            self._count(connection)
             if sql in self._refused:
                 self._refused.discard(sql)
                 self.lost += 1
@@ -103,6 +111,14 @@ class AnswerLossProxy:
                 self._remaining[sql] -= 1
                 connection.loses_answer = True
 
+        elif kind == b"Q":  # a simple query: BEGIN, COMMIT
+            self._count(connection)
+
+    def _count(self, connection: ProxiedConnection) -> None:
+        if self.statements == self._lost_number:
+            connection.loses_answer = True
+        self.statements += 1
+
     async def _send_answers(self, reader: asyncio.StreamReader, connection: ProxiedConnection) -> None:
         dropped = b""
         with suppress(OSError, RuntimeError):  # uvloop raises RuntimeError for an aborted transport
@@ -111,7 +127,7 @@ class AnswerLossProxy:
                     connection.client.write(data)
                     continue
                 dropped += data
-                if dropped.endswith(READY_FOR_QUERY):
+                if dropped[:-1].endswith(READY_FOR_QUERY):
                     self.lost += 1
                     connection.reset()
 

@@ -132,10 +132,12 @@ class Chat:
         return state
 
     async def failures(self) -> list[str]:
-        """The outcomes of published callback failures."""
+        """The outcomes of callback failures, published or not."""
         rows = await self.db.fetch(
-            "select payload ->> 'outcome' as outcome from event_queue where event_type = 'relay.callback.failed' "
-            "order by created_at"
+            "select payload ->> 'outcome' as outcome from ("
+            "select id, event_type, payload from event_queue "
+            "union all select id, event_type, payload from pabal.relay_event_outbox"
+            ") e where event_type = 'relay.callback.failed' order by id"
         )
         return [row["outcome"] for row in rows]
 

@@ -10,7 +10,6 @@ from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.secrets import decode_base64url, encode_base64url
-from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
@@ -122,7 +121,7 @@ async def approve_pairing(
     after = await _set_conversation_state(tx, before, "PAIRED")
     await record_action(tx, actor, "pairing.approved", conversation_pseudonym(key), account=account_id_text(before))
     await announce_pairing(tx, after)
-    await publish_pairing_verified(tx, after, metrics)
+    await note_pairing_verified(tx, after, metrics)
     return after
 
 
@@ -194,12 +193,9 @@ async def announce_pairing(tx: Tx, conversation: Conversation) -> None:
     )
 
 
-async def publish_pairing_verified(tx: Tx, conversation: Conversation, metrics: RelayMetrics) -> None:
-    """Publish the event `relay.pairing.verified`."""
-    await tx.value(
-        Q.publish_pairing_verified, account=conversation.account_id, conversation=conversation.conversation_key
-    )
-    tx.notify(Channel.EVENTS)
+async def note_pairing_verified(tx: Tx, conversation: Conversation, metrics: RelayMetrics) -> None:
+    """Put the event `relay.pairing.verified` into the relay's outbox."""
+    await tx.run(Q.note_pairing_verified, account=conversation.account_id, conversation=conversation.conversation_key)
     metrics.pairings_verified.add(1)
 
 

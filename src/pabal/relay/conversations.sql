@@ -65,10 +65,10 @@ where conversation_key in (
 -- Its stream was opened before the session had an account.
 select id from public.relay_sessions where account_id = :account and paired_at is null and revoked_at is null;
 
--- name: publish_pairing_verified
-select pabal.publish(
-    'hub', 'relay.pairing.verified',
-    jsonb_build_object('account_id', :account::uuid, 'conversation_key', :conversation::text)
+-- name: note_pairing_verified
+insert into pabal.relay_event_outbox (event_type, payload)
+values (
+    'relay.pairing.verified', jsonb_build_object('account_id', :account::uuid, 'conversation_key', :conversation::text)
 );
 
 -- name: cancel_messages

@@ -53,6 +53,7 @@ async def erase_conversation(tx: Tx, key: str, actor: Actor) -> ConversationData
     await tx.column(Q.lock_replies, messages=message_ids)
     await tx.run(Q.delete_messages, messages=message_ids)
     for query in (
+        Q.delete_queued_events,
         Q.delete_events,
         Q.delete_dead_letters,
         Q.unlink_pairing_codes,

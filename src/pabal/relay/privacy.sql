@@ -14,6 +14,7 @@ select
     + (select count(*) from public.pairing_codes c where c.used_by = :conversation)
     + (select count(*) from public.relay_sessions s where s.used_by = :conversation)
     + (select count(*) from public.relay_control_events n where n.data ->> 'conversationKey' = :conversation)
+    + (select count(*) from pabal.relay_event_outbox o where o.payload ->> 'conversation_key' = :conversation)
     + (select count(*) from pabal.limits_of(array[:conversation::text]))
     as others
 from public.conversation_mappings c
@@ -37,6 +38,10 @@ for update;
 -- name: delete_messages
 -- Cascades to their replies.
 delete from public.inbound_messages where id = any(:messages::uuid[]);
+
+-- name: delete_queued_events
+-- Before the published events: it waits for the chore that publishes, whose events are then deleted as well.
+delete from pabal.relay_event_outbox o where o.payload ->> 'conversation_key' = :conversation;
 
 -- name: delete_events
 -- Published events and their deliveries. Triggers remove them from the lane.

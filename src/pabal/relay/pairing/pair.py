@@ -18,7 +18,7 @@ from pabal.relay.conversations import (
     ConversationState,
     announce_pairing,
     clean_up_ended_pairing,
-    publish_pairing_verified,
+    note_pairing_verified,
 )
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.pairing.codes import parse_pairing_code
@@ -113,7 +113,7 @@ async def _connect_conversation(
         await record_action(
             tx, CHAT_ACTOR, "pairing.verified", conversation_pseudonym(connected.conversation_key), account=str(account)
         )
-        await publish_pairing_verified(tx, connected, metrics)
+        await note_pairing_verified(tx, connected, metrics)
     return CodeAccepted(connected, replaced=not is_same_account and conversation.state == "PAIRED")
 
 

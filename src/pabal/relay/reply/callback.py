@@ -10,7 +10,6 @@ from uuid import UUID
 
 from pabal.core.errors import Unavailable
 from pabal.core.log import get_logger
-from pabal.db.channels import Channel
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
@@ -131,7 +130,6 @@ class CallbackSettlement:
 class SettledCallbackRow:
     id: UUID
     settled_at_ms: int
-    published: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +156,6 @@ async def settle_callbacks(tx: Tx, settlements: Sequence[CallbackSettlement]) ->
         errors=[result.error for result in results],
         keep=LATE_REPLY_RETENTION,
     )
-    if any(row.published for row in rows):
-        tx.notify(Channel.EVENTS)
     settled_at = {row.id: row.settled_at_ms for row in rows}
     failed = sum(
         settlement.result.outcome != "sent" and settlement.callback.id in settled_at for settlement in settlements
@@ -170,13 +166,9 @@ async def settle_callbacks(tx: Tx, settlements: Sequence[CallbackSettlement]) ->
 
 async def rescue_lost_callbacks(tx: Tx, batch: int) -> int:
     """Record the outcome `unknown` for POSTs without a result. They may have arrived, so they are not repeated."""
-    event_ids = await tx.column(
-        Q.rescue_lost_callbacks, error=SENDING_TIMEOUT_ERROR, after=SENDING_TIMEOUT, batch=batch
-    )
-    tx.count_outcomes(LANE_NAME, "failed", len(event_ids))
-    if event_ids:
-        tx.notify(Channel.EVENTS)
-    return len(event_ids)
+    rescued = await tx.run(Q.rescue_lost_callbacks, error=SENDING_TIMEOUT_ERROR, after=SENDING_TIMEOUT, batch=batch)
+    tx.count_outcomes(LANE_NAME, "failed", rescued)
+    return rescued
 
 
 async def confirm_claims(tx: Tx, claims: Sequence[CallbackClaim]) -> Sequence[ConfirmedClaim | None]:

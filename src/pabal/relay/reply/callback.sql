@@ -31,15 +31,16 @@ unshown as (
     from settled a
     where a.outcome in ('refused', 'unsent') and l.shown_with = a.message_id and l.account_id = a.account_id
 ),
-published as materialized (
-    select pabal.publish('hub', 'relay.callback.failed', jsonb_build_object(
+noted as (
+    insert into pabal.relay_event_outbox (event_type, payload)
+    select 'relay.callback.failed', jsonb_build_object(
         'message_id', s.message_id, 'account_id', s.account_id, 'conversation_key', s.conversation_key,
         'spent_by', s.spent_by, 'outcome', s.outcome, 'why', s.error
-    ))
+    )
     from settled s
     where s.outcome <> 'sent'
 )
-select s.id, floor(extract(epoch from pabal.now()) * 1000)::bigint as settled_at_ms, (select count(*) from published) as published
+select s.id, floor(extract(epoch from pabal.now()) * 1000)::bigint as settled_at_ms
 from settled s;
 
 -- name: rescue_lost_callbacks
@@ -57,10 +58,11 @@ with lost as (
     where r.id = l.id
     returning r.message_id, r.account_id, r.conversation_key, r.spent_by, r.error
 )
-select pabal.publish('hub', 'relay.callback.failed', jsonb_build_object(
+insert into pabal.relay_event_outbox (event_type, payload)
+select 'relay.callback.failed', jsonb_build_object(
     'message_id', l.message_id, 'account_id', l.account_id, 'conversation_key', l.conversation_key,
     'spent_by', l.spent_by, 'outcome', 'unknown', 'why', l.error
-))
+)
 from lost l;
 
 -- name: list_failing_channels

@@ -1,0 +1,55 @@
+"""Run all fault scenarios and write their table to docs/reliability.md: `make faults`."""
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+from faults.scenarios import SCENARIOS, Scenario, run_scenario
+from pabal.core.log import configure_logging
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
+BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
+HEAD = (
+    "| fault | accepted | lost | double POSTs | order breaks | stuck | longest gap | 90 % of the pace after |",
+    "|---|---:|---:|---:|---:|---:|---:|---:|",
+)
+
+
+async def run_row(scenario: Scenario) -> tuple[str, bool]:
+    verdict, recovery = await run_scenario(scenario)
+    counts = [len(verdict.lost), len(verdict.repeated_posts), len(verdict.order_breaks), len(verdict.stuck)]
+    cells = [
+        scenario.name,
+        f"{sum(verdict.accepted.values()):,}",
+        *map(str, counts),
+        f"{verdict.longest_gap:.1f} s",
+        f"{recovery:.1f} s",
+    ]
+    return f"| {' | '.join(cells)} |", not any(counts)
+
+
+async def main(names: list[str]) -> int:
+    configure_logging("critical", "json")
+    chosen = [scenario for scenario in SCENARIOS if not names or any(name in scenario.name for name in names)]
+    rows: list[str] = []
+    all_good = True
+    for scenario in chosen:
+        if scenario.disk_size and os.geteuid() != 0:
+            sys.stdout.write(f"left out, because it needs root: {scenario.name}\n")
+            continue
+        row, is_good = await run_row(scenario)
+        all_good &= is_good
+        rows.append(row)
+        sys.stdout.write(f"{row}\n")
+        sys.stdout.flush()
+    if not names:
+        table = "\n".join([BEGIN, *HEAD, *rows, END])
+        text = re.sub(f"{BEGIN}.*{END}", lambda _: table, DOCUMENT.read_text("utf-8"), flags=re.DOTALL)
+        DOCUMENT.write_text(text, "utf-8")
+    return 0 if all_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(sys.argv[1:])))

@@ -1,0 +1,309 @@
+"""Long faults under a workload of all lanes, on a durable PostgreSQL of their own. `make faults` runs them."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic
+
+import asyncpg
+import httpx2
+
+from faults.workload import Verdict, Workload, open_workload
+from pabal.db import embedded
+from pabal.db.migrate import apply_migrations
+from pabal.hub import DatabaseUrls, open_hub
+from pabal.settings import Settings
+from support.clusters import open_connection
+from support.fake_kakao import run_fake_kakao
+from support.notifications import register_builtin_templates
+from support.pabal_process import RunningHub, environment, pabal_process, start_pabal
+from support.relay_rows import Chat
+from support.webhook import WEBHOOK_SECRET
+
+BEFORE, AFTER, OUTAGE = 4.0, 12.0, 6.0
+"""Seconds of load before and after each fault, and of faults that last."""
+STORMS, STORM_PAUSE = 20, 0.2
+WINDOW = 1.0
+"""Seconds over which the pace after a fault is compared with the pace before it."""
+TERMINATE = """
+select count(pg_terminate_backend(pid)) from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid()
+"""
+
+WRITE_LOG = "select pg_logical_emit_message(true, 'ballast', repeat('x', 4000000))"
+
+
+@dataclass(slots=True)
+class Machine:
+    """A PostgreSQL that can be killed, stopped and restarted at its address, and a hub process if there is one."""
+
+    folder: Path
+    server: embedded.EmbeddedServer
+    child: RunningHub | None = None
+    worker: "subprocess.Popen[str] | None" = None
+    child_variables: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def urls(self) -> DatabaseUrls:
+        return DatabaseUrls(self.server.address.hub_url, self.server.address.owner_url)
+
+    async def restart_server(self) -> None:
+        port = self.server.address.port
+        self.server.stop()
+        self.server = await asyncio.to_thread(embedded.start_embedded_server, self.folder, port=port)
+
+    def server_processes(self) -> list[int]:
+        children = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split()
+        return [self.server.pid, *map(int, children)]
+
+    def start_hub(self) -> None:
+        """Start `pabal serve` and `pabal work`."""
+        self.child = RunningHub(self.folder, "serve", **self.child_variables)
+        variables = environment(PABAL_DATA_DIR=str(self.folder / "data"), **self.child_variables)
+        with (self.folder / "work.log").open("a") as log:
+            self.worker = start_pabal("work", folder=self.folder, stdout=log, stderr=log, env=variables)
+
+    def kill_hub(self) -> None:
+        if self.child:
+            self.child.end(signal.SIGKILL)
+            assert self.child.process.stdout
+            self.child.process.stdout.close()
+        if self.worker:
+            self.worker.kill()
+            self.worker.wait()
+
+    async def travel(self, by: timedelta) -> None:
+        """Move the database's clock, once."""
+        async with open_connection(self.server.address.owner_url) as owner:
+            await owner.execute(
+                "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
+                f"return now() + make_interval(secs => {by.total_seconds()})"
+            )
+
+
+Fault = Callable[[Machine, Workload], Awaitable[None]]
+
+
+async def halt_network(_: Machine, workload: Workload) -> None:
+    assert workload.proxy
+    workload.proxy.halt()
+    await asyncio.sleep(OUTAGE)
+    workload.proxy.pass_bytes()
+
+
+async def cut_network(_: Machine, workload: Workload) -> None:
+    """All bytes are lost for a while; then the old connections are reset."""
+    assert workload.proxy
+    workload.proxy.drop_bytes()
+    await asyncio.sleep(OUTAGE)
+    workload.proxy.reset()
+    workload.proxy.pass_bytes()
+
+
+async def reset_connections(_: Machine, workload: Workload) -> None:
+    assert workload.proxy
+    for _number in range(STORMS):
+        workload.proxy.reset()
+        await asyncio.sleep(STORM_PAUSE)
+
+
+async def lose_answers(_: Machine, workload: Workload) -> None:
+    assert workload.proxy
+    workload.proxy.swallow_answers()
+    await asyncio.sleep(OUTAGE)
+    workload.proxy.reset()
+    workload.proxy.pass_bytes()
+
+
+async def storm_backends(machine: Machine, _: Workload) -> None:
+    async with open_connection(machine.server.address.owner_url) as owner:
+        for _number in range(STORMS):
+            await owner.execute(TERMINATE)
+            await asyncio.sleep(STORM_PAUSE)
+
+
+async def kill_server(machine: Machine, _: Workload) -> None:
+    os.kill(machine.server.pid, signal.SIGKILL)
+    await machine.restart_server()
+
+
+async def restart_server(machine: Machine, _: Workload) -> None:
+    await machine.restart_server()
+
+
+async def stop_server(machine: Machine, _: Workload) -> None:
+    """The server hangs: its kernel still acknowledges bytes."""
+    pids = machine.server_processes()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(OUTAGE)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def fill_disk(machine: Machine, _: Workload) -> None:
+    """No space is left on the server's disk; then there is again, and a server that ended is restarted."""
+    ballast = machine.folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    with suppress(asyncpg.PostgresError, OSError):
+        async with open_connection(machine.server.address.owner_url) as owner:
+            while True:  # until the server cannot write its log
+                await owner.execute(WRITE_LOG)
+    await asyncio.sleep(OUTAGE)
+    ballast.unlink()
+    if not machine.server.is_alive():
+        await machine.restart_server()
+
+
+async def kill_hub(machine: Machine, _: Workload) -> None:
+    """Kill the process with the web server and the one with the workers three times."""
+    for _number in range(3):
+        await asyncio.to_thread(machine.kill_hub)
+        await asyncio.to_thread(machine.start_hub)
+        await asyncio.sleep(1)
+
+
+async def back_up(machine: Machine, _: Workload) -> None:
+    await asyncio.to_thread(
+        lambda: pabal_process(
+            "backup",
+            str(machine.folder / "backup.pabal"),
+            folder=machine.folder,
+            PABAL_DATABASE_URL=machine.server.address.owner_url,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A fault. With `in_process`, the hub runs in this process behind a proxy; else in processes of its own."""
+
+    name: str
+    fault: Fault
+    in_process: bool = True
+    disk_size: str | None = None
+    """The size of a disk in memory for the server; needs root."""
+
+
+SCENARIOS = (
+    Scenario("network halted for 6 s", halt_network),
+    Scenario("network cut for 6 s", cut_network),
+    Scenario("connections reset 20 times", reset_connections),
+    Scenario("answers of PostgreSQL lost for 6 s", lose_answers),
+    Scenario("all backends terminated 20 times", storm_backends),
+    Scenario("PostgreSQL restarted", restart_server),
+    Scenario("PostgreSQL killed with kill -9", kill_server),
+    Scenario("PostgreSQL stopped (SIGSTOP) for 6 s", stop_server),
+    Scenario("disk full for 6 s", fill_disk, disk_size="320m"),
+    Scenario("serve and work killed with kill -9, 3 times", kill_hub, in_process=False),
+    Scenario("backup under load", back_up, in_process=False),
+)
+
+
+@asynccontextmanager
+async def open_machine(disk_size: str | None) -> AsyncGenerator[Machine]:
+    folder = make_disk(disk_size)
+    try:
+        options = {"max_wal_size": "64MB", "min_wal_size": "32MB"} if disk_size else {}
+        server = await asyncio.to_thread(embedded.start_embedded_server, folder, options=options)
+        machine = Machine(folder, server)
+        try:
+            await apply_migrations(server.address.owner_url, login="pabal_hub")
+            yield machine
+        finally:
+            await asyncio.to_thread(machine.kill_hub)
+            machine.server.stop()
+    finally:
+        remove_disk(folder, disk_size)
+
+
+def make_disk(size: str | None) -> Path:
+    """A folder for a server. With a size, it is a disk in memory of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="pabal-faults-"))
+    folder.chmod(0o755)
+    if size:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "none", folder], check=True)
+    return folder
+
+
+def remove_disk(folder: Path, size: str | None) -> None:
+    if size:
+        subprocess.run(["umount", "-l", folder], check=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def open_process_workload(machine: Machine, settings: Settings) -> AsyncGenerator[Workload]:
+    """The hub runs as `pabal serve` and `pabal work`; the actors' own hub only reads and writes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    machine.child_variables = {
+        "PABAL_PORT": str(port),
+        "PABAL_DATABASE_URL": machine.server.address.hub_url,
+        "PABAL_WEBHOOK_SECRET": WEBHOOK_SECRET.get_secret_value(),
+        "PABAL_CALLBACK_ALLOW": "http://127.0.0.1",
+        "PABAL_WEBHOOK_PER_CONVERSATION": "0",
+        "PABAL_WEBHOOK_PER_CHANNEL": "0",
+    }
+    await asyncio.to_thread(machine.start_hub)
+    assert machine.child
+    async with (
+        run_fake_kakao() as kakao,
+        open_connection(machine.server.address.owner_url) as db,
+        open_hub(settings, machine.urls) as hub,
+        httpx2.AsyncClient(base_url=machine.child.address, timeout=30) as web,
+    ):
+        owner = await Chat(db).owner()
+        await Chat(db).conversation(owner)
+        await register_builtin_templates(hub)
+        yield Workload(hub, web, None, kakao, owner, db, machine.server.address.owner_url, machine.travel)
+
+
+async def run_scenario(scenario: Scenario) -> tuple[Verdict, float]:
+    """Returns the oracle's verdict and the seconds after the fault until the pace was 90 % of the one before it."""
+    async with open_machine(scenario.disk_size) as machine, AsyncExitStack() as stack:
+        settings = Settings(
+            _env_file=None,  # pyright: ignore[reportCallIssue]
+            data_dir=machine.folder / "data",
+            webhook_secret=WEBHOOK_SECRET,
+        )
+        workload = await stack.enter_async_context(
+            open_workload(settings, machine.urls, machine.travel)
+            if scenario.in_process
+            else open_process_workload(machine, settings)
+        )
+        async with workload.running():
+            await asyncio.sleep(BEFORE)
+            started = monotonic()
+            await scenario.fault(machine, workload)
+            ended = monotonic()
+            await asyncio.sleep(AFTER)
+        times = sorted(time for lane in workload.accepted_at.values() for time in lane)
+        verdict = await workload.judge(0.0)
+        return verdict, recovery_time(times, started, ended)
+
+
+def recovery_time(times: list[float], started: float, ended: float) -> float:
+    """Seconds from the end of the fault to the first window with 90 % of the earlier pace; infinite if none has it."""
+    pace = sum(started - BEFORE / 2 <= time < started for time in times) / (BEFORE / 2)
+    candidates = [ended, *(time for time in times if time > ended)]
+    for begin in candidates:
+        if sum(begin <= time < begin + WINDOW for time in times) >= 0.9 * pace * WINDOW:
+            return begin - ended
+    return float("inf")
