@@ -113,6 +113,8 @@ class EventBatchItemView(ResponseBody, frozen=True, omit_defaults=True):
     id: UUID | None = None
     code: str | None = None
     detail: str | None = None
+    event_status: str | None = None
+    created_at: datetime | None = None
 
 
 class EventBatchView(ResponseBody, frozen=True):
@@ -319,7 +321,9 @@ def decode_event_draft(caller: AuthenticatedService, raw: msgspec.Raw) -> EventD
 def event_batch_item(result: PublishResult | PabalError) -> EventBatchItemView:
     match result:
         case PublishResult():
-            return EventBatchItemView(200 if result.repeated else 202, result.id)
+            return EventBatchItemView(
+                200 if result.repeated else 202, result.id, event_status=result.status, created_at=result.created_at
+            )
         case PabalError():
             return EventBatchItemView(error_status(type(result)), code=result.code, detail=str(result))
         case _:
