@@ -5,6 +5,7 @@ decoding nor any later reader takes long.
 """
 
 import re
+from contextlib import nullcontext
 from typing import Any, cast
 
 import msgspec
@@ -16,32 +17,30 @@ MAX_JSON_DEPTH = 64
 """Levels of nested JSON that are accepted. Python can walk a few hundred; the console shows as many as this."""
 MAX_JSON_CONTAINERS = 50_000
 """Lists and objects in one document."""
+MANY_CONTAINERS = 100
+"""Decoding as many may start garbage collections."""
 JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 def decode_untyped_json(data: bytes, field: str) -> Any:
     """Decode JSON; raises Invalid with the name of the field."""
-    if count_containers(data) > MAX_JSON_CONTAINERS:
+    brackets = count_brackets(data)
+    if brackets > MAX_JSON_CONTAINERS and count_brackets(JSON_STRING.sub(b"", data)) > MAX_JSON_CONTAINERS:
         raise Invalid.of_field(field, f"has more than {MAX_JSON_CONTAINERS} lists and objects")
     try:
-        with paused_collection():
+        with paused_collection() if brackets > MANY_CONTAINERS else nullcontext():
             value = msgspec.json.decode(data)
     except RecursionError:
         raise nested_too_deeply(field) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid.of_field(field, f"is not valid JSON: {error}") from None
-    if count_brackets(data) > MAX_JSON_DEPTH:
+    if brackets > MAX_JSON_DEPTH:
         check_json_depth(value, field)
     return value
 
 
-def count_containers(data: bytes) -> int:
-    """The number of lists and objects. Brackets in texts are left out only if there are many."""
-    count = count_brackets(data)
-    return count if count <= MAX_JSON_CONTAINERS else count_brackets(JSON_STRING.sub(b"", data))
-
-
 def count_brackets(data: bytes) -> int:
+    """The number of lists and objects, and of brackets in texts."""
     return data.count(b"[") + data.count(b"{")
 
 
