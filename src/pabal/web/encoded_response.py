@@ -6,7 +6,7 @@ JSON_CONTENT_TYPE = (b"content-type", b"application/json")
 
 
 class EncodedJsonResponse(Response):
-    """JSON in bytes, with a length and a content type. Takes a third of the time of Starlette's own constructor."""
+    """JSON in bytes, with a length and a content type, which are all the headers that are built."""
 
     media_type = "application/json"
 
