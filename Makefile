@@ -51,6 +51,7 @@ bench: $(VENV)/.ready-dev .venv-bench/.ready ## Run the benchmarks: engine, toke
 	@PYTHONPATH=. $(BIN)/python -m bench.engine
 	@PYTHONPATH=. $(BIN)/python -m bench.tokens
 	@PYTHONPATH=. $(BIN)/python -m bench.events
+	@PYTHONPATH=. $(BIN)/python -m bench.paths
 	@PYTHONPATH=. $(BIN)/python -m bench.relay
 	@PYTHONPATH=. $(BIN)/python -m bench.processes
 	@PYTHONPATH=. $(BIN)/python -m bench.notifications

@@ -20,6 +20,7 @@ from pabal.db.embedded import ServerAddress
 
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 PLOT = ROOT / "docs" / "benchmarks-events.svg"
+SINGLE_INSERTS = "one insert per commit into the specification's table, 64 connections, no HTTP"
 FRESH, AGED = "fresh", "aged"
 
 
@@ -95,7 +96,7 @@ def tables(seen: Seen, size: Size) -> list[Table]:
 
 def over_http(seen: Seen) -> Table:
     commits = middle(seen.commits)
-    rows: list[Sequence[object]] = [["one insert per commit, 64 connections, no HTTP", commits, 1.0, "", "", "", ""]]
+    rows: list[Sequence[object]] = [[SINGLE_INSERTS, commits, 1.0, "", "", "", ""]]
     for (path, connections), runs in seen.driven.items():
         rate = middle([run.rate for run in runs])
         callers = f"{connections} connection{'s' if connections > 1 else ''}"

@@ -6,6 +6,7 @@ python -m bench.ours work|lane URL fill ROWS | drain ROWS SECONDS
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import msgspec
 
 from bench import shop
 from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
+from pabal.cli import GC_THRESHOLDS
 from pabal.cli.events.handlers_app import load_handlers
 from pabal.cli.hub.run import run_until_stopped
 from pabal.core.log import configure_logging
@@ -87,4 +89,6 @@ class Lane(Work):
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)  # as the command does
     enter(Work() if sys.argv.pop(1) == "work" else Lane())

@@ -259,6 +259,9 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "json", "pretty"] = Field(
         "auto", description="Log format; auto is pretty on a terminal, else JSON."
     )
+    log_requests_per_second: int = Field(
+        200, ge=0, description="Successful requests that a process logs per second, errors apart; 0 logs all of them."
+    )
     keep_events: Duration = Field(timedelta(days=30), ge=DAY, description="Retention of ended events.")
     keep_dead_letters: Duration = Field(
         timedelta(days=90),

@@ -21,7 +21,7 @@ from pabal.events.publish.publish import EventDraft
 from pabal.events.push.push_lane import PushLane
 from pabal.hub import Hub
 from pabal.notifications.decision.decide import NotificationChannel
-from pabal.notifications.dispatch.settle import NotificationDispatchLane
+from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
 from pabal.relay.delivery.lane import LANE as MESSAGES
@@ -31,8 +31,8 @@ from pabal.relay.reply.reply import BotReply, encode_skill_response
 from pabal.relay.reply.send import DeliveredReply
 from pabal.relay.reply.stall import StallWorker
 from pabal.relay.webhook.skill_response import chat_texts
-from pabal.tokens.access import TokenPair
 from pabal.tokens.issue import authenticate_client, issue_tokens
+from pabal.tokens.issuer import TokenPair
 from pabal.tokens.refresh import refresh_tokens
 from pabal.tokens.services import add_service
 from relay.skills import USE_CALLBACK, skill_payload
@@ -105,7 +105,9 @@ class Receive(PromisedPath):
         return {"text": user, "body": json.dumps(skill_payload(user, user, callbackUrl=stage.kakao.url(user)))}
 
     async def act(self, hub: Hub, subject: Subject) -> Any:
-        response = await hub.relay.webhooks.handle(parse_webhook(subject["body"].encode()), monotonic())
+        response = await hub.relay.webhooks.handle(
+            parse_webhook(subject["body"].encode()), monotonic(), lambda waiting: waiting
+        )
         return response == USE_CALLBACK or None
 
     async def retry(self, stage: Stage, subject: Subject) -> Any:

@@ -44,11 +44,13 @@ from pabal.tokens.services import SERVICE_NAME_PATTERN
 from pabal.tokens.verify import AuthenticatedService
 from pabal.trace.entry import TraceEntry
 from pabal.trace.events import trace_single_event
+from pabal.web.encoded_response import EncodedJsonResponse
 from pabal.web.errors import error_status, invalid_from_msgspec
 from pabal.web.field_types import FilterText, RawPayload
 from pabal.web.pagination import PageQuery, decode_cursor, encode_cursor
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
 from pabal.web.route import RequestBody, ResponseBody, Route
+from pabal.web.sliced_encoding import encode_response
 from pabal.web.untyped_json import decode_untyped_json
 
 
@@ -113,6 +115,8 @@ class EventBatchItemView(ResponseBody, frozen=True, omit_defaults=True):
     id: UUID | None = None
     code: str | None = None
     detail: str | None = None
+    event_status: str | None = None
+    created_at: datetime | None = None
 
 
 class EventBatchView(ResponseBody, frozen=True):
@@ -201,7 +205,7 @@ async def post_event(hub: Hub, caller: AuthenticatedService, body: EventBody) ->
         else await hub.publisher.put(draft)
     )
     view = PublishedEventView(event.id, event.status, event.created_at)
-    return Response(msgspec.json.encode(view), 200 if event.repeated else 202, media_type="application/json")
+    return EncodedJsonResponse(encode_response(view), 200 if event.repeated else 202)
 
 
 async def post_event_batch(hub: Hub, caller: AuthenticatedService, body: EventBatchBody) -> EventBatchView:
@@ -319,7 +323,9 @@ def decode_event_draft(caller: AuthenticatedService, raw: msgspec.Raw) -> EventD
 def event_batch_item(result: PublishResult | PabalError) -> EventBatchItemView:
     match result:
         case PublishResult():
-            return EventBatchItemView(200 if result.repeated else 202, result.id)
+            return EventBatchItemView(
+                200 if result.repeated else 202, result.id, event_status=result.status, created_at=result.created_at
+            )
         case PabalError():
             return EventBatchItemView(error_status(type(result)), code=result.code, detail=str(result))
         case _:

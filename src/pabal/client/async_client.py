@@ -9,6 +9,7 @@ import httpx2
 
 from pabal.client.batching import AsyncBuffer
 from pabal.client.consumer import Consumer
+from pabal.client.gathering import AsyncGatherer
 from pabal.client.requests import (
     BatchPublishItem,
     NackOutcome,
@@ -24,7 +25,6 @@ from pabal.client.requests import (
     extend_flow,
     get_event_flow,
     nack_flow,
-    publish_flow,
     publish_many_flow,
 )
 from pabal.client.transport import (
@@ -49,6 +49,7 @@ class AsyncClient:
         self._credentials = ServiceCredentials(service, secret)
         self._timeout = timeout
         self._token_lock = asyncio.Lock()
+        self._gatherer = AsyncGatherer(self._run_flow, self._credentials)
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,8 +63,11 @@ class AsyncClient:
     async def publish(
         self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any
     ) -> PublishedEvent:
-        """Publish an event. Options are the other fields of the endpoint, such as target_service or priority."""
-        return await self._run_flow(publish_flow(self._credentials, encode_event(event_type, payload, options)))
+        """Publish an event. Options are the other fields of the endpoint, such as target_service or priority.
+
+        Returns when the event is durable. Concurrent calls share a request.
+        """
+        return await self._gatherer.publish(encode_event(event_type, payload, options))
 
     async def publish_many(self, events: Sequence[Mapping[str, Any]]) -> list[BatchPublishItem]:
         """Publish events in this order, up to 1,000 per request; return one result per event."""

@@ -28,6 +28,10 @@ class ApiError(ClientError):
         self.mistakes = mistakes or []
         super().__init__(f"{status} {code}: {detail}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles with its fields: `args` holds the text only."""
+        return type(self), (self.status, self.code, self.detail, self.mistakes), self.__dict__
+
 
 class ValidationFailedError(ApiError):
     pass

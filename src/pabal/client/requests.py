@@ -40,6 +40,8 @@ class BatchPublishItem(msgspec.Struct, frozen=True):
     id: UUID | None = None
     code: str | None = None
     detail: str | None = None
+    event_status: str | None = None
+    created_at: datetime | None = None
 
     @property
     def error(self) -> ApiError:

@@ -12,6 +12,7 @@ import httpx2
 from pabal.client import requests
 from pabal.client.batching import Buffer
 from pabal.client.errors import ApiError, HubUnavailableError, RateLimitError
+from pabal.client.gathering import Gatherer
 from pabal.client.requests import (
     BatchPublishItem,
     Nack,
@@ -29,7 +30,6 @@ from pabal.client.requests import (
     get_event_flow,
     nack_flow,
     nack_from_result,
-    publish_flow,
     publish_many_flow,
 )
 from pabal.client.transport import (
@@ -60,6 +60,7 @@ class Client:
         self._credentials = ServiceCredentials(service, secret)
         self._timeout = timeout
         self._token_lock = threading.Lock()
+        self._gatherer = Gatherer(self._run_flow, self._credentials)
 
     def __enter__(self) -> Self:
         return self
@@ -71,8 +72,11 @@ class Client:
         self._http.close()
 
     def publish(self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any) -> PublishedEvent:
-        """Publish an event. Options are the other fields of the endpoint, such as target_service or priority."""
-        return self._run_flow(publish_flow(self._credentials, encode_event(event_type, payload, options)))
+        """Publish an event. Options are the other fields of the endpoint, such as target_service or priority.
+
+        Returns when the event is durable. Concurrent calls share a request.
+        """
+        return self._gatherer.publish(encode_event(event_type, payload, options))
 
     def publish_many(self, events: Sequence[Mapping[str, Any]]) -> list[BatchPublishItem]:
         """Publish events in this order, up to 1,000 per request; return one result per event."""

@@ -29,7 +29,7 @@ class Deadline:
         The cancellation is then undone with `uncancel`.
         """
         self._due.pop(task, None)
-        if task not in self._expired:
+        if not self._expired or task not in self._expired:
             return False
         self._expired.remove(task)
         return task.uncancel() == 0  # otherwise it was also cancelled for another reason

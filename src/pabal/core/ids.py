@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+import uuid_utils
 from uuid_utils.compat import uuid7
 
 MIN_ID_PREFIX = 8
@@ -12,6 +13,11 @@ ID_HEX_DIGITS = 32
 def new_id() -> UUID:
     """Generate a UUIDv7. PostgreSQL has a function for it only since version 18."""
     return uuid7()
+
+
+def new_id_text() -> str:
+    """A new id in 32 hexadecimal digits, without the object."""
+    return uuid_utils.uuid7().hex
 
 
 def id_prefix_range(prefix: str) -> tuple[UUID, UUID] | None:

@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Any, ClassVar, Generic, Protocol, assert_never, cast
 from uuid import UUID
 
+import msgspec
 from typing_extensions import TypeVar
 
 from pabal.core.backoff import backoff
@@ -60,9 +61,8 @@ OutcomeType = TypeVar("OutcomeType", default=Outcome)
 OutcomeType_co = TypeVar("OutcomeType_co", covariant=True, default=Outcome)
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement(Generic[OutcomeType_co]):
-    """The outcome of one claimed row. `item` needs no more than the id and the fence."""
+class Settlement(msgspec.Struct, Generic[OutcomeType_co], frozen=True):
+    """The outcome of one claimed row. `item` needs no more than the id and the fence. A struct, as the rows are."""
 
     item: ClaimedRow
     outcome: OutcomeType_co

@@ -253,9 +253,10 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
     async def _settle_batch(self, batch: Sequence[Settlement[OutcomeType | Retry]]) -> Sequence[None]:
         async with self.db.autocommit() if self.lane.settles_atomically(batch) else self.db.transaction() as tx:
             settled = await self.lane.settle(tx, batch)
-        for settlement in batch:
-            if settlement.item.id not in settled:
-                log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(settlement.item.id))
+        if len(settled) < len(batch):
+            for settlement in batch:
+                if settlement.item.id not in settled:
+                    log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(settlement.item.id))
         self._release_slots([settlement.item for settlement in batch])
         return ()
 
@@ -265,7 +266,8 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
 
     def _release_slots(self, items: Sequence[ClaimedRow]) -> None:
         for item in items:
-            if self._is_current(item):
+            in_flight = self._in_flight.get(item.id)
+            if in_flight is not None and (in_flight.item is item or in_flight.item.lease == item.lease):
                 del self._in_flight[item.id]
         self._slot_freed.set()
         self._settle_rounds += 1

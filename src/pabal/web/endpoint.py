@@ -19,6 +19,7 @@ from pabal.relay.auth import AccountOwner, RelayPrincipal, require_owner
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.auth import authenticate_person, authenticate_relay, bearer_token, has_person_credentials
+from pabal.web.encoded_response import EncodedJsonResponse
 from pabal.web.errors import invalid_from_msgspec
 from pabal.web.origin import refuse_foreign_origin
 from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, mark_authenticated, parse_query_pairs
@@ -40,8 +41,10 @@ EndpointFunction = Callable[[Request], Awaitable[Response]]
 
 def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
     """Build an endpoint. Type hints and decoders are resolved here, once, and not per request."""
+    hints = {name: hint for name, hint in route.type_hints.items() if name != "return"}
+    body_readers = {name: read for name, hint in hints.items() if (read := body_reader(route, hint, hub))}
     readers = {
-        name: parameter_reader(route, name, hint, hub) for name, hint in route.type_hints.items() if name != "return"
+        name: parameter_reader(route, name, hint, hub) for name, hint in hints.items() if name not in body_readers
     }
     needs_principal = route.relay_auth and not {RelayPrincipal, AccountOwner}.isdisjoint(route.type_hints.values())
     is_authenticated = bool(route.person_auth or route.permission or needs_principal)
@@ -50,30 +53,49 @@ def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
 
     async def endpoint(request: Request) -> Response:
         refuse_foreign_origin(request, hub)
+        state = request.scope["state"]  # `request.state` would create an object at each use
         if route.person_auth and (route.permission is None or has_person_credentials(request)):
-            request.state.caller = await authenticate_person(request, hub)
+            state["caller"] = await authenticate_person(request, hub)
         elif route.permission:  # before the request is parsed
-            request.state.caller = await require_permission(request, hub, route, route.permission)
+            state["caller"] = await require_permission(request, hub, route, route.permission)
         elif needs_principal:
-            request.state.principal = await authenticate_relay(request, hub)
+            state["principal"] = await authenticate_relay(request, hub)
         if is_authenticated:
             mark_authenticated(request)
-        arguments = {name: await read(request) for name, read in readers.items()}
+        arguments = {name: read(request) for name, read in readers.items()}
+        for name, read_body in body_readers.items():
+            arguments[name] = await read_body(request)
         result = await route.handler(**arguments)
         if isinstance(result, Response):
             return result
         if result is None:
             return Response(status_code=route.status)
         content = await encode_in_slices(result, list_field) if list_field else encode_response(result)
+        if headers is None:
+            return EncodedJsonResponse(content, route.status)
         return Response(content, route.status, headers, media_type="application/json")
 
     return endpoint
 
 
-def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[Request], Awaitable[Any]]:
-    by_type: dict[Any, Callable[[Request], Awaitable[Any]]] = {
-        Hub: lambda _request: wrap_awaitable(hub),
-        RequestContext: lambda request: wrap_awaitable(request.state.context),
+def body_reader(route: Route, hint: Any, hub: Hub) -> Callable[[Request], Awaitable[Any]] | None:
+    """How to read a parameter that is the body or a form; None for other parameters."""
+    if route.form_type and hint == route.form_type:
+        form_limit = min(hub.settings.body_limit, MAX_FORM_BYTES)
+        return lambda request: parse_form(request, hint, form_limit)
+    if route.body_type and hint == route.body_type:
+        decoder = msgspec.json.Decoder(route.body_type)
+        empty = b"" if any(field.required for field in struct_fields(route.body_type)) else b"{}"
+        limit = min(hub.settings.body_limit, route.max_body_bytes or hub.settings.body_limit)
+        return lambda request: parse_body(request, decoder, limit, empty)
+    return None
+
+
+def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[Request], Any]:
+    """How to read a parameter that is known once the caller is."""
+    by_type: dict[Any, Callable[[Request], Any]] = {
+        Hub: lambda _request: hub,
+        RequestContext: lambda request: request.scope["state"]["context"],
     }
     if route.permission or route.person_auth:
         caller_type = (
@@ -83,27 +105,19 @@ def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[
             if route.person_auth
             else AuthenticatedService
         )
-        by_type[caller_type] = lambda request: wrap_awaitable(request.state.caller)
+        by_type[caller_type] = lambda request: request.scope["state"]["caller"]
     if route.relay_auth:
-        by_type[RelayPrincipal] = lambda request: wrap_awaitable(request.state.principal)
-        by_type[AccountOwner] = lambda request: wrap_awaitable(require_owner(request.state.principal))
+        by_type[RelayPrincipal] = lambda request: request.scope["state"]["principal"]
+        by_type[AccountOwner] = lambda request: require_owner(request.scope["state"]["principal"])
     if route.query_type:
         datetime_fields = {
             field.encode_name for field in struct_fields(route.query_type) if is_datetime_type(field.type)
         }
-        by_type[route.query_type] = lambda request: wrap_awaitable(parse_query(request, hint, datetime_fields))
-    if route.form_type:
-        form_limit = min(hub.settings.body_limit, MAX_FORM_BYTES)
-        by_type[route.form_type] = lambda request: parse_form(request, hint, form_limit)
-    if route.body_type:
-        decoder = msgspec.json.Decoder(route.body_type)
-        empty = b"" if any(field.required for field in struct_fields(route.body_type)) else b"{}"
-        limit = min(hub.settings.body_limit, route.max_body_bytes or hub.settings.body_limit)
-        by_type[route.body_type] = lambda request: parse_body(request, decoder, limit, empty)
+        by_type[route.query_type] = lambda request: parse_query(request, hint, datetime_fields)
     if hint in by_type:
         return by_type[hint]
     if name in route.path_types:
-        return lambda request: wrap_awaitable(parse_path_parameter(request, name, route.path_types[name]))
+        return lambda request: parse_path_parameter(request, name, route.path_types[name])
     raise TypeError(f"{route.method} {route.path}: no source for the parameter {name}: {hint}")
 
 
@@ -119,10 +133,6 @@ async def require_permission(request: Request, hub: Hub, route: Route, permissio
     if permission not in caller.permissions and caller.permissions.isdisjoint(route.other_permissions):
         raise InsufficientScope(permission)
     return caller
-
-
-async def wrap_awaitable(value: Any) -> Any:
-    return value
 
 
 def parse_query(request: Request, kind: Any, datetime_fields: AbstractSet[str]) -> Any:

@@ -1,6 +1,6 @@
 """What happens to every request before and after its endpoint.
 
-A request id, the client's address, the security headers, one log line, one metric, and a response even if our own code
+A request id, the client's address, the security headers, a log line, one metric, and a response even if our own code
 raises.
 """
 
@@ -12,9 +12,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pabal.core.errors import PabalError
-from pabal.core.ids import new_id
+from pabal.core.ids import new_id_text
 from pabal.core.log import get_logger, log_frequent_line, set_log_request_id
 from pabal.hub import Hub
+from pabal.web.access_log import AccessLogSampler
+from pabal.web.encoded_response import has_only_json_headers
 from pabal.web.errors import error_response
 from pabal.web.request import HubRequest, RequestContext, client_address, is_trusted_proxy, parse_networks
 from pabal.web.route import ErrorFormat, Route
@@ -57,6 +59,7 @@ class RequestMiddleware:
         extra_headers = [STRICT_TRANSPORT_SECURITY] if is_https else []
         self._page_headers = [*RAW_SECURITY_HEADERS, *extra_headers]
         self._api_headers = [*RAW_API_HEADERS, *extra_headers]
+        self._sampler = AccessLogSampler(hub.settings.log_requests_per_second)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,10 +83,13 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 status, seconds_to_start = message["status"], time.perf_counter() - started
                 headers = message["headers"]
-                names = {name for name, _ in headers}
                 defaults = self._api_headers if api_route_of(scope) else self._page_headers
+                if not has_only_json_headers(headers):
+                    names = {name for name, _ in headers}
+                    if not names <= PLAIN_HEADERS:
+                        defaults = [pair for pair in defaults if pair[0] not in names]
                 headers.append((b"x-request-id", context.id.encode()))
-                headers += defaults if names <= PLAIN_HEADERS else [pair for pair in defaults if pair[0] not in names]
+                headers += defaults
             await send(message)
 
         set_log_request_id(context.id)
@@ -112,6 +118,8 @@ class RequestMiddleware:
         self._hub.metrics.observe_request(scope["method"], route.path if route else "other", status, seconds)
 
     def _log_request(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
+        if not self._sampler.is_logged(status, seconds):
+            return
         path: str = scope["path"]
         is_refresh = path.startswith(LIVE_PREFIXES) and b"x-refresh" in dict(scope["headers"])
         write = log.debug if is_refresh or path in QUIET_PATHS else log_frequent_line
@@ -148,4 +156,4 @@ def collapse_leading_slashes(path: str) -> str:
 
 def choose_request_id(header: str | None) -> str:
     """The caller's request id if it is well-formed, else a new one."""
-    return header if header and REQUEST_ID_PATTERN.fullmatch(header) else new_id().hex
+    return header if header and REQUEST_ID_PATTERN.fullmatch(header) else new_id_text()

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -29,14 +30,19 @@ class IndexedHeaders(Headers):
         self._index = dict(reversed(raw))
 
     def get(self, key: str, default: Any = None) -> Any:
-        value = self._index.get(key.lower().encode("latin-1"))
+        value = self._index.get(encode_header_name(key))
         return default if value is None else value.decode("latin-1")
 
     def __getitem__(self, key: str) -> str:
-        return self._index[key.lower().encode("latin-1")].decode("latin-1")
+        return self._index[encode_header_name(key)].decode("latin-1")
 
     def __contains__(self, key: Any) -> bool:
-        return key.lower().encode("latin-1") in self._index
+        return encode_header_name(key) in self._index
+
+
+@lru_cache(256)
+def encode_header_name(name: str) -> bytes:
+    return name.lower().encode("latin-1")
 
 
 class HubRequest(Request):

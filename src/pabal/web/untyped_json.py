@@ -5,6 +5,7 @@ decoding nor any later reader takes long.
 """
 
 import re
+from contextlib import nullcontext
 from typing import Any, cast
 
 import msgspec
@@ -16,6 +17,8 @@ MAX_JSON_DEPTH = 64
 """Levels of nested JSON that are accepted. Python can walk a few hundred; the console shows as many as this."""
 MAX_JSON_CONTAINERS = 50_000
 """Lists and objects in one document."""
+MANY_CONTAINERS = 100
+"""Decoding as many may start garbage collections."""
 decode_json = msgspec.json.Decoder().decode
 JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
@@ -26,15 +29,14 @@ def decode_untyped_json(data: bytes, field: str) -> Any:
     if brackets > MAX_JSON_CONTAINERS and count_brackets(JSON_STRING.sub(b"", data)) > MAX_JSON_CONTAINERS:
         raise Invalid.of_field(field, f"has more than {MAX_JSON_CONTAINERS} lists and objects")
     try:
-        if brackets <= MAX_JSON_DEPTH:  # the most common, and too few for a collection to take long
-            return decode_json(data)
-        with paused_collection():
+        with paused_collection() if brackets > MANY_CONTAINERS else nullcontext():
             value = decode_json(data)
     except RecursionError:
         raise nested_too_deeply(field) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid.of_field(field, f"is not valid JSON: {error}") from None
-    check_json_depth(value, field)
+    if brackets > MAX_JSON_DEPTH:
+        check_json_depth(value, field)
     return value
 
 

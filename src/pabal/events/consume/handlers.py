@@ -5,7 +5,6 @@ another program of the service, or for a consumer that pulls.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -55,7 +54,7 @@ class EventHandlers:
 
     handlers: tuple[EventHandler, ...]
     program: str = ""
-    in_flight: Counter[int] = field(init=False, default_factory=Counter)
+    in_flight: list[int] = field(init=False)
     """The number of events that each handler is handling, by index."""
     deadlines: Sequence[Deadline] = field(init=False)
     """The timeout of each handler, by index."""
@@ -65,6 +64,7 @@ class EventHandlers:
     handled_services: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "in_flight", [0] * len(self.handlers))
         object.__setattr__(self, "deadlines", [Deadline(handler.timeout.total_seconds()) for handler in self.handlers])
         object.__setattr__(self, "claim_filters", [*map(self._claim_filter, range(len(self.handlers)))])
         object.__setattr__(self, "handled_services", frozenset(self.services))

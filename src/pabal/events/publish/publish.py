@@ -77,8 +77,7 @@ class PublishResult(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class InsertedEvent:
+class InsertedEvent(msgspec.Struct, frozen=True):
     id: UUID
     status: EventStatus
     created_at: datetime
@@ -126,7 +125,7 @@ async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishRe
             results.append(PublishResult(event.id, event.status, event.created_at))
         else:
             results.append(skipped_draft_result(draft, skipped[draft_id]))
-    targets = {draft.target for draft, draft_id in zip(drafts, ids, strict=True) if draft_id in inserted}
+    targets = {draft.target for draft, draft_id in zip(drafts, ids, strict=True) if not skipped or draft_id in inserted}
     for topic in {""} if None in targets else targets:  # the services of a broadcast are known to the database only
         tx.notify(Channel.EVENTS, topic or "")
     return results

@@ -8,6 +8,7 @@ from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, ST
 CONSTANT_HEADERS = frozenset(
     {
         b"server",
+        b"date",
         b"content-type",
         b"cache-control",
         b"x-content-type-options",
@@ -18,7 +19,7 @@ CONSTANT_HEADERS = frozenset(
         b"strict-transport-security",
     }
 )
-"""Headers with few different values. Others would displace them from the cache."""
+"""Headers with few different values in a minute. Others would displace them from the cache."""
 
 
 class SingleWriteCycle(RequestResponseCycle):
@@ -44,7 +45,9 @@ class SingleWriteCycle(RequestResponseCycle):
                 continue
             if name == b"content-length":
                 content_length = int(value)
-            elif name in {b"connection", b"transfer-encoding"}:
+                lines.append(b"content-length: %d\r\n" % content_length)
+                continue
+            if name in {b"connection", b"transfer-encoding"}:
                 return False
             lines.append(encode_header(name, value))
         if content_length is None:

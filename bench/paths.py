@@ -1,0 +1,353 @@
+"""The product's own paths: SDK, pull, push, broadcast, many subscriptions and services, keyed events, a steady rate.
+
+Each row has the CPU time of the client, of the hub and of PostgreSQL and the bytes of WAL per event: on a shared
+machine, rates are noise.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import uvloop
+
+from bench.contestants import PABAL, ROOT
+from bench.ground import connected, durable
+from bench.meter import metered
+from bench.peers.stage import BATCH, PAYLOAD
+from bench.receiver import CountingReceiver, counting_receiver
+from bench.report import Table, shown
+from bench.shop import SERVICE
+from bench.web import BY, Serving, serving
+from pabal.core.ids import new_id
+from pabal.db.embedded import ServerAddress
+from pabal.events.publish.fan_out import expand_broadcasts
+from pabal.events.publish.publish import EventDraft, publish_event_batch
+from pabal.events.subscriptions import webhook_secret_location
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.keys.envelope import encrypt_envelope
+from pabal.settings import Settings
+from pabal.tokens.services import add_service
+
+COLUMNS = ["events/s", "p50 ms", "p99 ms", "µs client", "µs hub", "µs PostgreSQL", "WAL bytes"]
+RECEIVER, CONSUMER = "bench_sdk", "bench_consumer"
+BODY = msgspec.json.encode(PAYLOAD)
+ADD_SERVICES = """
+insert into public.services (name) select 'many_' || n from generate_series(1, $1::integer) n on conflict do nothing
+"""
+SUBSCRIBE = """
+insert into pabal.subscriptions (service_name, mode, event_types)
+select 'many_' || n, 'pull', $2::text[] from generate_series(1, $1::integer) n
+"""
+UNSUBSCRIBE = "delete from pabal.subscriptions"
+
+
+@dataclass(frozen=True, slots=True)
+class PathSize:
+    """How long each row runs, and with how many events."""
+
+    seconds: float = 4.0
+    steady_seconds: float = 30.0
+    rows: int = 20_000
+    many: int = 10_000
+
+
+PATIENCE = 60.0
+"""Seconds after which a row that waits for pushes gives up."""
+QUICK = PathSize(seconds=1.0, steady_seconds=2.0, rows=2_000, many=300)
+Row = Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What every row runs on."""
+
+    endpoint: ServerAddress
+    owner: Any
+    hub: Hub
+    served: Serving
+    secrets: dict[str, str]
+    size: PathSize
+
+    async def clear(self) -> None:
+        await self.owner.execute(f"truncate {PABAL}, pabal.event_fan_outs cascade")
+
+    async def fill(self, target: str | None, rows: int, *, keyed: bool = False) -> None:
+        for start in range(0, rows, BATCH):
+            count = min(BATCH, rows - start)
+            drafts = [
+                EventDraft("minu_find", "order.paid", BODY, target, idempotency_key=new_id().hex if keyed else None)
+                for _ in range(count)
+            ]
+            for result in await publish_event_batch(self.hub.db, drafts):
+                if isinstance(result, Exception):
+                    raise result
+
+
+async def run_program(*command: str, told: bytes = b"") -> dict[str, float]:
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await running.communicate(told)
+    if running.returncode:
+        raise SystemExit(f"failed: {' '.join(command[:1])}")
+    return json.loads(output.splitlines()[-1])
+
+
+async def sdk_row(course: Course, what: str, service: str, callers: int, name: str) -> Row:
+    told = msgspec.json.encode({"service": service, "secret": course.secrets[service], "target": SERVICE})
+    url = f"http://127.0.0.1:{course.served.port}"
+    async with metered(course.owner, course.served.pid) as cost:
+        seen = await run_program("bench.sdk", what, url, str(callers), str(course.size.seconds), told=told)
+    hub, postgres, wal = cost.per(seen["events"])
+    client = seen["used"] / seen["events"] * 1e6
+    return [name, seen["rate"], seen["p50"] * 1000, seen["p99"] * 1000, client, hub, postgres, wal]
+
+
+async def publish_rows(course: Course) -> list[Row]:
+    rows: list[Row] = []
+    for what, callers, name in (
+        ("publish", 1, "SDK `publish`, 1 task"),
+        ("publish", 64, "SDK `publish`, 64 tasks"),
+        ("threads", 64, "SDK `publish`, 64 threads"),
+    ):
+        await course.clear()
+        rows.append(await sdk_row(course, what, RECEIVER, callers, name))
+    return rows
+
+
+async def pull_rows(course: Course) -> list[Row]:
+    rows: list[Row] = []
+    for consumers in (1, 4, 16):
+        await course.clear()
+        await course.fill(CONSUMER, course.size.rows * 2)
+        name = f"pull over HTTP, {consumers} consumer{'s' if consumers > 1 else ''}, 100 events per claim"
+        rows.append(await sdk_row(course, "pull", CONSUMER, consumers, name))
+    return rows
+
+
+async def put_row(course: Course, name: str, put: Callable[[], Awaitable[int]]) -> Row:
+    """In this process: its CPU time is the client's."""
+    async with metered(course.owner) as cost:
+        began, used = time.perf_counter(), time.process_time()
+        events = await put()
+        spent, used = time.perf_counter() - began, time.process_time() - used
+    _, postgres, wal = cost.per(events)
+    return [name, events / spent, "", "", used / events * 1e6, "", postgres, wal]
+
+
+async def keyed_rows(course: Course) -> list[Row]:
+    async def put(*, keyed: bool) -> int:
+        await course.fill(SERVICE, course.size.rows, keyed=keyed)
+        return course.size.rows
+
+    await course.clear()
+    plain = await put_row(course, "batches of 1,000, without keys", lambda: put(keyed=False))
+    await course.clear()
+    return [plain, await put_row(course, "batches of 1,000, with idempotency keys", lambda: put(keyed=True))]
+
+
+async def subscription_rows(course: Course) -> list[Row]:
+    """Publish while services subscribe to other types."""
+    rows: list[Row] = []
+
+    async def put() -> int:
+        await course.fill(SERVICE, course.size.rows)
+        return course.size.rows
+
+    for count in (0, course.size.many // 10, course.size.many):
+        await course.clear()
+        await course.owner.execute(ADD_SERVICES, count)
+        await course.owner.execute(SUBSCRIBE, count, ["cart.*"])
+        await course.owner.execute("analyze")
+        rows.append(await put_row(course, f"batches of 1,000 beside {count:,} other subscriptions", put))
+        await course.clear()
+        await course.owner.execute(UNSUBSCRIBE)
+    return rows
+
+
+async def broadcast_rows(course: Course) -> list[Row]:
+    """From the publish to the last delivery; per delivery."""
+    rows: list[Row] = []
+    for count in (1, 100, course.size.many):
+        await course.clear()
+        await course.owner.execute(ADD_SERVICES, count)
+        await course.owner.execute(SUBSCRIBE, count, ["order.*"])
+        await course.owner.execute("analyze")
+        rounds = max(1, min(200, course.size.rows // count))
+
+        async def put(rounds: int = rounds, count: int = count) -> int:
+            for _ in range(rounds):
+                await course.fill(None, 1)
+                while await expand_some(course.hub):
+                    continue
+            return rounds * count
+
+        rows.append(await put_row(course, f"broadcast to {count:,}, per delivery", put))
+        await course.clear()
+        await course.owner.execute(UNSUBSCRIBE)
+    return rows
+
+
+async def expand_some(hub: Hub) -> int:
+    async with hub.transaction() as tx:
+        return await expand_broadcasts(tx, 1000)
+
+
+async def steady_rows(course: Course) -> list[Row]:
+    """A publisher and `pabal work`, each in its process; the age of an event when its handler starts."""
+    return [await steady_row(course, rate) for rate in (2_000, 5_000)]
+
+
+async def steady_row(course: Course, rate: int) -> Row:
+    await course.clear()
+    events = int(rate * course.size.steady_seconds)
+    consumer = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.steady", course.endpoint.hub_url),
+        *(str(events), str(course.size.steady_seconds + 20)),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert consumer.stdout is not None
+    await consumer.stdout.readline()
+    async with metered(course.owner) as cost:
+        used = time.process_time()
+        await publish_steadily(course.hub, rate, events)
+        used = time.process_time() - used
+        output = await consumer.stdout.read()
+    await consumer.wait()
+    seen = json.loads(output.splitlines()[-1])
+    if seen["events"] < events:
+        raise SystemExit(f"only {seen['events']} of {events} events were handled in time")
+    _, postgres, wal = cost.per(events)
+    client = (used + seen["used"]) / events * 1e6
+    name = f"steady {rate:,}/s for {course.size.steady_seconds:.0f} s, publisher and `pabal work`"
+    return [name, float(rate), seen["p50"] * 1000, seen["p99"] * 1000, client, "", postgres, wal]
+
+
+async def publish_steadily(hub: Hub, rate: int, events: int) -> None:
+    """Publish each event at its time, not after the one before."""
+    began, sent = time.perf_counter(), 0
+    pending: set[asyncio.Future[Any]] = set()
+    while sent < events:
+        due = min(events, int((time.perf_counter() - began) * rate) + 1)
+        for _ in range(sent, due):
+            draft = EventDraft("minu_find", "steady.tick", msgspec.json.encode({"at": time.time()}), SERVICE)
+            future = hub.publisher.enqueue(draft)
+            pending.add(future)
+            future.add_done_callback(pending.discard)
+        sent = due
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*pending)
+
+
+async def push_rows(course: Course) -> list[Row]:
+    """Push to a receiver that answers at once: many events of one service, then one each of many services."""
+    events, many = course.size.rows // 4, course.size.many
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pabal", "work"),
+        cwd=ROOT,
+        env={**os.environ, "PABAL_DATABASE_URL": course.endpoint.hub_url},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        await push_row(course, worker.pid, 1, 10, "until the worker has started")
+        return [
+            await push_row(course, worker.pid, 1, events, "push to a fast receiver"),
+            await push_row(course, worker.pid, 10, events, "push for 10 services"),
+            await push_row(course, worker.pid, many, many, f"push for {many:,} services, one event each"),
+        ]
+    finally:
+        worker.terminate()
+        await worker.wait()
+
+
+async def wait_for_pushes(course: Course, receiver: CountingReceiver) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await receiver.all_received.wait()
+    except TimeoutError:
+        failures = await course.owner.fetch("select status, last_error, count(*) from event_queue group by 1, 2")
+        raise SystemExit(f"not all events were pushed: {failures}") from None
+
+
+async def push_row(course: Course, worker: int, services: int, events: int, name: str) -> Row:
+    await course.clear()
+    async with counting_receiver(events) as receiver:
+        await course.owner.execute(ADD_SERVICES, services)
+        ids = [new_id() for _ in range(services)]
+        await course.owner.execute(
+            "insert into pabal.subscriptions (id, service_name, mode, event_types, url, secret) "
+            "select id, 'many_' || n, 'push', '{order.*}', $3, secret "
+            "from unnest($1::uuid[], $2::text[]) with ordinality as s (id, secret, n)",
+            ids,
+            [encrypt_envelope(course.hub.key_ring, "whsec_" + "a" * 32, webhook_secret_location(row)) for row in ids],
+            receiver.url,
+        )
+        async with metered(course.owner, worker) as cost:
+            began = time.perf_counter()
+            for start in range(0, events, BATCH):
+                await publish_event_batch(
+                    course.hub.db,
+                    [
+                        EventDraft("minu_find", "order.paid", BODY, f"many_{number % services + 1}")
+                        for number in range(start, min(start + BATCH, events))
+                    ],
+                )
+            await wait_for_pushes(course, receiver)
+            spent = time.perf_counter() - began
+        hub, postgres, wal = cost.per(events)
+    await course.clear()
+    await course.owner.execute(UNSUBSCRIBE)
+    return [name, events / spent, "", "", "", hub, postgres, wal]
+
+
+PATHS: dict[str, Callable[[Course], Awaitable[list[Row]]]] = {
+    "publish": publish_rows,
+    "pull": pull_rows,
+    "push": push_rows,
+    "broadcast": broadcast_rows,
+    "subscriptions": subscription_rows,
+    "keyed": keyed_rows,
+    "steady": steady_rows,
+}
+
+
+async def measure(endpoint: ServerAddress, size: PathSize, names: Sequence[str]) -> list[Row]:
+    settings = Settings(_env_file=None, log_level="error")  # pyright: ignore[reportCallIssue]
+    async with AsyncExitStack() as stack:
+        owner = await stack.enter_async_context(connected(endpoint.owner_url))
+        hub = await stack.enter_async_context(open_hub(settings, DatabaseUrls(endpoint.hub_url, None)))
+        secrets: dict[str, str] = {}
+        for service in (RECEIVER, CONSUMER):
+            async with hub.transaction() as tx:
+                _, secrets[service] = await add_service(tx, service, ["write"], BY)
+        served = await stack.enter_async_context(serving(endpoint))
+        course = Course(endpoint, owner, hub, served, secrets, size)
+        return [row for name in names for row in await PATHS[name](course)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only check that it runs; the numbers are meaningless")
+    parser.add_argument("--only", choices=[*PATHS], nargs="+", default=[*PATHS], help="the groups of rows to run")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pabal-bench-") as folder, durable() as endpoint:
+        os.environ["PABAL_DATA_DIR"] = folder  # every process of ours signs and seals with the same keys
+        os.environ["PABAL_CALLBACK_ALLOW"] = "http://127.0.0.1"  # the receiver of pushes
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            rows = runner.run(measure(endpoint, QUICK if args.quick else PathSize(), args.only))
+    shown(Table("the product's own paths", COLUMNS, rows))
+
+
+if __name__ == "__main__":
+    main()
