@@ -269,7 +269,7 @@ async def open_process_workload(machine: Machine, settings: Settings) -> AsyncGe
         open_hub(settings, machine.urls) as hub,
         httpx2.AsyncClient(base_url=machine.child.address, timeout=30) as web,
     ):
-        owner = await Chat(db).owner()
+        owner = await Chat(db).owner(answer_mode="callback")
         await Chat(db).conversation(owner)
         await register_builtin_templates(hub)
         yield Workload(hub, web, None, kakao, owner, db, machine.server.address.owner_url, machine.travel)

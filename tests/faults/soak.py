@@ -146,7 +146,10 @@ async def soak(minutes: float, seed: int) -> dict[str, object]:
         async with open_process_workload(machine, settings) as workload:
             workload.pace = PACE
             chat = Chat(workload.db)
-            bots = [RestlessBot(f"u{n}", await chat.owner(), random.Random(seed + n)) for n in range(USERS)]
+            bots = [
+                RestlessBot(f"u{n}", await chat.owner(answer_mode="callback"), random.Random(seed + n))
+                for n in range(USERS)
+            ]
             for bot in bots:
                 await chat.conversation(bot.owner, bot.user)
             stop_at = monotonic() + 60 * minutes

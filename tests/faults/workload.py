@@ -242,7 +242,7 @@ async def open_workload(
         httpx2.AsyncClient(base_url=address, timeout=30) as web,
     ):
         chat = Chat(db)
-        owner = await chat.owner()
+        owner = await chat.owner(answer_mode="callback")  # the oracle counts posts to callbacks
         await chat.conversation(owner)
         await register_builtin_templates(hub)
         workers = build_workers(hub)
