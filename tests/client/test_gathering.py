@@ -29,6 +29,8 @@ from support.wait import wait_until
 pytestmark = pytest.mark.anyio
 
 HOUR = 3600.0
+HANG_TIMEOUT = 10.0
+"""Seconds after which a publish counts as hanging."""
 AT = "2025-01-01T00:00:00Z"
 TOKEN = respond_with(200, b'{"access_token": "a", "expires_in": 3600}')
 PUBLISHED = respond_with(202, json.dumps({"id": str(uuid4()), "status": "pending", "created_at": AT}).encode())
@@ -230,6 +232,28 @@ async def test_events_of_a_cancelled_sender_are_sent_by_another_caller(server: R
     assert len(drafts) == 3
     assert isinstance(results[0], asyncio.CancelledError)
     assert not any(isinstance(result, BaseException) for result in results[1:])
+
+
+@pytest.mark.usefixtures("patient")
+async def test_an_event_whose_caller_gave_up_is_not_left_to_it_by_a_cancelled_sender(
+    server: Receiver, address: HubAddress
+) -> None:
+    async with address.client() as client:
+        occupied = await occupy(server, client)
+        waiting = await queue(client, 3)
+        server.responder = hang
+        await occupied.finish_first()
+        await server.wait_for_requests(4)
+        server.responder = PUBLISHED
+        for task in (waiting[1], waiting[0]):
+            task.cancel()
+            await asyncio.wait([task])
+        async with asyncio.timeout(HANG_TIMEOUT):
+            result = await waiting[2]
+        await occupied.finish()
+
+    assert result.status == "pending"
+    assert client._gatherer._queue._requests == 0, "a request that no caller sends is counted"  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.usefixtures("patient")
