@@ -215,6 +215,25 @@ async def test_an_error_of_the_whole_request_is_raised_to_each_caller_as_its_own
 
 
 @pytest.mark.usefixtures("patient")
+async def test_an_error_of_a_part_does_not_reach_the_callers_of_published_events(
+    connect: Connect, server: Receiver, address: HubAddress
+) -> None:
+    """The hub takes smaller requests than the client sends, and then limits the rate."""
+    async with connect(address) as client:
+        occupied = await occupy(server, client)
+        waiting = await queue(client, 4)
+        server.script.append(respond_with(413, b'{"code": "too_large", "detail": "smaller"}'))
+        server.script.append(batch_of(recorded(), recorded()))
+        server.responder = respond_with(429, b'{"code": "too_many", "detail": "slowly"}', {"retry-after": "3600"})
+        await occupied.finish_first()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        await occupied.finish()
+
+    assert [type(result).__name__ for result in results] == ["PublishedEvent"] * 2 + ["RateLimitError"] * 2
+    assert len(server.requests) == 1 + MAX_REQUESTS + 3
+
+
+@pytest.mark.usefixtures("patient")
 async def test_events_of_a_cancelled_sender_are_sent_by_another_caller(server: Receiver, address: HubAddress) -> None:
     async with address.client() as client:
         occupied = await occupy(server, client)

@@ -16,13 +16,13 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.client.errors import ClientError
+from pabal.client.errors import ClientError, ValidationFailedError
 from pabal.client.requests import (
     BatchPublishItem,
     PublishedEvent,
     fit_batch,
-    publish_batch_flow,
     publish_flow,
+    send_batch_flow,
 )
 from pabal.client.transport import Flow, ServiceCredentials
 
@@ -213,13 +213,17 @@ class Gatherer:
 
 
 def gathered_flow(credentials: ServiceCredentials, batch: Sequence[QueuedPublish]) -> Flow[Sequence[PublishOutcome]]:
-    """Send events in one request. An error of the whole request is the outcome of each."""
+    """Send events in one request, or in several if the hub rejects it. An error of a request is that of its events."""
     try:
         if len(batch) == 1:
             return [(yield from publish_flow(credentials, batch[0].draft))]
-        return (yield from publish_batch_flow(credentials, [publish.draft for publish in batch]))
+        return (yield from send_batch_flow(credentials, [publish.draft for publish in batch]))
     except ClientError as error:
-        return [error] * len(batch)
+        if len(batch) == 1 or not isinstance(error, ValidationFailedError):
+            return [error] * len(batch)
+    middle = len(batch) // 2
+    first = yield from gathered_flow(credentials, batch[:middle])
+    return [*first, *(yield from gathered_flow(credentials, batch[middle:]))]
 
 
 def published_event(outcome: PublishOutcome | None) -> PublishedEvent | None:
