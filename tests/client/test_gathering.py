@@ -29,6 +29,8 @@ from support.wait import wait_until
 pytestmark = pytest.mark.anyio
 
 HOUR = 3600.0
+HANG_TIMEOUT = 10.0
+"""Seconds after which a publish counts as hanging."""
 AT = "2025-01-01T00:00:00Z"
 TOKEN = respond_with(200, b'{"access_token": "a", "expires_in": 3600}')
 PUBLISHED = respond_with(202, json.dumps({"id": str(uuid4()), "status": "pending", "created_at": AT}).encode())
@@ -213,6 +215,25 @@ async def test_an_error_of_the_whole_request_is_raised_to_each_caller_as_its_own
 
 
 @pytest.mark.usefixtures("patient")
+async def test_an_error_of_a_part_does_not_reach_the_callers_of_published_events(
+    connect: Connect, server: Receiver, address: HubAddress
+) -> None:
+    """The hub takes smaller requests than the client sends, and then limits the rate."""
+    async with connect(address) as client:
+        occupied = await occupy(server, client)
+        waiting = await queue(client, 4)
+        server.script.append(respond_with(413, b'{"code": "too_large", "detail": "smaller"}'))
+        server.script.append(batch_of(recorded(), recorded()))
+        server.responder = respond_with(429, b'{"code": "too_many", "detail": "slowly"}', {"retry-after": "3600"})
+        await occupied.finish_first()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        await occupied.finish()
+
+    assert [type(result).__name__ for result in results] == ["PublishedEvent"] * 2 + ["RateLimitError"] * 2
+    assert len(server.requests) == 1 + MAX_REQUESTS + 3
+
+
+@pytest.mark.usefixtures("patient")
 async def test_events_of_a_cancelled_sender_are_sent_by_another_caller(server: Receiver, address: HubAddress) -> None:
     async with address.client() as client:
         occupied = await occupy(server, client)
@@ -230,6 +251,28 @@ async def test_events_of_a_cancelled_sender_are_sent_by_another_caller(server: R
     assert len(drafts) == 3
     assert isinstance(results[0], asyncio.CancelledError)
     assert not any(isinstance(result, BaseException) for result in results[1:])
+
+
+@pytest.mark.usefixtures("patient")
+async def test_an_event_whose_caller_gave_up_is_not_left_to_it_by_a_cancelled_sender(
+    server: Receiver, address: HubAddress
+) -> None:
+    async with address.client() as client:
+        occupied = await occupy(server, client)
+        waiting = await queue(client, 3)
+        server.responder = hang
+        await occupied.finish_first()
+        await server.wait_for_requests(4)
+        server.responder = PUBLISHED
+        for task in (waiting[1], waiting[0]):
+            task.cancel()
+            await asyncio.wait([task])
+        async with asyncio.timeout(HANG_TIMEOUT):
+            result = await waiting[2]
+        await occupied.finish()
+
+    assert result.status == "pending"
+    assert client._gatherer._queue._requests == 0, "a request that no caller sends is counted"  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.usefixtures("patient")

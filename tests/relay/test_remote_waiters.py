@@ -229,3 +229,19 @@ async def test_accounts_in_memory_are_bounded(hub: Hub, monkeypatch: pytest.Monk
     for name in ("a", "b", "c", "a", "d"):
         remote_waiters.remember(accounts, name, 0.0)
     assert [*accounts] == ["c", "a", "d"]
+
+
+async def test_an_account_that_no_longer_fits_into_memory_is_still_notified(
+    hub: Hub, other_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(remote_waiters, "monotonic", lambda: now)
+    monkeypatch.setattr(remote_waiters, "MAX_REMEMBERED_ACCOUNTS", 1)
+    waiters = hub.relay.remote_waiters
+    for account in ("first", "second"):
+        hub.doorbell.wake_here(Wakeup(Channel.WAITERS, account))
+    assert waiters.is_awaited("first")
+
+    now += remote_waiters.ANNOUNCEMENT_LIFETIME
+    hub.doorbell.wake_here(Wakeup(Channel.WAITERS, "third"))  # an announcement that has ended is forgotten for good
+    assert not waiters.is_awaited("first")

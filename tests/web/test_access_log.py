@@ -19,6 +19,7 @@ from support.wait import wait_until
 pytestmark = pytest.mark.anyio
 
 LIMIT = 3
+OPEN_PATH = "/.well-known/oauth-authorization-server"
 
 
 @pytest.fixture
@@ -39,16 +40,28 @@ def unlogged(logs: list[EventDict]) -> int:
 
 async def test_every_request_is_in_the_log_or_counted_in_it(limited: httpx2.AsyncClient) -> None:
     with capture_logs() as logs:
-        await asyncio.gather(*(limited.get("/.well-known/oauth-authorization-server") for _ in range(60)))
+        await asyncio.gather(*(limited.get(OPEN_PATH) for _ in range(60)))
         await wait_until(lambda: answered(logs, 200) + unlogged(logs) == 60)
 
     assert unlogged(logs) > 0
 
 
+async def test_requests_that_are_logged_for_debugging_only_do_not_use_up_the_limit(limited: httpx2.AsyncClient) -> None:
+    with capture_logs() as logs:
+        for _ in range(20):
+            await limited.get("/healthz")
+        await limited.get(OPEN_PATH)
+        await wait_until(lambda: answered(logs, 200) == 21)
+
+    assert unlogged(logs) == 0
+    requests = [entry for entry in logs if entry["event"] == "request answered"]
+    assert [entry["path"] for entry in requests if entry["log_level"] == "info"] == [OPEN_PATH]
+
+
 async def test_no_error_is_left_out(limited: httpx2.AsyncClient) -> None:
     with capture_logs() as logs:
         for _ in range(20):
-            await limited.get("/.well-known/oauth-authorization-server")
+            await limited.get(OPEN_PATH)
             await limited.get("/v1/queue/events")
 
     assert answered(logs, 401) == 20

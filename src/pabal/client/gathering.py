@@ -16,13 +16,13 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.client.errors import ClientError
+from pabal.client.errors import ClientError, ValidationFailedError
 from pabal.client.requests import (
     BatchPublishItem,
     PublishedEvent,
     fit_batch,
-    publish_batch_flow,
     publish_flow,
+    send_batch_flow,
 )
 from pabal.client.transport import Flow, ServiceCredentials
 
@@ -50,12 +50,13 @@ class RunFlowSync(Protocol):
 class QueuedPublish:
     """An event and its caller, which `wake` tells that there is an outcome or that it is to send."""
 
-    __slots__ = ("draft", "is_sender", "outcome", "wake")
+    __slots__ = ("draft", "has_left", "is_sender", "outcome", "wake")
 
     def __init__(self, draft: msgspec.Raw, wake: Callable[[], None]) -> None:
         self.draft = draft
         self.wake = wake
         self.is_sender = False
+        self.has_left = False
         self.outcome: PublishOutcome | None = None
 
 
@@ -90,7 +91,7 @@ class PublishQueue:
         """End a request: answer the callers, or let others send their events if the sender was interrupted."""
         self._requests -= 1
         if outcomes is None:
-            self._waiting.extendleft(reversed(batch[1:]))
+            self._waiting.extendleft(publish for publish in reversed(batch[1:]) if not publish.has_left)
         else:
             for publish, outcome in zip(batch, outcomes, strict=True):
                 publish.outcome = outcome
@@ -104,7 +105,8 @@ class PublishQueue:
             self._wake_sender()
 
     def leave(self, publish: QueuedPublish) -> None:
-        """Remove an event whose caller gave up while it waited."""
+        """Remove an event whose caller gave up while it waited. If it is being sent, it is not sent again."""
+        publish.has_left = True
         if publish.is_sender:
             self.finish([publish])
         elif publish in self._waiting:
@@ -211,13 +213,17 @@ class Gatherer:
 
 
 def gathered_flow(credentials: ServiceCredentials, batch: Sequence[QueuedPublish]) -> Flow[Sequence[PublishOutcome]]:
-    """Send events in one request. An error of the whole request is the outcome of each."""
+    """Send events in one request, or in several if the hub rejects it. An error of a request is that of its events."""
     try:
         if len(batch) == 1:
             return [(yield from publish_flow(credentials, batch[0].draft))]
-        return (yield from publish_batch_flow(credentials, [publish.draft for publish in batch]))
+        return (yield from send_batch_flow(credentials, [publish.draft for publish in batch]))
     except ClientError as error:
-        return [error] * len(batch)
+        if len(batch) == 1 or not isinstance(error, ValidationFailedError):
+            return [error] * len(batch)
+    middle = len(batch) // 2
+    first = yield from gathered_flow(credentials, batch[:middle])
+    return [*first, *(yield from gathered_flow(credentials, batch[middle:]))]
 
 
 def published_event(outcome: PublishOutcome | None) -> PublishedEvent | None:

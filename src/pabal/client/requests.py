@@ -137,17 +137,21 @@ def publish_many_flow(credentials: ServiceCredentials, events: Sequence[msgspec.
 def publish_batch_flow(credentials: ServiceCredentials, events: Sequence[msgspec.Raw]) -> Flow[list[BatchPublishItem]]:
     """Publish events in one request. If the hub rejects it, split it until the invalid event fails alone."""
     try:
-        response = yield from post_flow(credentials, "/v1/queue/events/batch", {"events": events}, BatchPublishResponse)
+        return (yield from send_batch_flow(credentials, events))
     except ValidationFailedError as error:
         if len(events) == 1:
             return [BatchPublishItem(error.status, code=error.code, detail=error.detail)]
-    else:
-        if len(response.results) != len(events):
-            raise HubUnavailableError(f"sent {len(events)} events, got {len(response.results)} results")
-        return response.results
     middle = len(events) // 2
     first = yield from publish_batch_flow(credentials, events[:middle])
     return first + (yield from publish_batch_flow(credentials, events[middle:]))
+
+
+def send_batch_flow(credentials: ServiceCredentials, events: Sequence[msgspec.Raw]) -> Flow[list[BatchPublishItem]]:
+    """Publish events in one request."""
+    response = yield from post_flow(credentials, "/v1/queue/events/batch", {"events": events}, BatchPublishResponse)
+    if len(response.results) != len(events):
+        raise HubUnavailableError(f"sent {len(events)} events, got {len(response.results)} results")
+    return response.results
 
 
 def fit_batch(events: Sequence[msgspec.Raw]) -> Sequence[msgspec.Raw]:

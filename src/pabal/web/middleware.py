@@ -118,11 +118,12 @@ class RequestMiddleware:
         self._hub.metrics.observe_request(scope["method"], route.path if route else "other", status, seconds)
 
     def _log_request(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
-        if not self._sampler.is_logged(status, seconds):
-            return
         path: str = scope["path"]
         is_refresh = path.startswith(LIVE_PREFIXES) and b"x-refresh" in dict(scope["headers"])
-        write = log.debug if is_refresh or path in QUIET_PATHS else log_frequent_line
+        is_quiet = is_refresh or path in QUIET_PATHS
+        if not is_quiet and not self._sampler.is_logged(status, seconds):
+            return
+        write = log.debug if is_quiet else log_frequent_line
         write(
             "request answered",
             method=scope["method"],

@@ -19,7 +19,9 @@ ANNOUNCEMENT_INTERVAL = 20.0
 ANNOUNCEMENT_LIFETIME = 60.0
 """Seconds for which an announcement counts: longer than the interval and the longest poll."""
 MAX_REMEMBERED_ACCOUNTS = 10_000
-"""Accounts of each kind in memory; the one that was added first is forgotten first."""
+"""Accounts of each kind in memory; the one that was added first is forgotten first.
+
+As long as the announcement of a forgotten one counts, all accounts count as announced."""
 
 
 class RemoteWaiters:
@@ -60,7 +62,8 @@ class RemoteWaiters:
         """Remember an announcement; the empty one stands for all accounts. Wakes no listener."""
         until = monotonic() + ANNOUNCEMENT_LIFETIME
         if account:
-            remember(self._awaited_until, account, until)
+            forgotten = remember(self._awaited_until, account, until)
+            self._all_awaited_until = max(self._all_awaited_until, forgotten)
             late = [account] if account in self._queued_at else []
         else:  # too many for one notification, or the listener has just connected
             self._all_awaited_until = until
@@ -71,9 +74,8 @@ class RemoteWaiters:
         return False
 
 
-def remember(accounts: dict[str, float], account: str, at: float) -> None:
-    """Add an account with a time as the last one, within the limit."""
+def remember(accounts: dict[str, float], account: str, at: float) -> float:
+    """Add an account with a time as the last one, within the limit. Returns the time of the one it displaced, or 0."""
     accounts.pop(account, None)
     accounts[account] = at
-    if len(accounts) > MAX_REMEMBERED_ACCOUNTS:
-        del accounts[next(iter(accounts))]
+    return accounts.pop(next(iter(accounts))) if len(accounts) > MAX_REMEMBERED_ACCOUNTS else 0.0
