@@ -106,8 +106,12 @@ class TestOnAHub:
     async def test_an_ambiguous_id_lists_what_it_matches(self, terminal: Terminal) -> None:
         first = await terminal.event_queue.publish()
         twin = UUID(int=first.int ^ (1 << 40))  # same beginning and same end
-        second = await terminal.event_queue.publish()
-        await terminal.event_queue.owner.execute("update public.event_queue set id = $2 where id = $1", second, twin)
+        await terminal.event_queue.owner.execute(
+            "insert into public.event_queue (id, event_type, source_service, target_service)"
+            " select $2, event_type, source_service, target_service from public.event_queue where id = $1",
+            first,
+            twin,
+        )
 
         refused = await terminal.run("event", "show", short(first), code=1)
         missing = await terminal.run("event", "show", "01a1e213…ffffff", code=1)

@@ -175,7 +175,7 @@ async def test_events_that_wait_or_were_given_up(
     assert "연기했습니다. 시도 횟수에 포함되지 않습니다: lunch" in await told(admin, "events", put_off)
     assert "취소했습니다 (operator:mina)" in await told(admin, "events", off)
     await told(admin, "events", by_hand)
-    assert f"대기 중, 순서 키 o1의 앞선 이벤트 {first}을(를) 기다립니다" in await told(admin, "events", in_line)
+    assert f"대기 중, 순서 키 o1에서 앞선 이벤트를 기다립니다: {first}" in await told(admin, "events", in_line)
 
 
 async def test_what_is_left_of_an_event(admin: SignedInOperator, hub: Hub, event_queue: EventQueue) -> None:
