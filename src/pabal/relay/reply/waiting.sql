@@ -77,6 +77,8 @@ late as materialized (
         where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
           and l.shown_at is null
           and (l.waits_until is null or l.waits_until <= pabal.now() or l.continues = s.message_id)
+          and jsonb_array_length(l.response -> 'template' -> 'outputs')
+              <= :max_outputs - jsonb_array_length(s.response -> 'template' -> 'outputs')
         order by l.answered_at, l.id
         limit :max_outputs
         for no key update skip locked

@@ -1,0 +1,35 @@
+"""Late replies that fill a whole response: smaller ones pass them, and the button shows them."""
+
+from datetime import timedelta
+
+import pytest
+
+from pabal.core.errors import CallbackExpired
+from pabal.hub import Hub
+from pabal.relay.webhook import handle, held
+from relay.holding import held_chat
+from relay.skills import text_of
+from support.relay_rows import Chat
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_answer_in_the_webhook_lets_smaller_late_replies_pass(
+    hub: Hub, chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "HOLD_WINDOW", timedelta(minutes=1))
+    monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 60.0)
+    async with held_chat(hub, chat) as user:
+        large, small = [await chat.message(user.owner, "channel:user", None) for _ in range(2)]
+        with pytest.raises(CallbackExpired):
+            await user.reply(large, "one", "two", "three")
+        with pytest.raises(CallbackExpired):
+            await user.reply(small, "late")
+        webhook = user.start("hi")
+        while (message := await user.next_message()) in {large, small}:
+            continue
+
+        await user.reply(message, "hello")
+
+        assert text_of(await webhook) == "late\nhello"
+        assert text_of(await user.start("답변 확인")) == "one\ntwo\nthree"
