@@ -2,14 +2,15 @@
 
 from datetime import timedelta
 
+import httpx2
 import pytest
 
 from pabal.core.errors import CallbackExpired
 from pabal.hub import Hub
 from pabal.relay.webhook import handle, held
 from relay.holding import held_chat
-from relay.skills import text_of
-from support.relay_rows import Chat
+from relay.skills import send_message, text_of
+from support.relay_rows import Bot, Chat
 
 pytestmark = pytest.mark.anyio
 
@@ -33,3 +34,17 @@ async def test_an_answer_in_the_webhook_lets_smaller_late_replies_pass(
 
         assert text_of(await webhook) == "late\nhello"
         assert text_of(await user.start("답변 확인")) == "one\ntwo\nthree"
+
+
+async def test_a_long_text_that_is_late_is_shown_whole_and_in_order(bot: Bot, web: httpx2.AsyncClient) -> None:
+    text = " ".join(f"{number:0>499}" for number in range(10))
+    message = await bot.insert_message("gone", timedelta(seconds=-1))
+
+    late = await web.post("/v1/reply", json={"messageId": str(message), "response": text}, headers=bot.owner.header)
+    await bot.send_reply(await bot.insert_message("next"), "now")
+    shown = [await send_message(web, "답변 확인") for _ in range(2)]
+
+    assert late.json()["code"] == "CALLBACK_EXPIRED"
+    assert bot.kakao.texts("next") == [["now"]]  # not the end of a text whose beginning does not fit
+    assert " ".join(map(text_of, shown)).split() == text.split()
+    assert ["quickReplies" in response["template"] for response in shown] == [True, False]
