@@ -27,7 +27,7 @@ select not exists (
        ) and (exists (
            select from public.command_answers w
            where w.channel_id = :channel::text and w.source_event_id = :source_event_id::text
-             and w.conversation_key = :conversation and w.answer is not null
+             and w.conversation_key = :conversation
        ) or exists (
            select from public.conversation_mappings a
            where a.conversation_key = :conversation and a.state = 'PAIRED' and (
