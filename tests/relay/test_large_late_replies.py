@@ -1,4 +1,4 @@
-"""Late replies that fill a whole response: smaller ones pass them, and the button shows them."""
+"""Late replies that fit beside no other answer: smaller ones pass them, and the button shows them."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from pabal.core.errors import CallbackExpired
 from pabal.hub import Hub
 from pabal.relay.webhook import handle, held
 from relay.holding import held_chat
-from relay.skills import send_message, text_of
+from relay.skills import USE_CALLBACK, send_message, text_of
 from support.relay_rows import Bot, Chat
 
 pytestmark = pytest.mark.anyio
@@ -48,3 +48,13 @@ async def test_a_long_text_that_is_late_is_shown_whole_and_in_order(bot: Bot, we
     assert bot.kakao.texts("next") == [["now"]]  # not the end of a text whose beginning does not fit
     assert " ".join(map(text_of, shown)).split() == text.split()
     assert ["quickReplies" in response["template"] for response in shown] == [True, False]
+
+
+async def test_a_late_reply_without_outputs_keeps_no_press_from_the_bot(bot: Bot, web: httpx2.AsyncClient) -> None:
+    message = await bot.insert_message("gone", timedelta(seconds=-1))
+    response = {"version": "2.0", "data": {"key": "value"}}
+
+    late = await web.post("/v1/reply", json={"messageId": str(message), "response": response}, headers=bot.owner.header)
+
+    assert late.json()["code"] == "CALLBACK_EXPIRED"
+    assert await send_message(web, "답변 확인") == USE_CALLBACK

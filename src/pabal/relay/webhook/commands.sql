@@ -34,7 +34,7 @@ select not exists (
                exists (
                    select from public.relay_replies l
                    where l.conversation_key = a.conversation_key and l.account_id = a.account_id and l.kept_until > pabal.now()
-                     and l.shown_at is null
+                     and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') > 0
                ) or exists (
                    select
                    from (
