@@ -431,7 +431,7 @@ async def test_responses_and_logs_contain_no_secret(bot: Bot, capsys: pytest.Cap
 
     response = await bot.web.post("/v1/reply", json=reply(message, "a private text"), headers=bot.owner.header)
 
-    payload = await bot.chat.db.fetchval("select payload::text from event_queue")
+    payload = await bot.chat.db.fetchval("select payload::text from pabal.relay_event_outbox")
     output = capsys.readouterr()
     text = response.text + payload + output.out + output.err
     for secret in ("capability", "a private text", bot.owner.token):

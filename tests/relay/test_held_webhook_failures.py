@@ -140,8 +140,9 @@ async def test_an_answer_whose_claim_was_not_answered_is_kept_for_the_button(
         assert text_of(await user.start("답변 확인")) == "hello"
 
 
+@pytest.mark.parametrize("lost_moves", [0, 1], ids=["the claim is lost", "the move to the callback is lost as well"])
 async def test_an_answer_whose_claim_was_not_answered_goes_to_the_callback(
-    lossy_hub: tuple[AnswerLossProxy, Hub], chat: Chat, fake_kakao: FakeKakao
+    lossy_hub: tuple[AnswerLossProxy, Hub], chat: Chat, fake_kakao: FakeKakao, lost_moves: int
 ) -> None:
     proxy, hub = lossy_hub
     async with held_chat(hub, chat, answer_mode="synchronous") as user:
@@ -150,10 +151,11 @@ async def test_an_answer_whose_claim_was_not_answered_goes_to_the_callback(
         message = await user.next_message()
         await user.wait_until_held()
         proxy.lose_answers(webhook_answer.Q.take_answers)
+        proxy.lose_answers(webhook_answer.Q.move_to_callback, lost_moves)
 
         await user.reply(message, "hello")
 
-        assert proxy.lost == 1
+        assert proxy.lost == 1 + lost_moves
         assert await webhook == USE_CALLBACK
         assert fake_kakao.texts("first") == [["hello"]]
         assert await chat.state(message) == "sent"

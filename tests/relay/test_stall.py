@@ -13,7 +13,7 @@ from pabal.core.errors import CallbackExpired
 from pabal.hub import Hub, build_workers
 from pabal.relay.reply.stall import StallWorker, build_stall_body, claim_expiring_callbacks, new_claims
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
-from relay.skills import USE_CALLBACK, send_message, text_of
+from relay.skills import USE_CALLBACK, post_webhook, send_message, skill_payload, text_of
 from support.fake_kakao import kakao_response
 from support.receiver import respond_after, respond_with
 from support.relay_rows import Bot
@@ -81,6 +81,22 @@ async def test_the_stalls_button_fetches_the_reply(bot: Bot, travel: Travel, web
 
     assert text_of(await send_message(web, press)) == "at last"
     assert await send_message(web, press) == USE_CALLBACK  # nothing is outstanding: a message to the bot
+
+
+async def test_a_repeated_press_is_no_message_although_nothing_is_outstanding_now(
+    bot: Bot, travel: Travel, web: httpx2.AsyncClient
+) -> None:
+    message = await bot.insert_message("first")
+    await travel(STALL_AFTER)
+    await poll_once(bot)
+    press = skill_payload(KOREAN_TEXTS.check_answer, callbackUrl=bot.kakao.url("press"), eventId="press")
+
+    assert text_of(await post_webhook(web, press)) == KOREAN_TEXTS.not_ready
+    with pytest.raises(CallbackExpired):
+        await bot.send_reply(message, "at last")
+    await bot.send_reply(await bot.insert_message("second"), "now")
+
+    assert text_of(await post_webhook(web, press)) == KOREAN_TEXTS.nothing_to_check
 
 
 async def test_a_reply_after_the_stall_is_kept_and_shown_with_the_next(bot: Bot, travel: Travel) -> None:

@@ -169,6 +169,17 @@ async def test_further_blocks_of_a_waiting_reply_are_not_shown_before_it(bot: Bo
     assert (bot.kakao.texts("second"), bot.kakao.texts("first")) == ([["now"]], [["one", "two"]])
 
 
+@no_hold
+async def test_a_late_reply_that_never_fits_lets_smaller_ones_pass_a_waiting_one(bot: Bot, travel: Travel) -> None:
+    await bot.send_late_reply("one", "two", "three")
+    await bot.send_late_reply("late")
+    await bot.send_block(await bot.insert_message("waiting"), "now")
+    await travel(STEP)
+    await poll_once(bot)
+
+    assert bot.kakao.texts("waiting") == [["late", "now"]]
+
+
 async def test_a_reply_that_is_posted_while_its_request_ends_is_not_reported_as_unknown(
     bot: Bot, travel: Travel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

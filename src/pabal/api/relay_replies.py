@@ -1,5 +1,6 @@
 """The reply endpoint: a bot's reply is sent to Kakao before the request returns."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -73,9 +74,12 @@ async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
     except Invalid as error:
         await authorize_reply(hub, token_hash)
         raise error from None
-    result = await hub.relay.replies.send(reply)
-    for further in further_replies:
-        await keep_further_reply(hub, further)
+    try:
+        result = await hub.relay.replies.send(reply)
+    except (CallbackExpired, CallbackUnconfirmed):  # its beginning is kept, or may have been shown
+        await keep_rest(hub, further_replies)
+        raise
+    await keep_rest(hub, further_replies)
     match result:
         case DeliveredReply(reply_id, delivered_at):
             return RelayReplyView(
@@ -103,12 +107,13 @@ def decode_replies(token_hash: str, body: RelayReplyBody) -> list[BotReply]:
     ]
 
 
-async def keep_further_reply(hub: Hub, reply: BotReply) -> None:
-    """Keep the rest of a long text. Its beginning is delivered already, so a refusal is only logged."""
-    try:
-        await hub.relay.replies.send(reply)
-    except RequestError as error:
-        log.warning("rest of a reply not kept", message=str(reply.message_id), error=str(error))
+async def keep_rest(hub: Hub, replies: Sequence[BotReply]) -> None:
+    """Keep the rest of a long text. Its beginning is delivered or kept already, so a refusal is only logged."""
+    for reply in replies:
+        try:
+            await hub.relay.replies.send(reply)
+        except RequestError as error:
+            log.warning("rest of a reply not kept", message=str(reply.message_id), error=str(error))
 
 
 def parse_message_id(text: str) -> UUID | None:

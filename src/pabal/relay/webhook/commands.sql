@@ -27,14 +27,14 @@ select not exists (
        ) and (exists (
            select from public.command_answers w
            where w.channel_id = :channel::text and w.source_event_id = :source_event_id::text
-             and w.conversation_key = :conversation and w.answer is not null
+             and w.conversation_key = :conversation
        ) or exists (
            select from public.conversation_mappings a
            where a.conversation_key = :conversation and a.state = 'PAIRED' and (
                exists (
                    select from public.relay_replies l
                    where l.conversation_key = a.conversation_key and l.account_id = a.account_id and l.kept_until > pabal.now()
-                     and l.shown_at is null
+                     and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') > 0
                ) or exists (
                    select
                    from (

@@ -190,9 +190,10 @@ class HeldWebhooks:
         A client that disconnected was promised no callback.
         """
         wait = replace(wait, is_closing=True)
+        answer: WebhookAnswer | None = None
         for _ in range(GIVE_BACK_ATTEMPTS):
             try:
-                answer = await self._takes.put(wait)
+                answer = answer or await self._takes.put(wait)  # once moved, it is not found again
                 if answer is None or answer.fence != wait.fence or not answer.is_sending:
                     return
                 is_posted = may_post and answer.is_callback_live and await self._move_to_callback(answer)
