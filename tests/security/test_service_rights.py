@@ -24,7 +24,10 @@ from support.wait import wait_until
 pytestmark = pytest.mark.anyio
 
 SOURCES = Path(pabal.__file__).parent
-HUB_PUBLISHES = re.compile(r"pabal\.(?:emit_events?\(|publish\(\s*'hub',)\s*'([a-z0-9_.]+)'")
+HUB_PUBLISHES = re.compile(
+    r"pabal\.(?:emit_events?\(|publish\(\s*'hub',|relay_event_outbox \(event_type, payload\)\s*(?:select|values \())"
+    r"\s*'([a-z0-9_.]+)'"
+)
 SUBSCRIBE = "insert into pabal.subscriptions (service_name, mode, event_types) values ($1, $2, $3)"
 DELIVERIES = """
 select target_service, event_type from public.event_queue where parent_id is not null order by 1, 2
