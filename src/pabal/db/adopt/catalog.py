@@ -58,6 +58,8 @@ class ExistingTable:
     kind: str
     is_owned: bool
     owner: str
+    hides_rows: bool
+    """Whether policies apply to the role that adopts."""
 
 
 @dataclass(frozen=True, slots=True)

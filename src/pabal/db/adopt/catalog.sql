@@ -38,7 +38,8 @@ order by 1, 2, 3;
 
 -- name: list_tables
 select format('%s.%s', n.nspname, c.relname) as name, c.relkind::text as kind,
-       pg_has_role(c.relowner, 'usage') as is_owned, c.relowner::regrole::text as owner
+       pg_has_role(c.relowner, 'usage') as is_owned, c.relowner::regrole::text as owner,
+       row_security_active(c.oid) as hides_rows
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 where format('%s.%s', n.nspname, c.relname) = any(:tables::text[])
