@@ -315,6 +315,33 @@ async def test_tables_that_differ_harmlessly_are_adopted(existing: str) -> None:
     assert services == {"shop"}
 
 
+async def test_privileges_that_end_with_the_old_tables_are_named(existing: str) -> None:
+    async with open_connection(existing) as conn:
+        await conn.execute(
+            "create role shop; grant select, insert on public.event_queue to shop;"
+            "grant update (priority) on public.event_queue to shop; grant select on public.event_queue to service_role"
+        )
+        try:
+            plan = await read_adoption_plan(existing)
+            await adopt_database(existing, ACTOR)
+            may_insert = await conn.fetchval("select has_table_privilege('shop', 'public.event_queue', 'insert')")
+        finally:
+            await conn.execute("drop owned by shop; drop role shop")
+
+    assert not may_insert
+    assert [
+        (difference.kind, difference.object, difference.text)
+        for difference in plan.differences
+        if difference.object.startswith("privileges")
+    ] == [
+        (
+            "replace",
+            "privileges of shop on public.event_queue",
+            "are dropped (insert, select, update); grant again what the role needs, with a policy for its rows",
+        )
+    ]
+
+
 async def test_only_some_groups_can_be_adopted(server: Cluster) -> None:
     url = await server.fresh_database()
     async with open_connection(url) as conn:

@@ -11,6 +11,7 @@ from pabal.db.adopt.catalog import (
     ExistingFunction,
     ExistingTable,
     TableDependent,
+    TableGrant,
     TableShape,
 )
 
@@ -118,3 +119,9 @@ def compare_dependents(dependents: Sequence[TableDependent]) -> Iterator[Differe
     for dependent in dependents:
         text = f"depends on {dependent.table}; drop it first and create it again afterwards"
         yield Difference(DifferenceKind.CONFLICT, dependent.name, text)
+
+
+def compare_grants(grants: Sequence[TableGrant]) -> Iterator[Difference]:
+    for grant in grants:
+        text = f"are dropped ({grant.privileges}); grant again what the role needs, with a policy for its rows"
+        yield Difference(DifferenceKind.REPLACE, f"privileges of {grant.role} on {grant.table}", text)
