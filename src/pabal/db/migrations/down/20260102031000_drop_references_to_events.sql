@@ -14,6 +14,13 @@ end
 $$;
 revoke all on sequence public.event_queue_seq_seq from public, anon, authenticated;
 
+-- A deletion at repeatable read leaves references that are newer than its snapshot.
+update public.event_queue e
+set parent_id = null
+where e.parent_id is not null and not exists (select from public.event_queue p where p.id = e.parent_id);
+update public.dead_letter_queue l
+set event_id = null
+where l.event_id is not null and not exists (select from public.event_queue e where e.id = l.event_id);
 alter table public.event_queue
   add constraint event_queue_parent_id_fkey foreign key (parent_id) references public.event_queue (id) on delete set null;
 alter table public.dead_letter_queue
