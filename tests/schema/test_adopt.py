@@ -315,6 +315,21 @@ async def test_tables_that_differ_harmlessly_are_adopted(existing: str) -> None:
     assert services == {"shop"}
 
 
+async def test_a_row_that_a_check_refuses_is_not_printed(existing: str) -> None:
+    """PostgreSQL's detail is the row, with its payload."""
+    async with open_connection(existing) as conn:
+        await conn.execute(
+            "alter table public.event_queue drop constraint valid_priority;"
+            """update public.event_queue set priority = 99, payload = '{"code": "private"}'"""
+        )
+
+        with pytest.raises(MigrationError, match=r"rows of public\.event_queue violate") as error:
+            await adopt_database(existing, ACTOR)
+
+    assert "valid_priority" in str(error.value)
+    assert "private" not in str(error.value)
+
+
 async def test_privileges_that_end_with_the_old_tables_are_named(existing: str) -> None:
     async with open_connection(existing) as conn:
         await conn.execute(
