@@ -264,3 +264,27 @@ async def test_a_deadlock_with_another_transaction_is_retried(hub: Hub, owner: C
     await other.execute("commit")
 
     assert [(result.id, result.repeated) for result in await batch] == [(a, True), (b, True)]
+
+
+REPLACE_KEY = "update pabal.event_keys set event_id = $1, created_at = pabal.now() where idempotency_key = 'k'"
+
+
+@pytest.mark.parametrize("way", ["delete", "insert"])
+async def test_an_expired_key_that_is_replaced_meanwhile_is_kept(
+    hub: Hub, owner: Connection, other: Connection, travel: Travel, way: str
+) -> None:
+    first, second = await publish_one(hub), new_id()
+    await travel(timedelta(hours=25))
+    await other.execute("begin")
+    await other.execute(REPLACE_KEY, second)
+    if way == "delete":
+        waiting = asyncio.create_task(owner.execute("delete from public.event_queue where id = $1", first))
+    else:
+        waiting = asyncio.create_task(owner.execute(INSERT, new_id(), "k"))
+    await wait_until(lambda: count_waiting(other, 1))
+    await other.execute("commit")
+
+    [error] = await asyncio.gather(waiting, return_exceptions=True)
+
+    assert isinstance(error, asyncpg.UniqueViolationError) == (way == "insert")
+    assert await owner.fetchval("select array_agg(event_id) from pabal.event_keys") == [second]

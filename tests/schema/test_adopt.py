@@ -315,6 +315,48 @@ async def test_tables_that_differ_harmlessly_are_adopted(existing: str) -> None:
     assert services == {"shop"}
 
 
+async def test_a_row_that_a_check_refuses_is_not_printed(existing: str) -> None:
+    """PostgreSQL's detail is the row, with its payload."""
+    async with open_connection(existing) as conn:
+        await conn.execute(
+            "alter table public.event_queue drop constraint valid_priority;"
+            """update public.event_queue set priority = 99, payload = '{"code": "private"}'"""
+        )
+
+        with pytest.raises(MigrationError, match=r"rows of public\.event_queue violate") as error:
+            await adopt_database(existing, ACTOR)
+
+    assert "valid_priority" in str(error.value)
+    assert "private" not in str(error.value)
+
+
+async def test_privileges_that_end_with_the_old_tables_are_named(existing: str) -> None:
+    async with open_connection(existing) as conn:
+        await conn.execute(
+            "create role shop; grant select, insert on public.event_queue to shop;"
+            "grant update (priority) on public.event_queue to shop; grant select on public.event_queue to service_role"
+        )
+        try:
+            plan = await read_adoption_plan(existing)
+            await adopt_database(existing, ACTOR)
+            may_insert = await conn.fetchval("select has_table_privilege('shop', 'public.event_queue', 'insert')")
+        finally:
+            await conn.execute("drop owned by shop; drop role shop")
+
+    assert not may_insert
+    assert [
+        (difference.kind, difference.object, difference.text)
+        for difference in plan.differences
+        if difference.object.startswith("privileges")
+    ] == [
+        (
+            "replace",
+            "privileges of shop on public.event_queue",
+            "are dropped (insert, select, update); grant again what the role needs, with a policy for its rows",
+        )
+    ]
+
+
 async def test_only_some_groups_can_be_adopted(server: Cluster) -> None:
     url = await server.fresh_database()
     async with open_connection(url) as conn:

@@ -107,3 +107,27 @@ async def test_tables_of_another_role_are_a_conflict(server: Cluster, supabase: 
     plan = await read_adoption_plan(supabase)
 
     assert "belongs to pabal; adopt as that role" in {conflict.text for conflict in plan.conflicts}
+
+
+async def test_a_table_that_hides_rows_from_its_owner_is_a_conflict(server: Cluster, supabase: str) -> None:
+    """The rows that a policy hides would be neither counted nor copied, and then dropped with the table."""
+    async with open_connection(server.url(supabase.rpartition("/")[2])) as superuser, open_connection(supabase) as conn:
+        await superuser.execute(ADD_ROLE)
+        await run_specification(conn, "002")
+        await conn.execute("insert into public.accounts (openclaw_user_id, relay_token_hash) values ('mina', 'x')")
+        await conn.execute("alter table public.accounts enable row level security, force row level security")
+        await superuser.execute("alter role postgres nobypassrls")
+        try:
+            plan = await read_adoption_plan(supabase)
+            with pytest.raises(MigrationError, match="nothing was changed"):
+                await adopt_database(supabase, "cli:test")
+        finally:
+            await superuser.execute("alter role postgres bypassrls")
+
+        assert [(conflict.object, conflict.text) for conflict in plan.conflicts] == [
+            (
+                "table public.accounts",
+                "hides rows from its owner; run: alter table public.accounts no force row level security",
+            )
+        ]
+        assert await superuser.fetchval("select count(*) from public.accounts") == 1

@@ -67,3 +67,24 @@ async def test_references_and_the_order_survive_the_end_of_the_foreign_keys(serv
         assert await conn.fetchval(keys_in_order) == ["first", "second", "third"]
         assert await conn.fetchval("select count(distinct seq) from public.event_queue") == 3
         assert await conn.fetchval("select event_id from public.dead_letter_queue") == event
+
+
+async def test_references_that_dangle_do_not_stop_the_return_to_foreign_keys(server: Cluster) -> None:
+    """A deletion without triggers leaves them, and one at repeatable read, if they are newer than its snapshot."""
+    url = await server.fresh_database()
+    await apply_migrations(url, to=REFERENCES)
+    async with open_connection(url) as conn:
+        event = await conn.fetchval(PUBLISH, "first")
+        await conn.execute("update public.event_queue set status = 'failed' where id = $1", event)
+        await conn.execute(
+            "insert into public.event_queue (event_type, source_service, target_service, parent_id)"
+            " values ('order.paid', 'minu_find', 'minu_build', $1)",
+            event,
+        )
+        await conn.execute("set session_replication_role = replica")
+        await conn.execute("delete from public.event_queue where id = $1", event)
+
+        await revert_migrations(url, to=MIGRATION)
+
+        assert await conn.fetchval("select array_agg(parent_id) from public.event_queue") == [None]
+        assert await conn.fetchval("select array_agg(event_id) from public.dead_letter_queue") == [None]

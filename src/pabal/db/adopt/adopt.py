@@ -113,7 +113,9 @@ async def _run_statements(conn: "MigrationConnection", statements: Sequence[str]
         try:
             await conn.execute(statement)
         except asyncpg.IntegrityConstraintViolationError as error:
+            # The detail of a check is the whole row, which may contain a token; that of a key is the key.
+            is_key = isinstance(error, (asyncpg.UniqueViolationError, asyncpg.ForeignKeyViolationError))
             raise MigrationError(
                 f"nothing was changed: rows of {error.schema_name}.{error.table_name} violate "
-                f"{error.constraint_name}: {error.detail or error}"
+                f"{error.constraint_name}: {error.detail if is_key and error.detail else error.args[0]}"
             ) from error

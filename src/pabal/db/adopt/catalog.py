@@ -58,6 +58,8 @@ class ExistingTable:
     kind: str
     is_owned: bool
     owner: str
+    hides_rows: bool
+    """Whether policies apply to the role that adopts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,15 @@ class TableDependent:
 
     table: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableGrant:
+    """The privileges on a table of a role that Pabal does not know."""
+
+    table: str
+    role: str
+    privileges: str
 
 
 class SpecifiedTable(msgspec.Struct, frozen=True):
@@ -125,6 +136,11 @@ async def read_shapes(conn: "CatalogConnection", tables: Sequence[str]) -> dict[
 async def list_dependents(conn: "CatalogConnection", tables: Sequence[str]) -> list[TableDependent]:
     rows = await conn.fetch(Q.list_dependents.sql, *Q.list_dependents.bind({"tables": [*tables]}))
     return [TableDependent(*row) for row in rows]
+
+
+async def list_table_grants(conn: "CatalogConnection", tables: Sequence[str]) -> list[TableGrant]:
+    rows = await conn.fetch(Q.list_grants.sql, *Q.list_grants.bind({"tables": [*tables]}))
+    return [TableGrant(*row) for row in rows]
 
 
 async def list_specified_functions(conn: "CatalogConnection") -> list[ExistingFunction]:

@@ -38,7 +38,8 @@ order by 1, 2, 3;
 
 -- name: list_tables
 select format('%s.%s', n.nspname, c.relname) as name, c.relkind::text as kind,
-       pg_has_role(c.relowner, 'usage') as is_owned, c.relowner::regrole::text as owner
+       pg_has_role(c.relowner, 'usage') as is_owned, c.relowner::regrole::text as owner,
+       row_security_active(c.oid) as hides_rows
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 where format('%s.%s', n.nspname, c.relname) = any(:tables::text[])
@@ -76,6 +77,25 @@ select a.name, 'publication ' || p.pubname
 from adopted a
 join pg_publication_rel r on r.prrelid = a.oid
 join pg_publication p on p.oid = r.prpubid
+order by 1, 2;
+
+-- name: list_grants
+-- Privileges of roles that the migrations grant nothing to: those on the table, and those on columns.
+select format('%s.%s', n.nspname, c.relname) as table_name, a.grantee::regrole::text as role,
+       string_agg(distinct lower(a.privilege_type), ', ' order by lower(a.privilege_type)) as privileges
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+cross join lateral (
+  select x.grantee, x.privilege_type from aclexplode(c.relacl) x
+  union all
+  select x.grantee, x.privilege_type
+  from pg_attribute t
+  cross join lateral aclexplode(t.attacl) x
+  where t.attrelid = c.oid and not t.attisdropped
+) a
+where format('%s.%s', n.nspname, c.relname) = any(:tables::text[]) and a.grantee <> 0 and a.grantee <> c.relowner
+  and a.grantee::regrole::text not in ('anon', 'authenticated', 'service_role', 'pabal_publisher')
+group by 1, 2
 order by 1, 2;
 
 -- name: list_functions

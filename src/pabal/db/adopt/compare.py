@@ -11,6 +11,7 @@ from pabal.db.adopt.catalog import (
     ExistingFunction,
     ExistingTable,
     TableDependent,
+    TableGrant,
     TableShape,
 )
 
@@ -83,7 +84,7 @@ def compare_parts(table: str, shape: TableShape, specified: TableShape) -> Itera
 
 
 def compare_groups(tables: Sequence[ExistingTable]) -> Iterator[Difference]:
-    """Tables that miss another of their group, that are no tables, or that belong to another role."""
+    """Tables that miss another of their group, that are no tables, that belong to another role, or that hide rows."""
     names = {table.name for table in tables}
     for group in TABLE_GROUPS.values():
         if names.intersection(group):
@@ -96,6 +97,9 @@ def compare_groups(tables: Sequence[ExistingTable]) -> Iterator[Difference]:
             yield Difference(DifferenceKind.CONFLICT, table.name, "is not a plain table")
         elif not table.is_owned:
             text = f"belongs to {table.owner}; adopt as that role"
+            yield Difference(DifferenceKind.CONFLICT, f"table {table.name}", text)
+        elif table.hides_rows:  # they would be neither counted nor copied, and dropped with the table
+            text = f"hides rows from its owner; run: alter table {table.name} no force row level security"
             yield Difference(DifferenceKind.CONFLICT, f"table {table.name}", text)
 
 
@@ -115,3 +119,9 @@ def compare_dependents(dependents: Sequence[TableDependent]) -> Iterator[Differe
     for dependent in dependents:
         text = f"depends on {dependent.table}; drop it first and create it again afterwards"
         yield Difference(DifferenceKind.CONFLICT, dependent.name, text)
+
+
+def compare_grants(grants: Sequence[TableGrant]) -> Iterator[Difference]:
+    for grant in grants:
+        text = f"are dropped ({grant.privileges}); grant again what the role needs, with a policy for its rows"
+        yield Difference(DifferenceKind.REPLACE, f"privileges of {grant.role} on {grant.table}", text)

@@ -12,6 +12,7 @@ from pabal.db.adopt.catalog import (
     list_dependents,
     list_existing_tables,
     list_specified_functions,
+    list_table_grants,
     load_specification,
     read_shapes,
     specified_tables,
@@ -21,6 +22,7 @@ from pabal.db.adopt.compare import (
     DifferenceKind,
     compare_dependents,
     compare_functions,
+    compare_grants,
     compare_groups,
     compare_table,
 )
@@ -69,6 +71,7 @@ async def plan_adoption(
         *compare_groups(existing),
         *(difference for name in names for difference in compare_table(name, shapes[name], load_specification()[name])),
         *functions,
+        *compare_grants(await list_table_grants(conn, names)),
         *compare_dependents(await list_dependents(conn, names)),
         *explain_collisions(await find_collisions(conn, applied, pending), existing, functions),
     ]

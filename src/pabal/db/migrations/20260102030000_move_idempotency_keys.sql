@@ -107,7 +107,8 @@ begin
     ) k on true
     where i.idempotency_key is not null and k.event_id is distinct from i.id;
     if unrecorded.events is not null then
-      delete from pabal.event_keys k where k.ctid = any(unrecorded.expired);
+      -- The time is checked again: older minor versions of PostgreSQL would delete a row that was replaced meanwhile.
+      delete from pabal.event_keys k where k.ctid = any(unrecorded.expired) and k.created_at <= pabal.event_key_cutoff();
       insert into pabal.event_keys (source_service, idempotency_key, event_id)
       select i.source_service, i.idempotency_key, i.id
       from inserted i
@@ -220,7 +221,7 @@ security definer
 set search_path = ''
 as $$
 begin
-  -- The key of a deleted event may be used again.
+  -- The key of a deleted event may be used again. Locked first: a publisher may be replacing it.
   delete from pabal.event_keys k
   where k.ctid = any(array(
     select k.row_ctid
@@ -230,6 +231,7 @@ begin
       from pabal.event_keys k
       where k.source_service = d.source_service and k.idempotency_key = d.idempotency_key and k.event_id = d.id
       offset 0
+      for update
     ) k
     where d.idempotency_key is not null
   ));

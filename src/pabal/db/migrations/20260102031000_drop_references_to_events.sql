@@ -165,7 +165,8 @@ begin
     ) k on true
     where i.idempotency_key is not null and k.event_id is distinct from i.id;
     if unrecorded.events is not null then
-      delete from pabal.event_keys k where k.ctid = any(unrecorded.expired);
+      -- The time is checked again: older minor versions of PostgreSQL would delete a row that was replaced meanwhile.
+      delete from pabal.event_keys k where k.ctid = any(unrecorded.expired) and k.created_at <= pabal.event_key_cutoff();
       insert into pabal.event_keys (source_service, idempotency_key, event_id)
       select i.source_service, i.idempotency_key, i.id
       from inserted i
@@ -250,7 +251,7 @@ begin
   -- By arrays: one index probe for each event, whatever the planner expects of the number of rows.
   update public.dead_letter_queue l set event_id = null where l.event_id = any(ids);
   update public.event_queue e set parent_id = null where e.parent_id = any(ids);
-  -- The key of a deleted event may be used again.
+  -- The key of a deleted event may be used again. Locked first: a publisher may be replacing it.
   delete from pabal.event_keys k
   where k.ctid = any(array(
     select k.row_ctid
@@ -260,6 +261,7 @@ begin
       from pabal.event_keys k
       where k.source_service = d.source_service and k.idempotency_key = d.idempotency_key and k.event_id = d.id
       offset 0
+      for update
     ) k
     where d.idempotency_key is not null
   ));

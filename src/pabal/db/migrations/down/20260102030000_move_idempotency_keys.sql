@@ -21,7 +21,7 @@ where e.id = k.event_id and k.created_at > pabal.event_key_cutoff();
 update public.event_queue e
 set idempotency_key = null
 where e.idempotency_key is not null
-  and e.id not in (select k.event_id from pabal.event_keys k where k.created_at > pabal.event_key_cutoff());
+  and not exists (select from pabal.event_keys k where k.event_id = e.id and k.created_at > pabal.event_key_cutoff());
 
 create unique index if not exists idx_event_queue_idempotency_key
   on public.event_queue (source_service, idempotency_key)

@@ -14,6 +14,13 @@ end
 $$;
 revoke all on sequence public.event_queue_seq_seq from public, anon, authenticated;
 
+-- A deletion at repeatable read leaves references that are newer than its snapshot.
+update public.event_queue e
+set parent_id = null
+where e.parent_id is not null and not exists (select from public.event_queue p where p.id = e.parent_id);
+update public.dead_letter_queue l
+set event_id = null
+where l.event_id is not null and not exists (select from public.event_queue e where e.id = l.event_id);
 alter table public.event_queue
   add constraint event_queue_parent_id_fkey foreign key (parent_id) references public.event_queue (id) on delete set null;
 alter table public.dead_letter_queue
@@ -70,7 +77,8 @@ begin
     ) k on true
     where i.idempotency_key is not null and k.event_id is distinct from i.id;
     if unrecorded.events is not null then
-      delete from pabal.event_keys k where k.ctid = any(unrecorded.expired);
+      -- The time is checked again: older minor versions of PostgreSQL would delete a row that was replaced meanwhile.
+      delete from pabal.event_keys k where k.ctid = any(unrecorded.expired) and k.created_at <= pabal.event_key_cutoff();
       insert into pabal.event_keys (source_service, idempotency_key, event_id)
       select i.source_service, i.idempotency_key, i.id
       from inserted i
@@ -150,7 +158,7 @@ security definer
 set search_path = ''
 as $$
 begin
-  -- The key of a deleted event may be used again.
+  -- The key of a deleted event may be used again. Locked first: a publisher may be replacing it.
   delete from pabal.event_keys k
   where k.ctid = any(array(
     select k.row_ctid
@@ -160,6 +168,7 @@ begin
       from pabal.event_keys k
       where k.source_service = d.source_service and k.idempotency_key = d.idempotency_key and k.event_id = d.id
       offset 0
+      for update
     ) k
     where d.idempotency_key is not null
   ));
