@@ -1,6 +1,6 @@
--- Dead letters and deliveries refer to events without foreign keys, and seq has a sequence as its default: the foreign keys of the
--- event table forbid to detach a partition, and an identity column cannot be partitioned before version 17. Triggers keep what the
--- foreign keys promised: a reference names an event that exists, and it is set to NULL when the event is deleted.
+-- Dead letters and deliveries refer to events without foreign keys, which would forbid to detach a partition of the event table.
+-- Triggers keep what the foreign keys promised: a reference names an event that exists, and it is set to NULL when the event is
+-- deleted.
 
 -- Locked at once, not first by the triggers and then more by the ends of the foreign keys.
 lock table public.event_queue, public.dead_letter_queue in access exclusive mode;
@@ -288,24 +288,3 @@ $$;
 
 alter table public.event_queue drop constraint if exists event_queue_parent_id_fkey;
 alter table public.dead_letter_queue drop constraint if exists dead_letter_queue_event_id_fkey;
-
--- The sequence --------------------------------------------------------------------------------------------------------
-
-do $$
-declare
-  next_seq bigint;
-begin
-  if exists (
-    select from pg_catalog.pg_attribute a
-    where a.attrelid = 'public.event_queue'::regclass and a.attname = 'seq' and a.attidentity <> ''
-  ) then
-    next_seq := nextval('public.event_queue_seq_seq');
-    alter table public.event_queue alter column seq drop identity;
-    create sequence public.event_queue_seq_seq owned by public.event_queue.seq;
-    perform setval('public.event_queue_seq_seq', next_seq);
-    alter table public.event_queue alter column seq set default nextval('public.event_queue_seq_seq');
-  end if;
-end
-$$;
-revoke all on sequence public.event_queue_seq_seq from public, anon, authenticated;
-grant usage on sequence public.event_queue_seq_seq to service_role;

@@ -1,18 +1,6 @@
--- Back to foreign keys and an identity column.
+-- Back to foreign keys.
 
 lock table public.event_queue, public.dead_letter_queue in access exclusive mode;
-
-do $$
-declare
-  next_seq bigint := nextval('public.event_queue_seq_seq');
-begin
-  alter table public.event_queue alter column seq drop default;
-  drop sequence public.event_queue_seq_seq;
-  alter table public.event_queue alter column seq add generated always as identity (sequence name public.event_queue_seq_seq);
-  perform setval('public.event_queue_seq_seq', next_seq);
-end
-$$;
-revoke all on sequence public.event_queue_seq_seq from public, anon, authenticated;
 
 -- A deletion at repeatable read leaves references that are newer than its snapshot.
 update public.event_queue e
