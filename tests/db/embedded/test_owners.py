@@ -1,4 +1,5 @@
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -204,8 +205,9 @@ def test_temporary_files_of_killed_starts_are_removed(existing: Path) -> None:
 def test_an_unprivileged_user_can_own_a_server(workdir: Path, start_owner: StartOwner) -> None:
     data_dir = workdir / "home"
     data_dir.mkdir()
-    user = find_server_user()
-    os.chown(data_dir, user.uid, user.gid)
+    nobody = pwd.getpwnam("nobody")  # the user of an unprivileged owner, if root runs the tests
+    uid, gid = (nobody.pw_uid, nobody.pw_gid) if ROOT else (os.getuid(), os.getgid())
+    os.chown(data_dir, uid, gid)
 
     owner = start_owner(data_dir, unprivileged=True)
     report = owner.start()
@@ -216,7 +218,7 @@ def test_an_unprivileged_user_can_own_a_server(workdir: Path, start_owner: Start
     next_owner = start_owner(data_dir, unprivileged=True)
     assert next_owner.start() | {"url": report["url"]} == report | {"adopted": True}
     assert next_owner.stop() == {"alive": False}
-    assert {path.stat().st_uid for path in data_dir.rglob("*")} == {user.uid}
+    assert {path.stat().st_uid for path in data_dir.rglob("*")} == {uid}
 
 
 @pytest.mark.skipif(not ROOT, reason="requires root")
