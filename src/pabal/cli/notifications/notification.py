@@ -55,7 +55,7 @@ app.command(
     name="send",
     help="Request a notification. Prints its id once it is durable.",
     help_epilogue=examples(
-        """notification send payment.succeeded --dm 80351110224678912 --payload '{"amount": 5000}'""",
+        """notification send marketing.news --dm 80351110224678912 --payload '{"headline": "Hi", "story": "…"}'""",
         "notification send payment.succeeded --toast 80351110224678912 --payload @order.json --dry-run",
     ),
 )
