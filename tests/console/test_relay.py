@@ -107,7 +107,7 @@ async def test_an_admin_changes_how_an_accounts_users_get_answers(
     assert (await admin.post(f"{url}/answer-mode", answer_mode="sometimes")).status_code == 400
     assert (await viewer.post(f"{url}/answer-mode", answer_mode="held")).status_code == 403
 
-    assert "in the response" in page_text((await viewer.get(url, "en")).text)
+    assert "webhook response" in page_text((await viewer.get(url, "en")).text)
     assert '<option value="synchronous" selected>' in (await admin.get(url)).text
 
 
