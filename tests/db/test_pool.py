@@ -162,7 +162,10 @@ async def test_a_full_pool_times_out(database_urls: DatabaseUrls, settings: Sett
     async with open_hub(settings.model_copy(update={"database_pool_size": 2}), database_urls) as hub:
         async with hub.autocommit(), hub.autocommit():
             assert hub.db.connections_in_use() == 2
-            assert not await works(hub)
+            with pytest.raises(Unavailable, match=r"no free connection in the pool for 0\.5 s") as refusal:
+                async with hub.autocommit():
+                    pass
+            assert refusal.value.nothing_sent
         assert await works(hub)
 
 

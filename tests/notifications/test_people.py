@@ -251,6 +251,17 @@ async def test_an_export_is_complete_and_has_no_credentials(inbox: Inbox, hub: H
     assert hashlib.sha256(token.encode()).hexdigest() not in str(document)
 
 
+async def test_an_export_has_the_tokens_of_the_registered_user(inbox: Inbox, hub: Hub) -> None:
+    await create_personal_data(inbox, MINA, USER)
+    before = await person_rows(hub, MINA)
+
+    await inbox.db.execute(
+        "update notification.person_tokens set user_id = $1::text::uuid, discord_id = $1::text", USER
+    )
+
+    assert len((await person_rows(hub, MINA))["tokens"]) == len(before["tokens"]) > 0
+
+
 async def test_an_unknown_person_is_not_found(inbox: Inbox, hub: Hub) -> None:
     await inbox.insert_toast(MINA)
     for operation in (erase_person, export_person):

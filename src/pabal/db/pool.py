@@ -10,7 +10,7 @@ import asyncpg
 from asyncpg import Record
 from asyncpg.pool import Pool
 
-from pabal.core.errors import Unavailable
+from pabal.core.errors import DATABASE_UNAVAILABLE, Unavailable
 from pabal.db.channels import Wakeup
 from pabal.db.connect import (
     ANSWER_MARGIN,
@@ -229,9 +229,12 @@ class _PooledConnectionContext:
         if not slots.locked():
             await slots.acquire()  # does not wait
             return
-        with translate_errors():
+        try:
             async with asyncio.timeout(self._timeout):
                 await slots.acquire()
+        except TimeoutError:
+            reason = f"no free connection in the pool for {self._timeout:g} s"
+            raise Unavailable(DATABASE_UNAVAILABLE + reason, nothing_sent=True) from None
         try:
             self._monitor.refuse_during_outage()
         except Unavailable:

@@ -105,7 +105,11 @@ from notification.addresses a
 where a.recipient_type in ('user_dm', 'dashboard_toast') and a.recipient_id = :person;
 
 -- name: export_tokens
-select to_jsonb(t) - '{token_hash}'::text[] from notification.person_tokens t where t.discord_id = :person order by t.created_at;
+-- Like delete_tokens: those of the user whose tokens act as this account too.
+select to_jsonb(t) - '{token_hash}'::text[]
+from notification.person_tokens t
+where t.discord_id = :person or t.user_id = (select p.user_id from notification.people p where p.discord_id = :person)
+order by t.created_at;
 
 -- name: export_service_links
 select to_jsonb(l) from notification.service_links l where l.discord_id = :person order by l.created_at;
