@@ -13,6 +13,7 @@ from pabal.relay.reply.callback import ClaimedCallback
 from pabal.relay.reply.recorded import ReplyToAnswered, keep_further_replies
 from pabal.relay.reply.reply import BotReply, build_callback_body, claim_callbacks, encode_skill_response
 from pabal.relay.reply.send import DeliveredReply, KeptReply
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from support.fake_kakao import kakao_response
 from support.receiver import respond_after
 from support.relay_rows import Bot, digest, skill_response
@@ -165,7 +166,7 @@ async def test_another_reply_in_the_batch_does_not_make_a_post_too_large(bot: Bo
         results = await claim_callbacks(tx, replies)
 
     [body] = [
-        build_callback_body(reply, result)
+        build_callback_body(reply, result, KOREAN_TEXTS)
         for reply, result in zip(replies, results, strict=True)
         if isinstance(result, ClaimedCallback)
     ]

@@ -175,6 +175,13 @@ select case
            from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
            where w.message_id = f.message_id and r.fence = b.fence
        ) as late_outputs,
+       r.fence = b.fence and exists (
+           select from public.relay_replies l
+           where l.conversation_key = f.conversation_key and l.account_id = f.account_id and l.kept_until > pabal.now()
+             and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
+             and jsonb_array_length(l.response -> 'template' -> 'outputs') > 0
+             and l.id not in (select w.id from fitting w)
+       ) as has_more,
        coalesce(e.is_new, false) as ended, r.waits_until is not null and f.is_open as is_open,
        case when r.message_id is not null then f.delay end as delay
 from replies b
