@@ -268,14 +268,15 @@ def build_relay(
     webhook_batcher = Batcher(webhook_db, receiver.receive, contention_timeout=CONTENTION_TIMEOUT)
     recalls = CallbackRecaller(webhook_db)
     signals, speeds = AnswerSignals(doorbell), AnswerSpeeds()
-    held_webhooks = HeldWebhooks(webhook_db, callbacks, signals, speeds, stream_registry.handover.find_account)
+    texts = chat_texts(settings.chat_language)
+    held_webhooks = HeldWebhooks(webhook_db, callbacks, signals, speeds, stream_registry.handover.find_account, texts)
     return RelayServices(
         webhooks=WebhookHandler(webhook_db, webhook_batcher, recalls, relay_metrics, settings, held_webhooks),
         webhook_batcher=webhook_batcher,
         long_poll=long_poll,
         stream_registry=stream_registry,
         callbacks=callbacks,
-        replies=ReplySender(db, callbacks, stream_registry.remove_in_flight, signals, speeds),
+        replies=ReplySender(db, callbacks, stream_registry.remove_in_flight, signals, speeds, texts),
         held_webhooks=held_webhooks,
         answer_signals=signals,
         metrics=relay_metrics,
@@ -299,6 +300,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
     """Build the workers of a process. The caller runs each one until it is stopped."""
     process, db = process_name(), hub.db.with_deadline(SETTLE_DEADLINE)
     config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
+    texts = chat_texts(hub.settings.chat_language)
     workers: list[Worker[Any, Any, Any] | CallbackPoller] = [
         build_push_worker(hub, hub.pusher, f"push:{process}", config),
         build_rules_worker(hub, f"rules:{process}", config),
@@ -311,10 +313,9 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
             hub.dispatcher.schedule,
             replace(config, concurrency=DISPATCH_CONCURRENCY),
         ),
-        WaitingReplyWorker(f"waiting:{process}", db, hub.relay.callbacks),
+        WaitingReplyWorker(f"waiting:{process}", db, hub.relay.callbacks, texts),
     ]
     if delay := hub.settings.still_working_after:
-        texts = chat_texts(hub.settings.chat_language)
         workers.append(StallWorker(f"stall:{process}", db, hub.relay.callbacks, texts, delay))
     if handlers:
         handler_config = WorkerConfig(

@@ -65,6 +65,7 @@ async def main(
                 hub.relay.stream_registry.remove_in_flight,
                 hub.relay.answer_signals,
                 AnswerSpeeds(),
+                KOREAN_TEXTS,
             )
             for _ in range(SENDERS)
         ]

@@ -2,17 +2,22 @@
 
 import asyncio
 import json
+from hashlib import sha256
 
 import pytest
 
 from pabal.core.errors import AlreadyReplied, CallbackFailed
+from pabal.core.ids import new_id
 from pabal.relay.reply import recorded
 from pabal.relay.reply.callback import ClaimedCallback
+from pabal.relay.reply.recorded import ReplyToAnswered, keep_further_replies
 from pabal.relay.reply.reply import BotReply, build_callback_body, claim_callbacks, encode_skill_response
 from pabal.relay.reply.send import DeliveredReply, KeptReply
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from support.fake_kakao import kakao_response
 from support.receiver import respond_after
 from support.relay_rows import Bot, digest, skill_response
+from support.wait import wait_for_lock_of
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +111,26 @@ async def test_a_message_keeps_a_bounded_number_of_blocks(bot: Bot) -> None:
     assert isinstance(await bot.send_block(message, "block 0"), KeptReply)
 
 
+async def test_concurrent_blocks_do_not_pass_the_limit_of_a_message(bot: Bot) -> None:
+    message = await bot.insert_message("first")
+    await bot.send_reply(message, "first")
+
+    async def keep(name: str, count: int) -> int:
+        blocks = [encode_skill_response(skill_response(f"{name} {number}")) for number in range(count)]
+        answered = [ReplyToAnswered(new_id(), bot.owner.id, message, sha256(body).digest(), body) for body in blocks]
+        async with bot.hub.autocommit() as tx:
+            return sum(await keep_further_replies(tx, answered))
+
+    async with bot.hub.transaction() as tx:
+        body = encode_skill_response(skill_response("ours"))
+        ours = ReplyToAnswered(new_id(), bot.owner.id, message, sha256(body).digest(), body)
+        assert await keep_further_replies(tx, [ours]) == [True]
+        theirs = asyncio.create_task(keep("theirs", recorded.MAX_FURTHER_REPLIES))
+        await wait_for_lock_of(bot.chat.db, theirs)
+
+    assert await theirs == recorded.MAX_FURTHER_REPLIES - 1
+
+
 async def test_a_block_of_an_account_does_not_reach_the_message_of_another(bot: Bot) -> None:
     """The claim refuses it before a block could be kept."""
     other = await Bot.of(bot.hub, bot.chat, bot.kakao, "another")
@@ -141,7 +166,7 @@ async def test_another_reply_in_the_batch_does_not_make_a_post_too_large(bot: Bo
         results = await claim_callbacks(tx, replies)
 
     [body] = [
-        build_callback_body(reply, result)
+        build_callback_body(reply, result, KOREAN_TEXTS)
         for reply, result in zip(replies, results, strict=True)
         if isinstance(result, ClaimedCallback)
     ]

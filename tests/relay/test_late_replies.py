@@ -2,18 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from pabal.core.errors import CallbackFailed, CallbackUnconfirmed
-from pabal.relay.reply.reply import add_outputs, claim_late_outputs, encode_skill_response
+from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnconfirmed
+from pabal.relay.reply.recorded import ReplyToAnswered
+from pabal.relay.reply.reply import BotReply, add_outputs, claim_callbacks, claim_late_outputs, encode_skill_response
 from pabal.relay.reply.send import KeptReply
+from pabal.relay.webhook.receive import ReceiveResult, save_first_response
 from support.fake_kakao import kakao_response
 from support.receiver import close_connection
-from support.relay_rows import Bot, skill_response
+from support.relay_rows import Bot, digest, skill_response
+from support.wait import wait_for_lock_of
 
 pytestmark = pytest.mark.anyio
 
@@ -149,6 +152,30 @@ async def test_a_locked_late_reply_is_skipped(bot: Bot) -> None:
         await bot.send_reply(message, "now")
 
     assert bot.kakao.texts("first") == [["now"]]
+
+
+async def test_replies_wait_for_an_immediate_response_that_shows_a_late_one(bot: Bot) -> None:
+    """Both lock the message before the late reply. In another order, PostgreSQL would end one of them."""
+    first = await bot.send_late_reply("late")
+    second = await bot.chat.message(bot.owner, bot.key, None)
+    received = ReceiveResult("PAIRED", bot.owner.id, False, second, None, None, False)
+    response = skill_response("late")
+    replies = [
+        BotReply(digest(bot.owner.token), message, None, response, encode_skill_response(response))
+        for message in (first, second)
+    ]
+
+    async def claim() -> Sequence[object]:
+        async with bot.hub.autocommit() as tx:
+            return await claim_callbacks(tx, replies)
+
+    async with bot.hub.transaction() as tx:
+        assert await claim_late_outputs(tx, bot.key, 2, second)
+        claiming = asyncio.create_task(claim())
+        await wait_for_lock_of(bot.chat.db, claiming)
+        await save_first_response(tx, received, response)
+
+    assert [*map(type, await claiming)] == [ReplyToAnswered, CallbackExpired]
 
 
 async def test_an_unsent_reply_is_kept_and_its_callback_stays_unspent(bot: Bot) -> None:

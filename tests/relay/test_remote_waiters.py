@@ -8,6 +8,7 @@ from typing import Any, Self
 import httpx2
 import pytest
 
+from pabal.db import doorbell
 from pabal.db.channels import Channel, Wakeup
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.delivery import lane, remote_waiters
@@ -133,6 +134,35 @@ async def test_a_stream_of_another_process_is_woken(
         for text in ("one", "two"):
             await send_message(web, text)
             assert (await client.next_message())["normalized"]["text"] == text
+
+
+async def test_a_single_message_wakes_a_stream_of_another_process_at_its_commit(
+    hub: Hub, other_web: httpx2.AsyncClient, statements: StatementProxy, owner: Owner
+) -> None:
+    async with serve_hub(hub) as address, connect_stream(address, owner.token) as client:
+        await client.next("connected")
+        statements.clear()
+        await send_message(other_web, "hello")
+        await client.next_message()
+        assert statements.count(doorbell.NOTIFY_QUERY) == 0
+
+
+async def test_frequent_messages_wake_a_stream_of_another_process_after_their_commits(
+    hub: Hub,
+    other_web: httpx2.AsyncClient,
+    statements: StatementProxy,
+    owner: Owner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doorbell, "COMMIT_NOTIFY_INTERVAL", NEVER.total_seconds())
+    async with serve_hub(hub) as address, connect_stream(address, owner.token) as client:
+        await client.next("connected")
+        await send_message(other_web, "at its commit, at most")
+        await client.next_message()
+        statements.clear()
+        await send_message(other_web, "after it")
+        assert (await client.next_message())["normalized"]["text"] == "after it"
+        assert statements.count(doorbell.NOTIFY_QUERY) == 1
 
 
 async def test_a_long_poll_of_another_process_is_woken(

@@ -13,6 +13,7 @@ from pabal.hub import DatabaseUrls, Hub, build_workers, open_hub
 from pabal.relay.reply import callback, reply, send, waiting
 from pabal.relay.reply.send import DeliveredReply, KeptReply
 from pabal.relay.reply.waiting import WaitingReplyWorker, claim_waiting_replies, prepare_waiting_claims
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.test_stall import STALL_AFTER, Travel
 from relay.test_stall import poll_once as poll_stall
@@ -53,7 +54,7 @@ async def poll_once(bot: Bot) -> int:
     """One poll of one process: claim, post, settle."""
     async with bot.hub.autocommit() as tx:
         claims = await prepare_waiting_claims(tx)
-        due_callbacks = await claim_waiting_replies(tx, claims) if claims else []
+        due_callbacks = await claim_waiting_replies(tx, claims, KOREAN_TEXTS) if claims else []
     for due in due_callbacks:
         await bot.hub.relay.callbacks.send(due.callback, due.body)
     return len(due_callbacks)

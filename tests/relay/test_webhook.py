@@ -53,6 +53,20 @@ async def test_every_path_of_the_webhook_works(web: httpx2.AsyncClient, path: st
     assert text_of(response.json()) == KOREAN_TEXTS.hint.format(prefix="/")
 
 
+async def test_an_answer_mode_of_a_newer_version_does_not_stop_the_webhook(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    await chat.db.execute("alter table accounts drop constraint account_answer_mode")
+    await chat.db.execute("update accounts set answer_mode = 'unheard'")
+
+    responses = [await send_message(web, "hello"), await send_message(web, "hello", callbackUrl=None)]
+
+    assert responses[0] == USE_CALLBACK
+    assert text_of(responses[1]) == KOREAN_TEXTS.preparing
+    assert [message["status"] for message in await stored_messages(chat.db)] == ["QUEUED", "QUEUED"]
+
+
 async def test_an_image_and_odd_values_pass_through(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
     await chat.conversation(owner)
 

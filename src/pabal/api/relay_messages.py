@@ -1,11 +1,15 @@
 """Message endpoints for bots that poll: fetch messages, then acknowledge, return or extend them."""
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from pabal import limits
 from pabal.core.errors import Invalid, PabalError, RateLimited
@@ -13,15 +17,20 @@ from pabal.hub import Hub
 from pabal.limits import RateLimit
 from pabal.relay.auth import AccountOwner
 from pabal.relay.delivery.lane import LANE, ClaimedMessage, MessagePollRequest
-from pabal.relay.delivery.poll import ack_messages, extend_message_leases, nack_messages
+from pabal.relay.delivery.poll import ack_messages, extend_message_leases, nack_messages, queue_unreceived
 from pabal.relay.delivery.stream import format_rfc3339, strip_callback_url, to_epoch_ms
 from pabal.web.auth import authenticate_relay
+from pabal.web.encoded_response import EncodedJsonResponse
 from pabal.web.field_types import CursorText, IdText
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
+from pabal.web.server.connection import UNACKNOWLEDGED_TIMEOUT, detect_dead_peer, find_connection
+from pabal.web.sliced_encoding import encode_in_slices
 
 MAX_WAIT_SECONDS, MAX_WAIT_MS, MIN_WAIT_MS = 30, 30_000, 100
 RELAY_LIMIT_PERIOD = timedelta(minutes=1)
+POLL_ACKNOWLEDGE_TIMEOUT = UNACKNOWLEDGED_TIMEOUT.total_seconds() + 5
+"""Seconds after which the messages of a response return to the queue. The kernel ends a dead connection before."""
 
 MessageIds = Annotated[list[IdText], Meta(min_length=1, max_length=100)]
 MessageLeaseSeconds = Annotated[int, Meta(ge=5, le=900)]
@@ -37,6 +46,7 @@ class RelayMessageQuery(RequestQuery, frozen=True):
     wait: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 0
     lease: MessageLeaseSeconds = 60
     cursor: CursorText | None = None
+    received: UUID | None = None
 
     @property
     def wait_timeout(self) -> timedelta:
@@ -95,25 +105,53 @@ class RelayMessageExtendView(ResponseBody, frozen=True):
     requested: int
 
 
+class RelayMessageResponse(EncodedJsonResponse):
+    """Messages for a poll. `on_sent` is called with whether the client got them, as soon as that is known."""
+
+    def __init__(self, body: bytes, request: Request, on_sent: Callable[[Awaitable[bool]], None]) -> None:
+        super().__init__(body, 200)
+        self._request = request
+        self._on_sent = on_sent
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = find_connection(self._request)
+        if connection.transport:
+            detect_dead_peer(connection.transport)
+        is_sent = False
+        try:
+            await super().__call__(scope, receive, send)
+            is_sent = connection.was_open
+        finally:
+            self._on_sent(connection.wait_until_acknowledged(is_sent=is_sent, timeout=POLL_ACKNOWLEDGE_TIMEOUT))
+
+
 async def get_relay_messages(
     hub: Hub, context: RequestContext, owner: AccountOwner, query: RelayMessageQuery
-) -> RelayMessagePage:
+) -> Response:
     """Fetch messages, oldest first. With `wait`, the request waits for the first message.
 
-    A message that is not acknowledged or answered before its lease ends is delivered again. A response has fewer than
-    `limit` messages if their payloads reach 2 MB.
+    A message that is not acknowledged or answered before its lease ends is delivered again; if its response did not
+    arrive, at once. A response has fewer than `limit` messages if their payloads reach 2 MB.
     """
     request = MessagePollRequest(owner.account_id, f"poll:{owner.token_id}", timedelta(seconds=query.lease))
     timeout = query.wait_timeout
     async with hub.autocommit() as tx:
         await limits.consume_rate_limit(tx, relay_request_limit(owner), str(owner.account_id))
+        if query.received:
+            await queue_unreceived(tx, owner.account_id, request.holder, query.received)
     messages = await context.cancel_on_disconnect(hub.relay.long_poll.poll(request, query.limit, timeout))
     if messages and timeout:
         await release_messages_if_revoked(hub, context, messages)
     hub.relay.metrics.messages_delivered.add(len(messages))
     cursor = str(messages[-1].id) if messages else None
-    return RelayMessagePage(
+    page = RelayMessagePage(
         [relay_message_view(message) for message in messages], cursor, has_more=len(messages) == query.limit
+    )
+    content = await encode_in_slices(page, "messages")
+    if not messages:
+        return EncodedJsonResponse(content, 200)
+    return RelayMessageResponse(
+        content, context.request, lambda delivered: hub.relay.long_poll.release_unless(delivered, messages)
     )
 
 
@@ -191,6 +229,7 @@ ROUTES = tuple(
         handler,
         relay_auth=True,
         no_head=handler is get_relay_messages,
+        response=RelayMessagePage if handler is get_relay_messages else None,
         may_raise=may_raise,
         error_format=ErrorFormat.RELAY,
         tag="relay",

@@ -100,6 +100,7 @@ class LongPoll(Generic[PollKey, PolledItem]):
         self._serve_task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._release_tasks: set[asyncio.Task[None]] = set()
+        self._watch_tasks: set[asyncio.Task[None]] = set()
 
     async def poll(self, key: PollKey, limit: int, timeout: timedelta) -> list[PolledItem]:
         """Claim up to `limit` rows of `key`: rows due now, else the next to become due, else none after `timeout`."""
@@ -147,14 +148,29 @@ class LongPoll(Generic[PollKey, PolledItem]):
         """Release rows that have no waiter any more, soon."""
         self._release_later(rows)
 
+    def release_unless(self, delivered: Awaitable[bool], rows: Sequence[PolledItem]) -> None:
+        """Release rows as soon as it is clear that their response did not arrive."""
+        task = asyncio.create_task(self._release_unless(delivered, rows))
+        self._watch_tasks.add(task)
+        task.add_done_callback(self._watch_tasks.discard)
+
+    async def _release_unless(self, delivered: Awaitable[bool], rows: Sequence[PolledItem]) -> None:
+        if not await delivered:
+            await self._release(rows)
+
     async def close(self) -> None:
-        """Answer every long poll with no rows, later ones without waiting, and wait for pending releases."""
+        """Answer every long poll with no rows, later ones without waiting, and wait for pending releases.
+
+        Rows of responses that are not acknowledged yet come back when their leases end.
+        """
         self._is_closed = True
+        for task in self._watch_tasks:
+            task.cancel()
         for waiters in self._waiters.values():
             for waiter in waiters:
                 if isinstance(waiter, PollWaiter) and not waiter.future.done():
                     waiter.future.set_result([])
-        await asyncio.gather(*self._release_tasks, return_exceptions=True)
+        await asyncio.gather(*self._release_tasks, *self._watch_tasks, return_exceptions=True)
 
     def _add_waiter(self, key: PollKey, waiter: PollWaiter[PolledItem] | StreamWaiter[PolledItem]) -> None:
         self._waiters.setdefault(key, []).append(waiter)

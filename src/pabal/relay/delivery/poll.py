@@ -27,6 +27,12 @@ async def nack_messages(tx: Tx, account: UUID, ids: Sequence[UUID]) -> set[UUID]
     return returned
 
 
+async def queue_unreceived(tx: Tx, account: UUID, holder: str, received: UUID) -> None:
+    """Return messages that were delivered to this poller after the message it received last, to keep their order."""
+    if await tx.run(Q.queue_unreceived, account=account, holder=holder, received=received):
+        tx.notify(Channel.MESSAGES, str(account))
+
+
 async def extend_message_leases(tx: Tx, account: UUID, ids: Sequence[UUID], hold: timedelta) -> set[UUID]:
     """Extend the leases that the account still holds among `ids`; returns their ids."""
     return {*await tx.column(Q.extend_message_leases, account=account, ids=ids, hold=hold)}

@@ -53,6 +53,11 @@ class RemoteWaiters:
             not self._doorbell.listening or now < self._all_awaited_until or now < self._awaited_until.get(account, 0.0)
         )
 
+    def notify_prefix(self) -> str | None:
+        """What a statement puts before an account to notify the other processes at its commit; None if it may not."""
+        sender = self._doorbell.reserve_commit_notification()
+        return None if sender is None else f"{sender} {Channel.MESSAGES}/"
+
     def wake_here(self, account: str) -> None:
         """Wake the waiters of this process only, for a committed message that no other process waits for."""
         remember(self._queued_at, account, monotonic())

@@ -1,7 +1,7 @@
 """Signals between a webhook that is held open and the request that brings its answer, in this or another process."""
 
 import asyncio
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -11,7 +11,7 @@ from pabal.db.channels import Channel, Wakeup
 from pabal.db.doorbell import Doorbell
 
 MAX_EARLY_SIGNALS = 1000
-"""Signals that are kept for waiters that come a moment later."""
+"""Signals that are kept for waiters that come a moment later; the oldest one is forgotten first."""
 
 
 class AnswerStep(StrEnum):
@@ -30,7 +30,7 @@ class AnswerSignals:
     def __init__(self, doorbell: Doorbell) -> None:
         self._doorbell = doorbell
         self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
-        self._early = deque[str](maxlen=MAX_EARLY_SIGNALS)
+        self._early: dict[str, None] = {}
         self._listener = doorbell.listen(Channel.ANSWERS, on_wakeup=self._receive)
         self._listener.__enter__()
 
@@ -72,10 +72,16 @@ class AnswerSignals:
         if topic in self._waiters:
             waiters = [*self._waiters[topic]]
         elif topic:
-            self._early.append(topic)
+            self._keep_early(topic)
             waiters = []
         else:
             waiters = [signal for signals in self._waiters.values() for signal in signals]
         for signal in waiters:
             signal.set()
         return False
+
+    def _keep_early(self, topic: str) -> None:
+        self._early.pop(topic, None)
+        self._early[topic] = None
+        if len(self._early) > MAX_EARLY_SIGNALS:
+            del self._early[next(iter(self._early))]

@@ -61,6 +61,7 @@ class ClaimedCallback:
     """A callback that only we may post to.
 
     `late_outputs` go in front of the posted response, `further_outputs` of other blocks of the same answer behind it.
+    `has_more`: further late replies of the conversation did not fit.
     """
 
     id: UUID
@@ -70,6 +71,7 @@ class ClaimedCallback:
     url: str = field(repr=False)
     late_outputs: Sequence[dict[str, Any]] = field(default=(), repr=False)
     further_outputs: Sequence[dict[str, Any]] = field(default=(), repr=False)
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class ConfirmedClaim:
     response_text: str | None = field(repr=False)
     late_outputs: list[dict[str, Any]] | None = field(repr=False)
     further_outputs: list[dict[str, Any]] | None = field(repr=False)
+    has_more: bool
 
     @property
     def callback(self) -> ClaimedCallback:
@@ -105,6 +108,7 @@ class ConfirmedClaim:
             self.callback_url,
             self.late_outputs or [],
             self.further_outputs or [],
+            self.has_more,
         )
 
 

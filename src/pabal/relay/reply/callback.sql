@@ -88,7 +88,13 @@ select r.id, r.message_id, r.account_id, r.fence, m.callback_url,
            select jsonb_agg(e.value order by l.answered_at, l.id, e.nth)
            from public.relay_replies l, jsonb_array_elements(l.response -> 'template' -> 'outputs') with ordinality as e (value, nth)
            where l.shown_with = r.message_id and l.account_id = r.account_id and l.continues = r.message_id
-       ) as further_outputs
+       ) as further_outputs,
+       exists (
+           select from public.relay_replies l
+           where l.conversation_key = r.conversation_key and l.account_id = r.account_id and l.kept_until > pabal.now()
+             and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now() or l.continues = r.message_id)
+             and jsonb_array_length(l.response -> 'template' -> 'outputs') > 0
+       ) as has_more
 from unnest(:ids::uuid[], :fences::uuid[]) as a (id, fence)
 join public.relay_replies r on r.id = a.id and r.fence = a.fence
 join public.inbound_messages m on m.id = r.message_id and m.account_id = r.account_id

@@ -13,19 +13,24 @@ left join public.relay_replies s
     on s.continues = a.message_id and s.response_hash = a.hash and s.account_id = a.account_id;
 
 -- name: keep_further_replies
--- One statement for a batch. The lock on the message orders it against a cancellation and keeps the number of blocks. A
--- block that is kept already is a conflict. Beside a waiting reply, a block waits as well, so that it is not shown before it.
+-- One statement for a batch. The lock on the message orders it against a cancellation and against other blocks of the message,
+-- which are counted after the lock: our snapshot may be older than theirs. A block that is kept already is a conflict. Beside
+-- a waiting reply, a block waits as well, so that it is not shown before it.
 with blocks as materialized (
     select a.*, row_number() over (partition by a.message_id order by a.position) as nth
     from unnest(:ids::uuid[], :accounts::uuid[], :messages::uuid[], :hashes::bytea[], :responses::text[])
         with ordinality as a (id, account_id, message_id, hash, response, position)
 ),
-messages as materialized (
+locked as materialized (
     select m.id, m.account_id, m.conversation_key
     from public.inbound_messages m
     where m.id = any(:messages::uuid[]) and m.account_id = any(:accounts::uuid[]) and m.status <> 'CANCELLED'
     order by m.id
     for no key update
+),
+messages as materialized (
+    select m.*, pabal.count_further_replies(m.id) as further_count
+    from locked m
 ),
 kept as (
     insert into public.relay_replies (
@@ -36,9 +41,7 @@ kept as (
     from blocks b
     join messages m on m.id = b.message_id and m.account_id = b.account_id
     left join public.relay_replies f on f.message_id = m.id and f.account_id = m.account_id
-    where b.nth + (
-        select count(*) from public.relay_replies r where r.continues = m.id and r.account_id = m.account_id
-    ) <= :max_blocks
+    where b.nth + m.further_count <= :max_blocks
     order by m.id, b.position
     on conflict (continues, response_hash) where continues is not null do nothing
     returning id

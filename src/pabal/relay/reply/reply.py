@@ -25,7 +25,8 @@ from pabal.db.tx import Tx
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.reply.callback import LATE_REPLY_RETENTION, CallbackClaim, ClaimedCallback
 from pabal.relay.reply.recorded import ReplyToAnswered
-from pabal.relay.reply.validate import MAX_OUTPUTS, list_skill_outputs
+from pabal.relay.reply.validate import MAX_OUTPUTS, MAX_QUICK_REPLIES, list_skill_outputs
+from pabal.relay.webhook.skill_response import ChatTexts, build_quick_reply
 
 Q = load_queries(__file__)
 
@@ -84,6 +85,8 @@ class ReplyClaimRow:
     fence: UUID
     callback_url: str | None
     late_outputs: list[SkillObject] | None
+    has_more: bool | None
+    """Whether further late replies of the conversation did not fit, if the callback is claimed."""
     ended: bool
     """Whether this reply ended its message."""
     is_open: bool | None
@@ -172,6 +175,7 @@ def to_claim_result(
                 row.callback_url,
                 row.late_outputs or [],
                 further_outputs.get(row.message_id, ()),
+                bool(row.has_more),
             )
         case "answered" | "joined" | "waiting":
             assert row.message_id is not None
@@ -202,13 +206,29 @@ async def claim_late_outputs(
     )
 
 
-def build_callback_body(reply: BotReply, callback: ClaimedCallback) -> bytes:
-    """The body to post: the response unchanged, or with late outputs in front and further ones behind."""
-    if not callback.late_outputs and not callback.further_outputs:
-        return reply.response_json
-    return encode_skill_response(
-        add_outputs(reply.response, before=callback.late_outputs, after=callback.further_outputs)
-    )
+def build_callback_body(reply: BotReply, callback: ClaimedCallback, texts: ChatTexts) -> bytes:
+    """The body to post: the response unchanged, or with what goes along."""
+    return reply.response_json if is_alone(callback) else encode_full_response(reply.response, callback, texts)
+
+
+def is_alone(callback: ClaimedCallback) -> bool:
+    """Whether nothing goes along with the reply."""
+    return not (callback.late_outputs or callback.further_outputs or callback.has_more)
+
+
+def encode_full_response(response: SkillObject, callback: ClaimedCallback, texts: ChatTexts) -> bytes:
+    """The response with late outputs in front, further ones behind, and a button if there are more late replies."""
+    full = add_outputs(response, before=callback.late_outputs, after=callback.further_outputs)
+    return encode_skill_response(add_quick_reply(full, texts.check_answer) if callback.has_more else full)
+
+
+def add_quick_reply(response: SkillObject, label: str) -> SkillObject:
+    """The response with one more quick reply, if Kakao allows it beside those of the bot."""
+    template: SkillObject = response.get("template") or {}
+    quick_replies: list[SkillObject] = template.get("quickReplies") or []
+    if not template.get("outputs") or len(quick_replies) >= MAX_QUICK_REPLIES:
+        return response
+    return response | {"template": template | {"quickReplies": [*quick_replies, build_quick_reply(label)]}}
 
 
 def add_outputs(

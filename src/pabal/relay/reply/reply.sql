@@ -175,6 +175,13 @@ select case
            from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
            where w.message_id = f.message_id and r.fence = b.fence
        ) as late_outputs,
+       r.fence = b.fence and exists (
+           select from public.relay_replies l
+           where l.conversation_key = f.conversation_key and l.account_id = f.account_id and l.kept_until > pabal.now()
+             and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
+             and jsonb_array_length(l.response -> 'template' -> 'outputs') > 0
+             and l.id not in (select w.id from fitting w)
+       ) as has_more,
        coalesce(e.is_new, false) as ended, r.waits_until is not null and f.is_open as is_open,
        case when r.message_id is not null then f.delay end as delay
 from replies b
@@ -189,10 +196,21 @@ order by b.position;
 
 -- name: claim_late_outputs
 -- Late replies for an immediate response: oldest first, as many as fit, and only those of the account that the conversation
--- is paired with now.
-with waiting as materialized (
+-- is paired with now. The message they are shown with is locked before them, as by every statement: the caller saves the
+-- response in it.
+with message as materialized (
+    select m.id
+    from public.inbound_messages m
+    where m.id = :shown_with::uuid and exists (
+        select from public.relay_replies l
+        where l.conversation_key = :conversation_key and l.kept_until > pabal.now() and l.shown_at is null
+    )
+    for no key update
+),
+waiting as materialized (
     select l.id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
-    from public.conversation_mappings a
+    from (select count(*) from message) locked  -- no row of this join is locked before the message is
+    cross join public.conversation_mappings a
     join public.relay_replies l on l.conversation_key = a.conversation_key and l.account_id = a.account_id
     where a.conversation_key = :conversation_key and a.state = 'PAIRED' and l.kept_until > pabal.now()
       and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())

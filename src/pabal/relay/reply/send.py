@@ -43,6 +43,7 @@ from pabal.relay.reply.callback import (
 )
 from pabal.relay.reply.recorded import RecordedReply, ReplyToAnswered, find_recorded_replies, keep_further_replies
 from pabal.relay.reply.reply import BotReply, build_callback_body, claim_callbacks
+from pabal.relay.webhook.skill_response import ChatTexts
 
 log = get_logger()
 
@@ -84,10 +85,12 @@ class ReplySender:
         on_ended: Callable[[UUID, set[UUID]], object],
         signals: AnswerSignals,
         speeds: AnswerSpeeds,
+        texts: ChatTexts,
     ) -> None:
         self._claims = Batcher(db, partial(claim_callbacks, on_answer=speeds.observe))
         self._signals = signals
         self.speeds = speeds
+        self._texts = texts
         self._confirmations = Batcher(db, confirm_claims)
         self._records = Batcher(db, find_recorded_replies)
         self._further_replies = Batcher(db, keep_further_replies)
@@ -195,7 +198,7 @@ class ReplySender:
 
     async def _post(self, reply: BotReply, callback: ClaimedCallback) -> ReplyResult:
         self._on_ended(callback.account_id, {callback.message_id})
-        result, settled_at = await self._callbacks.send(callback, build_callback_body(reply, callback))
+        result, settled_at = await self._callbacks.send(callback, build_callback_body(reply, callback, self._texts))
         return read_result(result, DeliveredReply(callback.id, settled_at))
 
     async def close(self) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 from uuid import UUID
 
 from pabal.core.ids import new_id
+from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.relay.reply.callback import CallbackClaim, ClaimedCallback, ConfirmedClaim
+from pabal.relay.reply.callback import CallbackClaim, CallbackSender, ClaimedCallback, ConfirmedClaim
 from pabal.relay.reply.poller import CALLBACK_BATCH_SIZE, CallbackPoller, DueCallback
-from pabal.relay.reply.reply import add_outputs, encode_skill_response
+from pabal.relay.reply.reply import encode_full_response, is_alone
 from pabal.relay.reply.validate import MAX_OUTPUTS
+from pabal.relay.webhook.skill_response import ChatTexts
 
 Q = load_queries(__file__)
 
@@ -31,6 +33,7 @@ class WaitingReplyRow:
     response_text: str = field(repr=False)
     late_outputs: list[dict[str, Any]] | None = field(repr=False)
     further_outputs: list[dict[str, Any]] | None = field(repr=False)
+    has_more: bool
 
 
 async def prepare_waiting_claims(tx: Tx, limit: int = CALLBACK_BATCH_SIZE) -> list[CallbackClaim]:
@@ -39,7 +42,7 @@ async def prepare_waiting_claims(tx: Tx, limit: int = CALLBACK_BATCH_SIZE) -> li
     return [CallbackClaim(reply_id, new_id()) for reply_id in reply_ids]
 
 
-async def claim_waiting_replies(tx: Tx, claims: Sequence[CallbackClaim]) -> list[DueCallback]:
+async def claim_waiting_replies(tx: Tx, claims: Sequence[CallbackClaim], texts: ChatTexts) -> list[DueCallback]:
     """Claim the callbacks of those replies that their accounts' rate limits allow now."""
     rows = await tx.all(
         WaitingReplyRow,
@@ -59,30 +62,35 @@ async def claim_waiting_replies(tx: Tx, claims: Sequence[CallbackClaim]) -> list
                 row.callback_url,
                 row.late_outputs or [],
                 row.further_outputs or [],
+                row.has_more,
             ),
             row.response_text,
+            texts,
         )
         for row in rows
     ]
 
 
-def to_due_reply(callback: ClaimedCallback, response_text: str) -> DueCallback:
+def to_due_reply(callback: ClaimedCallback, response_text: str, texts: ChatTexts) -> DueCallback:
     """A stored reply with its body. Its numbers stay as the bot wrote them."""
-    if not callback.late_outputs and not callback.further_outputs:
+    if is_alone(callback):
         return DueCallback(callback, response_text.encode())
-    response = add_outputs(json.loads(response_text), before=callback.late_outputs, after=callback.further_outputs)
-    return DueCallback(callback, encode_skill_response(response))
+    return DueCallback(callback, encode_full_response(json.loads(response_text), callback, texts))
 
 
 class WaitingReplyWorker(CallbackPoller):
     """Posts replies that waited for their account's rate limit."""
 
+    def __init__(self, name: str, db: Database, callbacks: CallbackSender, texts: ChatTexts) -> None:
+        super().__init__(name, db, callbacks)
+        self._texts = texts
+
     async def prepare_claims(self, tx: Tx) -> Sequence[CallbackClaim]:
         return await prepare_waiting_claims(tx)
 
     async def claim(self, tx: Tx, claims: Sequence[CallbackClaim]) -> Sequence[DueCallback]:
-        return await claim_waiting_replies(tx, claims)
+        return await claim_waiting_replies(tx, claims, self._texts)
 
     def confirm(self, claim: ConfirmedClaim) -> DueCallback:
         assert claim.response_text is not None
-        return to_due_reply(claim.callback, claim.response_text)
+        return to_due_reply(claim.callback, claim.response_text, self._texts)

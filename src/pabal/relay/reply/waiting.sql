@@ -112,6 +112,13 @@ select s.id, s.message_id, s.account_id, s.fence, d.callback_url, s.response::te
            select jsonb_agg(e.value order by f.answered_at, f.id, e.nth)
            from fitting f, jsonb_array_elements(f.outputs) with ordinality as e (value, nth)
            where f.message_id = s.message_id and f.is_further
-       ) as further_outputs
+       ) as further_outputs,
+       exists (
+           select from public.relay_replies l
+           where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
+             and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now() or l.continues = s.message_id)
+             and jsonb_array_length(l.response -> 'template' -> 'outputs') > 0
+             and l.id <> s.id and l.id not in (select f.id from fitting f)
+       ) as has_more
 from spent s
 join due d on d.id = s.id;

@@ -15,6 +15,7 @@ from pabal.relay.reply.callback import CallbackOutcome, ClaimedCallback
 from pabal.relay.reply.poller import DueCallback
 from pabal.relay.reply.validate import MAX_OUTPUTS
 from pabal.relay.reply.waiting import to_due_reply
+from pabal.relay.webhook.skill_response import ChatTexts
 
 Q = load_queries(__file__)
 
@@ -43,11 +44,12 @@ class WebhookAnswer:
     response_text: str = field(repr=False)
     late_outputs: list[dict[str, Any]] | None = field(repr=False)
     further_outputs: list[dict[str, Any]] | None = field(repr=False)
+    has_more: bool
 
     @property
-    def due(self) -> DueCallback:
-        """The claim and the body of the response."""
-        callback = ClaimedCallback(
+    def callback(self) -> ClaimedCallback:
+        """The claim."""
+        return ClaimedCallback(
             self.id,
             self.message_id,
             self.account_id,
@@ -55,8 +57,12 @@ class WebhookAnswer:
             self.callback_url or "",
             self.late_outputs or [],
             self.further_outputs or [],
+            self.has_more,
         )
-        return to_due_reply(callback, self.response_text)
+
+    def to_due(self, texts: ChatTexts) -> DueCallback:
+        """The claim and the body of the response."""
+        return to_due_reply(self.callback, self.response_text, texts)
 
 
 @dataclass(frozen=True, slots=True)

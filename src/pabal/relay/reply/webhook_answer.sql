@@ -73,7 +73,8 @@ select s.message_id
 from spent s;
 
 -- name: find_webhook_answers
--- The replies that were claimed for the responses to these webhooks, with what goes along: the same for every repeat.
+-- The replies that were claimed for the responses to these webhooks, with what goes along: the same for every repeat, except
+-- whether there are more late replies now.
 select r.id, r.message_id, r.account_id, r.fence, r.outcome = 'sending' as is_sending, m.callback_url,
        coalesce(m.callback_expires_at > pabal.now(), false) as is_callback_live, r.response::text as response_text,
        (
@@ -85,7 +86,13 @@ select r.id, r.message_id, r.account_id, r.fence, r.outcome = 'sending' as is_se
            select jsonb_agg(e.value order by l.answered_at, l.id, e.nth)
            from public.relay_replies l, jsonb_array_elements(l.response -> 'template' -> 'outputs') with ordinality as e (value, nth)
            where l.shown_with = r.message_id and l.account_id = r.account_id and l.continues = r.message_id
-       ) as further_outputs
+       ) as further_outputs,
+       exists (
+           select from public.relay_replies l
+           where l.conversation_key = r.conversation_key and l.account_id = r.account_id and l.kept_until > pabal.now()
+             and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now() or l.continues = r.message_id)
+             and jsonb_array_length(l.response -> 'template' -> 'outputs') > 0
+       ) as has_more
 from public.relay_replies r
 join public.inbound_messages m on m.id = r.message_id and m.account_id = r.account_id
 where r.message_id = any(:messages::uuid[]) and r.account_id = any(:accounts::uuid[]) and r.in_webhook;

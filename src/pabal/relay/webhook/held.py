@@ -35,6 +35,7 @@ from pabal.relay.reply.webhook_answer import (
     take_webhook_answers,
 )
 from pabal.relay.webhook.payload import InboundPayload
+from pabal.relay.webhook.skill_response import ChatTexts
 
 log = get_logger()
 
@@ -83,6 +84,7 @@ class HeldWebhooks:
         signals: AnswerSignals,
         speeds: AnswerSpeeds,
         find_account: Callable[[str], UUID | None],
+        texts: ChatTexts,
         *,
         max_held: int = MAX_HELD_WEBHOOKS,
         max_held_per_account: int = MAX_HELD_WEBHOOKS_PER_ACCOUNT,
@@ -93,6 +95,7 @@ class HeldWebhooks:
         self._signals = signals
         self._speeds = speeds
         self._find_account = find_account
+        self._texts = texts
         self._max_held = max_held
         self._max_held_per_account = max_held_per_account
         self._held = Counter[UUID]()
@@ -172,7 +175,7 @@ class HeldWebhooks:
         """Claim the answer if there is one. Raises TimeoutError at the deadline, although the claim may go on."""
         async with asyncio.timeout(deadline - monotonic()):
             answer = await asyncio.shield(self._takes.enqueue(wait))
-        return answer and HeldAnswer(answer, answer.due.body, is_claimed=answer.fence == wait.fence)
+        return answer and HeldAnswer(answer, answer.to_due(self._texts).body, is_claimed=answer.fence == wait.fence)
 
     def record_response(self, held: HeldAnswer, delivered: Awaitable[bool]) -> None:
         """Record the outcome of the response, as soon as it is clear whether the client got it."""
@@ -181,7 +184,7 @@ class HeldWebhooks:
     async def _record(self, held: HeldAnswer, delivered: Awaitable[bool]) -> None:
         is_delivered = await delivered
         result = WrittenResponse("sent") if is_delivered else WrittenResponse("unknown", BROKEN_ERROR)
-        await self._callbacks.record(held.answer.due.callback, result)
+        await self._callbacks.record(held.answer.callback, result)
         self._signals.send(AnswerStep.SETTLED, held.answer.message_id)
 
     async def _give_back(self, wait: WebhookWait, *, may_post: bool) -> None:
@@ -200,7 +203,7 @@ class HeldWebhooks:
             except (Unavailable, RetryableError):
                 await asyncio.sleep(GIVE_BACK_DELAY)
                 continue
-            due = answer.due
+            due = answer.to_due(self._texts)
             if is_posted:
                 await self._callbacks.send(due.callback, due.body)
             else:

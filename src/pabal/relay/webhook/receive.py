@@ -10,7 +10,7 @@ import msgspec
 
 from pabal.core.errors import RateLimited, Unavailable
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.channels import NOTIFY_CHANNEL, Channel
 from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
@@ -85,6 +85,8 @@ class ReceiveRow(msgspec.Struct, frozen=True):
     normalized: dict[str, Any] | None
     has_remote_stream: bool
     """Whether the message is queued and another process has a stream of its account."""
+    is_notified: bool
+    """Whether the statement has notified the other processes."""
 
     def to_claimed_message(self, lease: UUID, holder: str, payload: InboundPayload) -> ClaimedMessage:
         """The message that was handed over, as a claim returns it."""
@@ -160,7 +162,9 @@ class WebhookReceiver:
 
     def _wake_waiters(self, tx: Tx, row: ReceiveRow) -> None:
         account = str(row.account_id)
-        if row.has_remote_stream or self.remote_waiters.is_awaited(account):
+        if row.is_notified:
+            self.remote_waiters.wake_here(account)
+        elif row.has_remote_stream or self.remote_waiters.is_awaited(account):
             tx.notify(Channel.MESSAGES, account)
         else:
             self.remote_waiters.wake_here(account)
@@ -178,6 +182,7 @@ class WebhookReceiver:
         self, tx: Tx, drafts: Sequence[InboundDraft], ids: list[UUID | None], reserved: ReservedStreams
     ) -> list[ReceiveRow]:
         payloads = [draft.payload for draft in drafts]
+        account = self.handover.find_account(payloads[0].conversation_key)
         return await tx.all(
             ReceiveRow,
             Q.receive_messages,
@@ -193,6 +198,9 @@ class WebhookReceiver:
             streams=[stream and stream.id for stream in reserved.streams],
             holders=[stream and stream.holder for stream in reserved.streams],
             process=self.remote_waiters.process_id,
+            is_awaited=account is not None and self.remote_waiters.is_awaited(str(account)),
+            notify_channel=NOTIFY_CHANNEL,
+            notify_prefix=self.remote_waiters.notify_prefix() if len(drafts) == 1 else None,
             lease=reserved.lease,
             lease_life=STREAM_LEASE_DURATION,
             auto_holds=[draft.auto_hold for draft in drafts],

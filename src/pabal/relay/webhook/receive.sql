@@ -8,6 +8,8 @@
 -- messages of the account are queued, and not if another holder has messages of the conversation or a lease has ended: the
 -- claim then decides on the order. Messages of one conversation name the same stream, and none after one without a stream
 -- names any. If the conversation's row changed since our snapshot, we may not see its last message.
+-- Given a prefix, a queued message that another process waits for notifies it at the commit. A full queue of notifications would
+-- fail the commit, so it is left to a statement of its own then.
 with unlocked as materialized (
     select c.conversation_key, c.ctid as version
     from public.conversation_mappings c
@@ -190,17 +192,24 @@ select a.position, c.position is not null as within_new_limits, coalesce(c.withi
        end as hold,
        (select count from emitted) > 0 as event_queued,
        p.delivery_seq, p.seq, p.created_at, p.callback_expires_at, p.kakao_payload, p.normalized,
-       p.id is not null and p.delivery_seq is null and exists (
-           select from public.relay_streams t
-           where t.account_id = p.account_id and t.parked_at is null and t.alive_until > pabal.now()
-             and t.process_id is distinct from :process::uuid
-       ) as has_remote_stream
+       coalesce(q.has_remote_stream, false) as has_remote_stream,
+       case when :notify_prefix::text is not null and (q.has_remote_stream or q.account_id is not null and :is_awaited)
+                and pg_notification_queue_usage() < 0.5
+           then pg_notify(:notify_channel, :notify_prefix::text || q.account_id) end::text is not null as is_notified
 from arrived a
 left join conversation_limits c on c.position = a.position
 left join admitted l on l.position = a.position
 left join seen s on s.conversation_key = a.conversation_key and l.position is not null
 left join owners o on o.conversation_key = a.conversation_key
 left join put p on p.id = a.id
+left join lateral (
+    select p.account_id, exists (
+        select from public.relay_streams t
+        where t.account_id = p.account_id and t.parked_at is null and t.alive_until > pabal.now()
+          and t.process_id is distinct from :process::uuid
+    ) as has_remote_stream
+    where p.delivery_seq is null
+) q on p.id is not null
 left join public.inbound_messages e
     on e.channel_id = a.channel_id and e.source_event_id = a.source_event_id
    and e.conversation_key = a.conversation_key and a.is_message;

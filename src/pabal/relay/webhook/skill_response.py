@@ -12,10 +12,12 @@ def text_response(*texts: str, quick_replies: Sequence[str] = ()) -> SkillRespon
     """An immediate response. The user sends a quick reply by tapping it."""
     template: SkillResponseDict = {"outputs": [{"simpleText": {"text": text}} for text in texts]}
     if quick_replies:
-        template["quickReplies"] = [
-            {"label": label, "action": "message", "messageText": label} for label in quick_replies
-        ]
+        template["quickReplies"] = [*map(build_quick_reply, quick_replies)]
     return {"version": SKILL_VERSION, "template": template}
+
+
+def build_quick_reply(label: str) -> SkillResponseDict:
+    return {"label": label, "action": "message", "messageText": label}
 
 
 def callback_response(text: str | None) -> SkillResponseDict:

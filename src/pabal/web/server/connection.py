@@ -68,11 +68,11 @@ class ClientConnection:
     was_open: bool
     """Whether the client was connected before the response."""
 
-    async def wait_until_acknowledged(self, *, is_sent: bool) -> bool:
+    async def wait_until_acknowledged(self, *, is_sent: bool, timeout: float | None = None) -> bool:
         """Whether the client has acknowledged the response. Without a server, all that is sent arrives."""
         if self.transport is None or self.descriptor is None:
             return is_sent
-        delay, give_up_at = FIRST_ACKNOWLEDGE_CHECK, monotonic() + ACKNOWLEDGE_TIMEOUT
+        delay, give_up_at = FIRST_ACKNOWLEDGE_CHECK, monotonic() + (timeout or ACKNOWLEDGE_TIMEOUT)
         try:
             while is_sent and not self._is_reset():
                 if not self._has_unacknowledged():

@@ -1,0 +1,1 @@
+drop function if exists pabal.count_further_replies(uuid);
