@@ -391,6 +391,8 @@ def register_hub_process(
 
     async def report(tx: Tx) -> dict[str, Any]:
         details: dict[str, Any] = {"version": __version__, "holds": sum(worker.in_flight for worker in workers)}
+        if unreadable := hub.relay.cipher.unreadable_count:
+            details["unreadable_keys"] = unreadable
         if handlers:
             await handlers.mark_seen(tx)
             details |= {"program": handlers.program, "handlers": handlers.event_types_by_service}

@@ -91,6 +91,8 @@ class DataKeyCache:
         self._key_ring = key_ring
         self._max_keys = max_keys
         self._keys: dict[UUID, DataKey] = {}
+        self.unreadable: set[UUID] = set()
+        """Owners whose key this process could not decrypt when it last tried."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -132,8 +134,11 @@ class DataKeyCache:
         try:
             secret = decode_base64url(decrypt_envelope(self._key_ring, row.data_key, data_key_location(row.id)))
         except DecryptionError as error:
-            log.error("data key unreadable", account=str(row.id), error=str(error))
+            if row.id not in self.unreadable and len(self.unreadable) < self._max_keys:
+                log.error("data key unreadable", account=str(row.id), error=str(error))
+                self.unreadable.add(row.id)
             return None
+        self.unreadable.discard(row.id)
         return DataKey(row.id, secret)
 
     def _keep(self, key: DataKey) -> None:

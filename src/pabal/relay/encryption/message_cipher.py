@@ -63,6 +63,11 @@ class MessageCipher:
         self._keys = keys
         self._token_accounts: dict[str, UUID] = {}
 
+    @property
+    def unreadable_count(self) -> int:
+        """For how many accounts this process lacks the key."""
+        return len(self._keys.unreadable)
+
     async def load_keys(self, tx: Tx, owners: Collection[UUID]) -> dict[UUID, DataKey]:
         """The keys to encrypt with, of those accounts that exist; generated at their first use."""
         return await self._keys.load(tx, owners, create=True)
