@@ -227,16 +227,16 @@ async def test_a_hub_that_lost_its_keys_does_not_start(
 
 
 async def test_an_envelope_is_bound_to_its_account_row_and_column() -> None:
-    owner, row = UUID(int=1), "row"
+    owner, column, row = UUID(int=1), b"column", b"row"
     key, other = DataKey(owner, b"1" * 32), DataKey(UUID(int=2), b"1" * 32)
-    envelope = key.encrypt(b"text", "column", row)
+    envelope = key.encrypt(b"text", column, row)
 
-    assert key.decrypt(envelope, "column", row) == b"text"
-    for wrong_key, column, wrong_row in ((other, "column", row), (key, "other", row), (key, "column", "other")):
+    assert key.decrypt(envelope, column, row) == b"text"
+    for wrong_key, wrong_column, wrong_row in ((other, column, row), (key, b"other", row), (key, column, b"other")):
         with pytest.raises(DecryptionError):
-            wrong_key.decrypt(envelope, column, wrong_row)
+            wrong_key.decrypt(envelope, wrong_column, wrong_row)
     with pytest.raises(DecryptionError):
-        key.decrypt(envelope[:-6], "column", row)
+        key.decrypt(envelope[:-6], column, row)
 
 
 async def test_an_account_does_not_get_an_envelope_of_another_one(
@@ -361,5 +361,5 @@ async def test_the_cache_of_keys_is_bounded(bot: Bot, hub: Hub, chat: Chat) -> N
 
     assert len(cache) == 2
     for key in loaded:
-        envelope = created[key.owner].encrypt(b"text", "column", "row")
-        assert key.decrypt(envelope, "column", "row") == b"text"
+        envelope = created[key.owner].encrypt(b"text", b"column", b"row")
+        assert key.decrypt(envelope, b"column", b"row") == b"text"

@@ -128,7 +128,7 @@ async def decrypt_exported_messages(
         if texts := payloads.get(UUID(message["id"])):
             message["kakao_payload"], message["normalized"] = strip_callback_url(texts[0]), texts[1]
         try:
-            message["answer"] = await cipher.decrypt_first_response(tx, message["id"], message["answer"])
+            message["answer"] = await cipher.decrypt_first_response(tx, UUID(message["id"]), message["answer"])
         except DecryptionError:
             message["answer"] = None
         replies = [reply for reply in (message["reply"], *message["further_replies"]) if reply]

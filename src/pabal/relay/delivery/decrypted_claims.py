@@ -32,7 +32,7 @@ async def decrypt_messages(
     tx: Tx, cipher: MessageCipher | None, messages: Sequence[ClaimedMessage]
 ) -> list[ClaimedMessage]:
     """Decrypt messages. One that cannot be decrypted is left out: it stays claimed, and comes back after its lease."""
-    envelopes = [find_envelope(message.kakao_payload, PAYLOAD_COLUMN, message.id) for message in messages]
+    envelopes = [find_envelope(message.kakao_payload, PAYLOAD_COLUMN, message.id.bytes) for message in messages]
     if cipher is None or not any(envelopes):
         return [*messages]
     keys = await cipher.decryption_keys(tx, filter(None, envelopes))
@@ -47,6 +47,6 @@ async def decrypt_messages(
 
 def decrypt_message(keys: Mapping[UUID, DataKey], message: ClaimedMessage, envelope: Envelope) -> ClaimedMessage:
     if envelope.owner != message.account_id:
-        raise DecryptionError(f"the value of {envelope.column} in {envelope.row} is another account's")
+        raise DecryptionError(f"the text of message {message.id} is another account's")
     payload, normalized = decrypt_payload(keys, envelope)
     return replace(message, kakao_payload=payload, normalized=normalized)

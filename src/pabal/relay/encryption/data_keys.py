@@ -50,18 +50,17 @@ class DataKey:
         self._prefix = f"{ENVELOPE_PREFIX}{owner.hex}."
         self._additional = self._prefix.encode()
 
-    def encrypt(self, data: bytes, column: str, row: str) -> str:
+    def encrypt(self, data: bytes, column: bytes, row: bytes) -> str:
         nonce = urandom(NONCE_BYTES)
-        ciphertext = self._cipher.encrypt(nonce, data, self._additional + f"{column}:{row}".encode())
+        ciphertext = self._cipher.encrypt(nonce, data, self._additional + column + row)
         return self._prefix + b2a_base64(nonce + ciphertext, newline=False).decode()
 
-    def decrypt(self, envelope: str, column: str, row: str) -> bytes:
+    def decrypt(self, envelope: str, column: bytes, row: bytes) -> bytes:
         try:
             data = a2b_base64(envelope[OWNER_END + 1 :])
-            additional = self._additional + f"{column}:{row}".encode()
-            return self._cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], additional)
+            return self._cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], self._additional + column + row)
         except (Base64Error, InvalidTag, ValueError):
-            raise DecryptionError(f"the value of {column} in {row} was changed or moved") from None
+            raise DecryptionError(f"a value of {column.decode().rstrip(':')} was changed or moved") from None
 
     def hash(self, data: bytes) -> bytes:
         """HMAC-SHA-256: without the key, a guessed text cannot be compared with the hash."""

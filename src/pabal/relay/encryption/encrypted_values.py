@@ -25,9 +25,9 @@ from pabal.relay.encryption.data_keys import DataKey, envelope_owner
 
 JsonObject = dict[str, Any]
 
-PAYLOAD_COLUMN, CALLBACK_COLUMN = "inbound_messages.kakao_payload", "inbound_messages.callback_url"
-ANSWER_COLUMN, COMMAND_COLUMN = "inbound_messages.answer", "command_answers.answer"
-RESPONSE_COLUMN = "relay_replies.response"
+PAYLOAD_COLUMN, CALLBACK_COLUMN = b"inbound_messages.kakao_payload:", b"inbound_messages.callback_url:"
+ANSWER_COLUMN, COMMAND_COLUMN = b"inbound_messages.answer:", b"command_answers.answer:"
+RESPONSE_COLUMN = b"relay_replies.response:"
 NORMALIZED_REFERENCE = '{"envelope":"kakao_payload"}'
 MAX_ENVELOPE_FIELDS = 2
 
@@ -38,23 +38,25 @@ class Envelope:
 
     text: str
     owner: UUID
-    column: str
-    row: str
+    column: bytes
+    row: bytes
 
     def decrypt(self, keys: Mapping[UUID, DataKey]) -> bytes:
         key = keys.get(self.owner)
         if key is None:
-            raise DecryptionError(f"no key decrypts {self.column} of {self.row}; restore keys.json")
+            raise DecryptionError(
+                f"no key decrypts {self.column.decode().rstrip(':')} of {self.owner}"
+            )
         return key.decrypt(self.text, self.column, self.row)
 
 
-def find_envelope(value: object, column: str, row: object) -> Envelope | None:
+def find_envelope(value: object, column: bytes, row: bytes) -> Envelope | None:
     """The envelope in a column's value; None if the value is stored as it is."""
     text = cast("JsonObject", value).get("envelope") if isinstance(value, dict) else value
     if not isinstance(text, str) or (isinstance(value, dict) and len(cast("JsonObject", value)) > MAX_ENVELOPE_FIELDS):
         return None
     owner = envelope_owner(text)
-    return owner and Envelope(text, owner, column, str(row))
+    return owner and Envelope(text, owner, column, row)
 
 
 def check_payload_json(raw: str) -> JsonObject:
@@ -72,10 +74,10 @@ def check_payload_json(raw: str) -> JsonObject:
         return cast("JsonObject", decoded)
 
 
-def encrypt_payload(key: DataKey, message_id: UUID, raw_json: str, normalized_json: str) -> str:
+def encrypt_payload(key: DataKey, message_id: UUID, raw_json: str, normalized_json: bytes) -> str:
     """The value of `kakao_payload`."""
-    envelope = key.encrypt(f"[{raw_json},{normalized_json}]".encode(), PAYLOAD_COLUMN, str(message_id))
-    return f'{{"envelope":"{envelope}"}}'
+    texts = b"[%b,%b]" % (raw_json.encode(), normalized_json)
+    return f'{{"envelope":"{key.encrypt(texts, PAYLOAD_COLUMN, message_id.bytes)}"}}'
 
 
 def decrypt_payload(keys: Mapping[UUID, DataKey], envelope: Envelope) -> tuple[JsonObject, JsonObject]:
@@ -84,7 +86,7 @@ def decrypt_payload(keys: Mapping[UUID, DataKey], envelope: Envelope) -> tuple[J
     return payload, normalized
 
 
-def encrypt_document(key: DataKey, column: str, row: str, document: JsonObject) -> JsonObject:
+def encrypt_document(key: DataKey, column: bytes, row: bytes, document: JsonObject) -> JsonObject:
     return {"envelope": key.encrypt(msgspec.json.encode(document), column, row)}
 
 
@@ -94,7 +96,7 @@ def decrypt_document(keys: Mapping[UUID, DataKey], envelope: Envelope) -> JsonOb
 
 def encrypt_response(key: DataKey, reply_id: UUID, response_json: bytes, response: JsonObject) -> str:
     """The value of `response`. The outputs after the first are null."""
-    envelope = f'{{"envelope":"{key.encrypt(response_json, RESPONSE_COLUMN, str(reply_id))}","reply":"{reply_id}"}}'
+    envelope = f'{{"envelope":"{key.encrypt(response_json, RESPONSE_COLUMN, reply_id.bytes)}","reply":"{reply_id}"}}'
     template = response.get("template")
     outputs = cast("JsonObject", template).get("outputs") if isinstance(template, dict) else None
     if not isinstance(outputs, list) or not outputs:
@@ -115,9 +117,16 @@ def find_response_envelope(response: Mapping[str, Any] | None) -> Envelope | Non
 def find_output_envelope(output: object) -> Envelope | None:
     match output:
         case {"envelope": str(), "reply": str() as reply}:
-            return find_envelope(cast("JsonObject", output), RESPONSE_COLUMN, reply)
+            return find_envelope(cast("JsonObject", output), RESPONSE_COLUMN, reply_bytes(reply))
         case _:
             return None
+
+
+def reply_bytes(reply: str) -> bytes:
+    try:
+        return UUID(reply).bytes
+    except ValueError:
+        return b""
 
 
 def list_output_envelopes(outputs: Sequence[object]) -> Iterator[Envelope]:
@@ -141,7 +150,7 @@ def decrypt_body(keys: Mapping[UUID, DataKey], reply_id: UUID, body: JsonObject,
     """A response to post, with all of its outputs decrypted. What surrounds the own outputs of `reply_id` stays."""
     for output in outputs:
         envelope = find_output_envelope(output)
-        if envelope and envelope.row == str(reply_id):
+        if envelope and envelope.row == reply_id.bytes:
             plain = envelope.decrypt(keys)
             if len([other for other in outputs if other is not None]) == 1:
                 return plain

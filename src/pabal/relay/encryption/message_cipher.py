@@ -130,7 +130,7 @@ class MessageCipher:
         envelopes = {
             row.id: envelope
             for row in rows
-            if (envelope := find_envelope(row.kakao_payload, PAYLOAD_COLUMN, row.id))
+            if (envelope := find_envelope(row.kakao_payload, PAYLOAD_COLUMN, row.id.bytes))
             and envelope.owner == row.account_id
         }
         keys = await self.decryption_keys(tx, envelopes.values())
@@ -143,7 +143,7 @@ class MessageCipher:
         envelopes = {
             reply_id: envelope
             for reply_id, response in responses.items()
-            if (envelope := find_response_envelope(response)) and envelope.row == str(reply_id)
+            if (envelope := find_response_envelope(response)) and envelope.row == reply_id.bytes
         }
         keys = await self.decryption_keys(tx, envelopes.values())
         return {
@@ -152,7 +152,7 @@ class MessageCipher:
             if (response := read_document(keys, envelope)) is not None
         }
 
-    async def encrypt_answer(self, tx: Tx, account: UUID, column: str, row: str, answer: Any) -> Any:
+    async def encrypt_answer(self, tx: Tx, account: UUID, column: bytes, row: bytes, answer: Any) -> Any:
         """The response to a webhook, as it is stored for a repeated one."""
         if not self.is_on:
             return answer
@@ -161,11 +161,11 @@ class MessageCipher:
             raise Unavailable(KEY_UNREADABLE, nothing_sent=True)
         return encrypt_document(key, column, row, answer)
 
-    async def decrypt_first_response(self, tx: Tx, message_id: object, response: Any) -> Any:
+    async def decrypt_first_response(self, tx: Tx, message_id: UUID, response: Any) -> Any:
         """The stored response to the webhook of a message."""
-        return await self.decrypt_answer(tx, ANSWER_COLUMN, message_id, response)
+        return await self.decrypt_answer(tx, ANSWER_COLUMN, message_id.bytes, response)
 
-    async def decrypt_answer(self, tx: Tx, column: str, row: object, answer: Any) -> Any:
+    async def decrypt_answer(self, tx: Tx, column: bytes, row: bytes, answer: Any) -> Any:
         envelope = find_envelope(answer, column, row)
         return decrypt_document(await self.decryption_keys(tx, [envelope]), envelope) if envelope else answer
 
@@ -196,7 +196,7 @@ def has_encrypted_parts(callback: ClaimedUrl, body: bytes) -> bool:
 def decrypt_callback(key: DataKey | None, callback: ClaimedUrl, body: bytes) -> tuple[str, bytes]:
     """The URL and the body of a callback. Only the key of its own account decrypts them."""
     keys = {key.owner: key} if key else {}
-    url = find_envelope(callback.url, CALLBACK_COLUMN, callback.message_id)
+    url = find_envelope(callback.url, CALLBACK_COLUMN, callback.message_id.bytes)
     return (url.decrypt(keys).decode() if url else callback.url), decrypt_callback_body(keys, callback.id, body)
 
 

@@ -153,16 +153,15 @@ async def run_chat_command(
         "source_event_id": payload.source_event_id,
         "conversation": payload.conversation_key,
     }
+    row = f"{payload.channel}:{payload.source_event_id}".encode()
     if not await tx.run(Q.insert_command, **webhook) and (first := await tx.value(Q.find_command_response, **webhook)):
-        return await cipher.decrypt_answer(tx, COMMAND_COLUMN, payload.source_event_id, first) if cipher else first
+        return await cipher.decrypt_answer(tx, COMMAND_COLUMN, row, first) if cipher else first
     handler = ChatCommandHandler(tx, conversation, settings, metrics, cipher)
     response = await handler.handle(command)
     if handler.keeps_response:
         stored: dict[str, Any] = response
         if cipher is not None and conversation.account_id is not None:
-            stored = await cipher.encrypt_answer(
-                tx, conversation.account_id, COMMAND_COLUMN, payload.source_event_id, response
-            )
+            stored = await cipher.encrypt_answer(tx, conversation.account_id, COMMAND_COLUMN, row, response)
         await tx.run(Q.save_command_response, **webhook, answer=stored)
     return response
 

@@ -185,7 +185,7 @@ class WebhookHandler:
                 assert result.account_id is not None
                 stored: dict[str, Any] = response
                 if self.cipher is not None:
-                    row = str(result.message_id)
+                    row = result.message_id.bytes
                     stored = await self.cipher.encrypt_answer(tx, result.account_id, ANSWER_COLUMN, row, response)
                 await save_first_response(tx, result, stored)
         return response

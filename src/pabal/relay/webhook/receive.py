@@ -253,7 +253,7 @@ class WebhookReceiver:
                 first.has_callback,
                 first.hold,
             )
-        if answer is not None and self.cipher is not None:
+        if answer is not None and duplicate_of is not None and self.cipher is not None:
             try:
                 answer = await self.cipher.decrypt_first_response(tx, duplicate_of, answer)
             except DecryptionError as error:

@@ -69,13 +69,14 @@ async def encrypt_texts(
     find_account: Callable[[str], UUID | None],
 ) -> StoredTexts:
     """Encrypt the texts of messages; `ids` has None for commands. What has no account yet is not stored at all."""
-    wanted = (payload.conversation_key for payload, message_id in zip(payloads, ids, strict=True) if message_id)
+    conversations = [payload.conversation_key for payload in payloads]
+    wanted = [key for key, message_id in zip(conversations, ids, strict=True) if message_id]
     accounts = await cipher.find_conversation_accounts(tx, wanted, find_account)
     keys = await cipher.load_keys(tx, {*accounts.values()})
     texts = StoredTexts([], [], [], [], is_encrypted=True)
-    for position, (payload, message_id) in enumerate(zip(payloads, ids, strict=True)):
-        account = accounts.get(payload.conversation_key)
-        if message_id is None or account is None:
+    for position, (payload, conversation, message_id) in enumerate(zip(payloads, conversations, ids, strict=True)):
+        account = accounts.get(conversation) if message_id else None
+        if account is None or message_id is None:
             texts.add_nothing()
             continue
         key = keys.get(account)
@@ -89,9 +90,9 @@ async def encrypt_texts(
             continue
         url = payload.callback_url
         texts.add(
-            encrypt_payload(key, message_id, payload.raw_json, msgspec.json.encode(payload.normalized).decode()),
+            encrypt_payload(key, message_id, payload.raw_json, msgspec.json.encode(payload.normalized)),
             NORMALIZED_REFERENCE,
-            url and key.encrypt(url.encode(), CALLBACK_COLUMN, str(message_id)),
+            url and key.encrypt(url.encode(), CALLBACK_COLUMN, message_id.bytes),
             account,
             decoded,
         )
