@@ -254,7 +254,9 @@ def build_relay(
     key_ring: KeyRing,
 ) -> RelayServices:
     remote_waiters = RemoteWaiters(doorbell)
-    cipher = MessageCipher(DataKeyCache(key_ring), is_on=settings.relay_encrypt_text)
+    data_keys = DataKeyCache(key_ring)
+    db.on_connect = data_keys.forget
+    cipher = MessageCipher(data_keys, is_on=settings.relay_encrypt_text)
     long_poll = LongPoll(
         db,
         doorbell,

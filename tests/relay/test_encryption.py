@@ -1,5 +1,6 @@
 """Encrypted texts: what the database contains, who can read it, and what happens without the keys."""
 
+import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,9 @@ import pytest
 
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import CallbackExpired, DecryptionError, SetupError
-from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.core.finding import FindingLevel
+from pabal.doctor.doctor import run_checks
+from pabal.hub import DatabaseUrls, Hub, open_hub, register_hub_process
 from pabal.keys.key import KeyUse
 from pabal.keys.keyring import open_or_create_keyring
 from pabal.keys.rotation import rewrap_all_envelopes
@@ -25,12 +28,14 @@ from pabal.relay.privacy import erase_conversation, export_conversation
 from pabal.relay.reply.reply import encode_skill_response
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
+from pabal.status import read_status, status_findings
 from relay.bot import connect_stream
 from relay.skills import USE_CALLBACK, post_webhook, send_message, skill_payload, text_of
 from support.dump import dump_database
 from support.fake_kakao import FakeKakao
 from support.relay_rows import Bot, Chat, Owner, skill_response
 from support.server import serve_hub
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -363,3 +368,46 @@ async def test_the_cache_of_keys_is_bounded(bot: Bot, hub: Hub, chat: Chat) -> N
     for key in loaded:
         envelope = created[key.owner].encrypt(b"text", b"column", b"row")
         assert key.decrypt(envelope, b"column", b"row") == b"text"
+
+
+async def test_a_key_that_a_fail_over_lost_is_not_used_any_more(
+    web: httpx2.AsyncClient, bot: Bot, settings: Settings, database_urls: DatabaseUrls
+) -> None:
+    await send_message(web, "before")
+    await send_message(web, "before, with the key in memory")
+    await bot.chat.db.execute("delete from pabal.relay_keys")
+    await bot.chat.db.execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
+        "where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    with contextlib.suppress(AssertionError):  # the first one may meet a dead connection
+        await send_message(web, "meanwhile")
+
+    await wait_until(lambda: is_stored(web, "after"))
+
+    async with opened(settings, database_urls) as (_, other_web):
+        assert "after" in await fetch_texts(other_web, bot.owner)
+
+
+async def is_stored(web: httpx2.AsyncClient, text: str) -> bool:
+    return await send_message(web, text) == USE_CALLBACK
+
+
+async def test_status_names_a_hub_without_the_keys(
+    web: httpx2.AsyncClient, bot: Bot, settings: Settings, database_urls: DatabaseUrls, tmp_path: Path
+) -> None:
+    await send_message(web, MESSAGE)
+    foreign = settings.model_copy(update={"data_dir": tmp_path / "foreign"})
+    open_or_create_keyring(foreign.data_dir)
+    async with opened(foreign, database_urls) as (hub, foreign_web):
+        await send_message(foreign_web, "not stored")
+        async with register_hub_process(hub, []):
+            await wait_until(lambda: bot.chat.db.fetchval("select count(*) > 0 from pabal.workers"))
+            async with hub.autocommit() as tx:
+                findings = status_findings(await read_status(tx))
+        checks = await run_checks(foreign, database_urls)
+
+    [finding] = [finding for finding in findings if finding.what == "relay texts"]
+    assert (finding.level, "cannot decrypt the keys of 1 accounts" in finding.seen) == (FindingLevel.WARNING, True)
+    [encrypted] = [check for check in checks if check.what == "encrypted values"]
+    assert encrypted.level is FindingLevel.BAD

@@ -84,7 +84,11 @@ class DataKeyRow:
 
 
 class DataKeyCache:
-    """The data keys that this process has decrypted. A key never changes; rotating the key ring only wraps it anew."""
+    """The data keys that this process has decrypted. A key never changes; rotating the key ring only wraps it anew.
+
+    A fail-over may lose a key that was just stored. Texts must not be encrypted with it any more, so all keys are
+    forgotten with every new connection to the database.
+    """
 
     def __init__(self, key_ring: KeyRing, max_keys: int = MAX_CACHED_KEYS) -> None:
         self._key_ring = key_ring
@@ -95,6 +99,9 @@ class DataKeyCache:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def forget(self) -> None:
+        self._keys.clear()
 
     def get(self, owner: UUID) -> DataKey | None:
         return self._keys.get(owner)

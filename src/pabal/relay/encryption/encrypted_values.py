@@ -44,9 +44,7 @@ class Envelope:
     def decrypt(self, keys: Mapping[UUID, DataKey]) -> bytes:
         key = keys.get(self.owner)
         if key is None:
-            raise DecryptionError(
-                f"no key decrypts {self.column.decode().rstrip(':')} of {self.owner}"
-            )
+            raise DecryptionError(f"no key decrypts {self.column.decode().rstrip(':')} of {self.owner}")
         return key.decrypt(self.text, self.column, self.row)
 
 
