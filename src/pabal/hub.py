@@ -56,10 +56,13 @@ from pabal.queue.outcome import Outcome
 from pabal.queue.processes import process_name, registered_process
 from pabal.queue.throughput import ThroughputCounter
 from pabal.queue.worker import Worker, WorkerConfig
+from pabal.relay.delivery.decrypted_claims import MessageClaimer
 from pabal.relay.delivery.lane import LANE as MESSAGE_LANE
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.remote_waiters import RemoteWaiters
 from pabal.relay.delivery.stream_registry import StreamRegistry
+from pabal.relay.encryption.data_keys import DataKeyCache
+from pabal.relay.encryption.message_cipher import MessageCipher
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.answer_signals import AnswerSignals
 from pabal.relay.reply.answer_speeds import AnswerSpeeds
@@ -94,6 +97,7 @@ class RelayServices:
     metrics: RelayMetrics
     recalls: CallbackRecaller
     remote_waiters: RemoteWaiters
+    cipher: MessageCipher
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
         # Callbacks have a client of their own: a slow push receiver must not delay them.
         kakao_client = await stack.enter_async_context(HttpClient(origins, idle_timeout=kakao.CALLBACK_IDLE_TIMEOUT))
         discord_client = await stack.enter_async_context(HttpClient(allowed_discord_origins(settings)))
-        relay = build_relay(settings, db, doorbell, metrics, kakao_client)
+        relay = build_relay(settings, db, doorbell, metrics, kakao_client, key_ring)
         templates = load_templates(settings.templates)
         alert_target = AlertTarget(templates, settings.operator_channel if settings.has_discord_transport else None)
         discord_sender = build_discord_sender(settings, db, discord_client)
@@ -242,28 +246,37 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
 
 
 def build_relay(
-    settings: Settings, db: Database, doorbell: Doorbell, metrics: Metrics, kakao_client: HttpClient
+    settings: Settings,
+    db: Database,
+    doorbell: Doorbell,
+    metrics: Metrics,
+    kakao_client: HttpClient,
+    key_ring: KeyRing,
 ) -> RelayServices:
     remote_waiters = RemoteWaiters(doorbell)
+    data_keys = DataKeyCache(key_ring)
+    db.on_connect = data_keys.forget
+    cipher = MessageCipher(data_keys, is_on=settings.relay_encrypt_text)
     long_poll = LongPoll(
         db,
         doorbell,
         Channel.MESSAGES,
-        MESSAGE_LANE.claim_for_polls,
+        MessageClaimer(cipher).claim,
         MESSAGE_LANE.release,
         topic=lambda request: request.topic,
         announce=remote_waiters.announce,
     )
-    stream_registry = StreamRegistry(db, doorbell, long_poll, remote_waiters.process_id)
+    stream_registry = StreamRegistry(db, doorbell, long_poll, remote_waiters.process_id, cipher)
     receiver = WebhookReceiver(
         stream_registry.handover,
         remote_waiters,
         settings.queue_life,
         settings.webhook_per_conversation,
         settings.webhook_per_channel,
+        cipher,
     )
     relay_metrics = RelayMetrics(metrics.meter)
-    callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics)
+    callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics, cipher)
     webhook_db = ReservedDatabase(db, WEBHOOK_DEADLINE)  # Kakao waits five seconds, whatever other callers do
     webhook_batcher = Batcher(webhook_db, receiver.receive, contention_timeout=CONTENTION_TIMEOUT)
     recalls = CallbackRecaller(webhook_db)
@@ -271,17 +284,18 @@ def build_relay(
     texts = chat_texts(settings.chat_language)
     held_webhooks = HeldWebhooks(webhook_db, callbacks, signals, speeds, stream_registry.handover.find_account, texts)
     return RelayServices(
-        webhooks=WebhookHandler(webhook_db, webhook_batcher, recalls, relay_metrics, settings, held_webhooks),
+        webhooks=WebhookHandler(webhook_db, webhook_batcher, recalls, relay_metrics, settings, held_webhooks, cipher),
         webhook_batcher=webhook_batcher,
         long_poll=long_poll,
         stream_registry=stream_registry,
         callbacks=callbacks,
-        replies=ReplySender(db, callbacks, stream_registry.remove_in_flight, signals, speeds, texts),
+        replies=ReplySender(db, callbacks, stream_registry.remove_in_flight, signals, speeds, texts, cipher),
         held_webhooks=held_webhooks,
         answer_signals=signals,
         metrics=relay_metrics,
         recalls=recalls,
         remote_waiters=remote_waiters,
+        cipher=cipher,
     )
 
 
@@ -380,6 +394,8 @@ def register_hub_process(
 
     async def report(tx: Tx) -> dict[str, Any]:
         details: dict[str, Any] = {"version": __version__, "holds": sum(worker.in_flight for worker in workers)}
+        if unreadable := hub.relay.cipher.unreadable_count:
+            details["unreadable_keys"] = unreadable
         if handlers:
             await handlers.mark_seen(tx)
             details |= {"program": handlers.program, "handlers": handlers.event_types_by_service}

@@ -168,6 +168,13 @@ class Settings(BaseSettings):
             "PABAL_HOST, no PABAL_PUBLIC_URL and no PABAL_TRUSTED_PROXIES."
         ),
     )
+    relay_encrypt_text: bool = Field(
+        default=False,
+        description=(
+            "Store the texts of relay messages and replies, and callback URLs, encrypted with a key per account. The "
+            "database and its backups are then unreadable without keys.json, and losing keys.json loses the texts."
+        ),
+    )
     webhook_per_conversation: int = Field(
         30, ge=0, description="Maximum number of webhooks per minute and conversation; 0 disables the limit."
     )

@@ -125,6 +125,7 @@ def status_findings(status: HubStatus) -> list[Finding]:
         check_silent_consumers(status.silent_consumers),
         check_receivers(status.failing_receivers, status.backlogs),
         *check_plain_claims(status.plain_claims),
+        *check_text_keys(status.hubs_at_work),
     ]
 
 
@@ -223,6 +224,18 @@ def check_plain_claims(claims: PlainClaims) -> Iterator[Finding]:
         oldest = duration_message(claims.oldest)
         seen = Message("{} in processing, the oldest for {}", claims.count, oldest)
         yield Finding(FindingLevel.GOOD, "claims by SQL", seen)
+
+
+def check_text_keys(processes: Iterable[ProcessInfo]) -> Iterator[Finding]:
+    """Name processes that cannot decrypt the texts of accounts: their messages wait, and their texts are not shown."""
+    texts = [
+        Message("{} cannot decrypt the keys of {} accounts", process.id, process.details["unreadable_keys"])
+        for process in processes
+        if process.details.get("unreadable_keys")
+    ]
+    if texts:
+        advice = Message("restore keys.json or PABAL_KEYS of that hub; until then the messages of these accounts wait")
+        yield Finding(FindingLevel.WARNING, "relay texts", join_messages(texts), advice)
 
 
 def check_free_space(data_dir: Path) -> Finding:

@@ -7,6 +7,7 @@ import pytest
 
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.delivery.poll import ack_messages
+from pabal.relay.encryption.encrypted_values import NORMALIZED_REFERENCE, encrypt_payload
 from support.relay_rows import Chat, Owner
 from support.terminal import Terminal, read_line
 
@@ -174,3 +175,29 @@ async def test_a_refusal_is_one_line(terminal: Terminal, args: list[str], code: 
     [line] = refused.stderr.splitlines()
     assert result in line
     assert refused.stdout == ""
+
+
+async def test_an_encrypted_message_is_hidden_in_lists_and_shown_with_the_keys_of_the_host(
+    terminal: Terminal, chat: Chat, owner: Owner, key: str
+) -> None:
+    hub = terminal.event_queue.hub
+    message_id = await chat.message(owner, key, None)
+    async with hub.autocommit() as tx:
+        data_key = (await hub.relay.cipher.load_keys(tx, {owner.id}))[owner.id]
+    payload = encrypt_payload(data_key, message_id, '{"userRequest": {"callbackUrl": "secret"}}', b'{"text": "hello"}')
+    await chat.db.execute(
+        "update inbound_messages set kakao_payload = $2, normalized = $3 where id = $1",
+        message_id,
+        payload,
+        NORMALIZED_REFERENCE,
+    )
+
+    table = (await terminal.run("message", "list")).stdout
+    shown = await terminal.read("message", "show", str(message_id))
+    exported = await terminal.run("conversation", "export", key)
+
+    assert "(encrypted)" in table
+    assert "hello" not in table
+    assert (shown["text"], shown["is_encrypted"], shown["payload"]) == ("hello", True, {"userRequest": {}})
+    assert '"text": "hello"' in exported.stdout
+    assert "secret" not in exported.stdout

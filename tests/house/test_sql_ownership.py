@@ -54,6 +54,7 @@ OWNERS = {
         "public.relay_sessions",
         "public.relay_streams",
         "pabal.portal_sessions",
+        "pabal.relay_keys",
         "pabal.relay_event_outbox",
         "pabal.relay_outbox",
     ),
@@ -79,7 +80,13 @@ INSERTABLE = {
 }
 ALLOWED = {
     ("keys/rotation.sql", table): "re-encrypts the columns that hold envelopes, and finds which keys are still in use"
-    for table in ("public.service_tokens", "public.refresh_tokens", "pabal.subscriptions", "pabal.audit_seals")
+    for table in (
+        "public.service_tokens",
+        "public.refresh_tokens",
+        "pabal.subscriptions",
+        "pabal.relay_keys",
+        "pabal.audit_seals",
+    )
 }
 """Query files that name a table of another package, and why they may."""
 

@@ -62,7 +62,7 @@ async def test_an_old_key_is_kept_while_values_are_encrypted_under_it(
     await travel(timedelta(days=1))
     for force in (False, True):
         with pytest.raises(
-            Conflict, match=f"^12 values are encrypted under {old_key.id}\\. Run `pabal key rewrap` first$"
+            Conflict, match=f"^15 values are encrypted under {old_key.id}\\. Run `pabal key rewrap` first$"
         ):
             await check_retirable(hub, old_key, force=force)
 

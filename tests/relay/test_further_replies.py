@@ -115,17 +115,19 @@ async def test_concurrent_blocks_do_not_pass_the_limit_of_a_message(bot: Bot) ->
     message = await bot.insert_message("first")
     await bot.send_reply(message, "first")
 
-    async def keep(name: str, count: int) -> int:
-        blocks = [encode_skill_response(skill_response(f"{name} {number}")) for number in range(count)]
-        answered = [ReplyToAnswered(new_id(), bot.owner.id, message, sha256(body).digest(), body) for body in blocks]
+    def block(text: str) -> ReplyToAnswered:
+        response = skill_response(text)
+        body = encode_skill_response(response)
+        return ReplyToAnswered(new_id(), bot.owner.id, message, sha256(body).digest(), body, response)
+
+    async def keep_theirs() -> int:
+        blocks = [block(f"theirs {number}") for number in range(recorded.MAX_FURTHER_REPLIES)]
         async with bot.hub.autocommit() as tx:
-            return sum(await keep_further_replies(tx, answered))
+            return sum(await keep_further_replies(tx, blocks))
 
     async with bot.hub.transaction() as tx:
-        body = encode_skill_response(skill_response("ours"))
-        ours = ReplyToAnswered(new_id(), bot.owner.id, message, sha256(body).digest(), body)
-        assert await keep_further_replies(tx, [ours]) == [True]
-        theirs = asyncio.create_task(keep("theirs", recorded.MAX_FURTHER_REPLIES))
+        assert await keep_further_replies(tx, [block("ours")]) == [True]
+        theirs = asyncio.create_task(keep_theirs())
         await wait_for_lock_of(bot.chat.db, theirs)
 
     assert await theirs == recorded.MAX_FURTHER_REPLIES - 1

@@ -33,6 +33,7 @@ async def insert_access_token(database_urls: DatabaseUrls, row: UUID, envelope: 
 async def insert_envelopes(database_urls: DatabaseUrls, ring: KeyRing, count: int) -> dict[EnvelopeLocation, str]:
     """Insert tokens of both kinds and secrets under the active key; returns their plain texts by location."""
     texts: dict[EnvelopeLocation, str] = {}
+    data_keys: list[tuple[UUID, str]] = []
     access: list[tuple[UUID, str]] = []
     refresh: list[tuple[UUID, UUID, str]] = []
     secrets: list[tuple[UUID, str, str]] = []
@@ -44,6 +45,9 @@ async def insert_envelopes(database_urls: DatabaseUrls, ring: KeyRing, count: in
         )
         s, p = (EnvelopeLocation("pabal.subscriptions", column, third) for column in ("secret", "previous_secret"))
         texts |= {a: f"access {number}", r: f"refresh {number}", s: f"secret {number}", p: f"previous {number}"}
+        d = EnvelopeLocation("pabal.relay_keys", "data_key", first)
+        texts[d] = f"data key {number}"
+        data_keys.append((first, encrypt_envelope(ring, texts[d], d)))
         access.append((first, encrypt_envelope(ring, texts[a], a)))
         refresh.append((second, first, encrypt_envelope(ring, texts[r], r)))
         secrets.append((third, encrypt_envelope(ring, texts[s], s), encrypt_envelope(ring, texts[p], p)))
@@ -51,6 +55,7 @@ async def insert_envelopes(database_urls: DatabaseUrls, ring: KeyRing, count: in
         await conn.executemany(INSERT_ACCESS_TOKEN, access)
         await conn.executemany(INSERT_REFRESH_TOKEN, refresh)
         await conn.executemany(INSERT_SECRETS, secrets)
+        await conn.executemany("insert into pabal.relay_keys (id, data_key) values ($1, $2)", data_keys)
     return texts
 
 

@@ -16,9 +16,10 @@ from pabal.core.errors import Invalid, PabalError, RateLimited
 from pabal.hub import Hub
 from pabal.limits import RateLimit
 from pabal.relay.auth import AccountOwner
+from pabal.relay.callback_url import strip_callback_url
 from pabal.relay.delivery.lane import LANE, ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.poll import ack_messages, extend_message_leases, nack_messages, queue_unreceived
-from pabal.relay.delivery.stream import format_rfc3339, strip_callback_url, to_epoch_ms
+from pabal.relay.delivery.stream import format_rfc3339, to_epoch_ms
 from pabal.web.auth import authenticate_relay
 from pabal.web.encoded_response import EncodedJsonResponse
 from pabal.web.field_types import CursorText, IdText

@@ -105,8 +105,10 @@ async def render_chat_page(hub: Hub, request: Request, visitor: ChatVisitor) -> 
         cursor = None
     async with hub.autocommit() as tx:
         conversation = await find_conversation_details(tx, visitor.conversation_key)
-        page = await list_messages(tx, MessageFilter(conversation_key=visitor.conversation_key), PAGE_SIZE, cursor)
-        replies = await find_reply_summaries(tx, [message.id for message in page.items])
+        page = await list_messages(
+            tx, MessageFilter(conversation_key=visitor.conversation_key), PAGE_SIZE, cursor, hub.relay.cipher
+        )
+        replies = await find_reply_summaries(tx, [message.id for message in page.items], cipher=hub.relay.cipher)
     return CHAT_GUARD.render_page(
         request,
         "chat/page.html",
@@ -127,7 +129,8 @@ async def chat_export_page(hub: Hub, request: Request, visitor: ChatVisitor) -> 
         await consume_rate_limit(tx, EXPORTS_PER_CONVERSATION, visitor.conversation_key)
     async with hub.transaction() as tx:
         return json_download(
-            await export_conversation(tx, visitor.conversation_key, chat_actor(request)), "conversation.json"
+            await export_conversation(tx, visitor.conversation_key, chat_actor(request), hub.relay.cipher),
+            "conversation.json",
         )
 
 

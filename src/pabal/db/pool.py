@@ -55,6 +55,8 @@ class Database:
         self._deadline = options.statement_timeout + ANSWER_MARGIN
         """How long one statement of this view of the pool may take."""
         self.on_commit = on_commit
+        self.on_connect: Callable[[], None] | None = None
+        """Called for every new connection before its first use: the server may have lost what was committed last."""
         self.on_outcome_counts: Callable[[Mapping[tuple[str, CountedOutcome], int]], None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -104,6 +106,8 @@ class Database:
             self._monitor.suspect(error)
             raise
         self._monitor.register(connection)
+        if self.on_connect is not None:
+            self.on_connect()
         return connection
 
     async def _replace_idle(self) -> None:

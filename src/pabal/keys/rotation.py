@@ -41,6 +41,7 @@ ENVELOPE_COLUMNS = (
     EnvelopeColumn("refresh_tokens", "refresh_token", Q.outdated_refresh_tokens, Q.update_refresh_tokens),
     EnvelopeColumn("pabal.subscriptions", "secret", Q.outdated_secrets, Q.update_secrets),
     EnvelopeColumn("pabal.subscriptions", "previous_secret", Q.outdated_previous_secrets, Q.update_previous_secrets),
+    EnvelopeColumn("pabal.relay_keys", "data_key", Q.outdated_data_keys, Q.update_data_keys),
 )
 
 

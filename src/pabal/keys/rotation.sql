@@ -11,6 +11,8 @@ from (
     select secret from pabal.subscriptions
     union all
     select previous_secret from pabal.subscriptions
+    union all
+    select data_key from pabal.relay_keys
 ) as envelopes
 where envelope is not null and not starts_with(envelope, 'adopted:')
 group by 1;
@@ -100,6 +102,27 @@ set previous_secret = unlocked.envelope, updated_at = pabal.now()
 from unlocked
 where t.id = unlocked.id;
 
+-- name: outdated_data_keys
+select id, data_key as envelope
+from pabal.relay_keys
+where id > :after and not starts_with(data_key, :prefix)
+order by id
+limit :batch;
+
+-- name: update_data_keys
+-- See update_access_tokens.
+with unlocked as (
+    select t.id, n.envelope
+    from unnest(:ids::uuid[], :previous::text[], :envelopes::text[]) as n (id, previous, envelope)
+        join pabal.relay_keys t on t.id = n.id
+    where t.data_key = n.previous
+    for no key update of t skip locked
+)
+update pabal.relay_keys t
+set data_key = unlocked.envelope
+from unlocked
+where t.id = unlocked.id;
+
 -- name: database_clock
 select pabal.now();
 
@@ -110,4 +133,4 @@ select pabal.now() - :old_since::timestamptz as age,
 -- name: database_uses_keys
 -- A hub that lost its keys must not silently generate new ones.
 select exists (select from public.service_tokens where not starts_with(access_token, 'adopted:')) or exists (select from pabal.audit_seals)
-    or exists (select from pabal.subscriptions where secret is not null);
+    or exists (select from pabal.subscriptions where secret is not null) or exists (select from pabal.relay_keys);

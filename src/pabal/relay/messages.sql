@@ -37,11 +37,18 @@ limit :limit;
 -- Without the callback URL: it is a capability to post into the chat.
 select m.id, m.seq, m.account_id, m.conversation_key, m.normalized ->> 'text' as text, m.status, m.reason, m.created_at,
        m.delivered_at, m.delivery_count, m.held_by, m.leased_until, m.expires_at, m.callback_expires_at, m.acked_at, m.ended_at,
-       case when r.shown_at is not null then 'shown' else r.state end as reply
+       case when r.shown_at is not null then 'shown' else r.state end as reply,
+       m.normalized = '{"envelope": "kakao_payload"}' as is_encrypted
 from unnest(:ids::uuid[]) with ordinality as w (id, position)
 join public.inbound_messages m on m.id = w.id and (:account::uuid is null or m.account_id = :account)
 left join public.relay_replies r on r.message_id = m.id
 order by w.position;
+
+-- name: find_encrypted_payloads
+-- Of messages that the caller has found by their account.
+select m.id, m.account_id, m.kakao_payload
+from public.inbound_messages m
+where m.id = any(:ids::uuid[]);
 
 -- name: find_payload
 select m.kakao_payload #- '{userRequest,callbackUrl}'
@@ -55,7 +62,7 @@ from public.relay_replies r
 where r.message_id = :id and (:account::uuid is null or r.account_id = :account);
 
 -- name: find_reply_summaries
-select r.message_id, r.state, r.spent_by, r.response, r.answered_at, r.shown_at, r.error
+select r.id, r.message_id, r.state, r.spent_by, r.response, r.answered_at, r.shown_at, r.error
 from public.relay_replies r
 where r.message_id = any(:messages::uuid[]) and (:account::uuid is null or r.account_id = :account);
 

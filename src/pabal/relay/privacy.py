@@ -1,17 +1,23 @@
 """Privacy: count, erase and export everything the hub stores about a conversation."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
-from pabal.core.errors import Conflict
+from pabal.core.errors import Conflict, DecryptionError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.relay.callback_url import strip_callback_url
 from pabal.relay.conversations import account_id_text, conversation_not_found, lock_conversation
 from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
+from pabal.relay.messages import EncryptedPayload, decrypt_responses
 from pabal.relay.pairing.sessions import revoke_abandoned_sessions, sync_sessions_with_pairings
+
+if TYPE_CHECKING:
+    from pabal.relay.encryption.message_cipher import MessageCipher
 
 Q = load_queries(__file__)
 
@@ -81,10 +87,11 @@ async def erase_conversation(tx: Tx, key: str, actor: Actor) -> ConversationData
     return counts
 
 
-async def export_conversation(tx: Tx, key: str, actor: Actor) -> dict[str, Any]:
+async def export_conversation(tx: Tx, key: str, actor: Actor, cipher: "MessageCipher | None" = None) -> dict[str, Any]:
     """Export the conversation with its messages, replies and pairings, of all accounts.
 
-    For the user, or for an operator on their behalf. The export is recorded in the audit log.
+    For the user, or for an operator on their behalf. The export is recorded in the audit log. Encrypted texts are
+    exported decrypted, as far as their keys can be read.
     """
     conversation = await tx.value(Q.export_conversation, conversation=key)
     if conversation is None:
@@ -92,7 +99,7 @@ async def export_conversation(tx: Tx, key: str, actor: Actor) -> dict[str, Any]:
     document: dict[str, Any] = {
         "exported_at": await tx.value(Q.export_time),
         "conversation": conversation,
-        "messages": await tx.column(Q.export_messages, conversation=key),
+        "messages": await decrypt_exported_messages(tx, await tx.column(Q.export_messages, conversation=key), cipher),
         "pairings": await tx.column(Q.export_pairings, conversation=key),
         "wrong_codes": await tx.value(Q.export_wrong_codes, conversation=key),
         "commands": await tx.column(Q.export_commands, conversation=key),
@@ -104,3 +111,28 @@ async def export_conversation(tx: Tx, key: str, actor: Actor) -> dict[str, Any]:
         tx, actor, "conversation.exported", conversation_pseudonym(key), account=conversation["account_id"]
     )
     return document
+
+
+async def decrypt_exported_messages(
+    tx: Tx, messages: list[dict[str, Any]], cipher: "MessageCipher | None"
+) -> list[dict[str, Any]]:
+    """The exported rows with their texts decrypted. What cannot be decrypted stays as it is stored."""
+    if cipher is None:
+        return messages
+    rows = [
+        EncryptedPayload(UUID(message["id"]), UUID(message["account_id"]), message["kakao_payload"])
+        for message in messages
+    ]
+    payloads = await cipher.decrypt_payloads(tx, rows)
+    for message in messages:
+        if texts := payloads.get(UUID(message["id"])):
+            message["kakao_payload"], message["normalized"] = strip_callback_url(texts[0]), texts[1]
+        try:
+            message["answer"] = await cipher.decrypt_first_response(tx, UUID(message["id"]), message["answer"])
+        except DecryptionError:
+            message["answer"] = None
+        replies = [reply for reply in (message["reply"], *message["further_replies"]) if reply]
+        responses = await decrypt_responses(tx, {UUID(reply["id"]): reply["response"] for reply in replies}, cipher)
+        for reply in replies:
+            reply["response"] = responses[UUID(reply["id"])]
+    return messages

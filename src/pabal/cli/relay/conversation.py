@@ -21,6 +21,7 @@ from pabal.cli.output import (
 )
 from pabal.cli.privacy import ExportFile, confirm_and_erase, write_export
 from pabal.cli.relay.account import resolve_account_id
+from pabal.cli.relay.text_cipher import host_cipher
 from pabal.db.tx import Tx
 from pabal.relay.conversations import (
     Conversation,
@@ -156,7 +157,8 @@ def conversation_export(
     key: ConversationKey, /, *, to: ExportFile = None, connection: Connection = DEFAULT_CONNECTION
 ) -> None:
     """Export everything the hub stores about a conversation as one JSON document."""
-    document = run_transaction(connection, lambda tx: export_conversation(tx, key, cli_actor()))
+    cipher = host_cipher(connection)
+    document = run_transaction(connection, lambda tx: export_conversation(tx, key, cli_actor(), cipher))
     write_export(document, f"{len(document['messages'])} messages", to)
 
 

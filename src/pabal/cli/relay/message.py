@@ -25,6 +25,7 @@ from pabal.cli.output import (
     print_text,
     replace_unprintable,
 )
+from pabal.cli.relay.text_cipher import host_cipher
 from pabal.cli.time_range import ANY_TIME, ListPage, TimeRange, read_range
 from pabal.db.channels import Channel
 from pabal.db.tx import Tx
@@ -48,6 +49,7 @@ app = cyclopts.App(
 )
 
 MAX_TEXT_CHARS = 60
+ENCRYPTED_PLACEHOLDER = "(encrypted)"
 COLUMNS = ("id", "received", "conversation", "status", "deliveries", "reply", "text")
 STATUS_STYLES = {"ACKED": "green", "EXPIRED": "yellow", "CANCELLED": "yellow"}
 REPLY_STYLES = {"sent": "green", "refused": "red", "unknown": "red", "late": "yellow"}
@@ -91,7 +93,9 @@ def message_show(message_id: IdArgument, /, *, connection: Connection = DEFAULT_
     """Show a message and its reply. For its history, see `pabal trace`."""
 
     async def read(tx: Tx) -> MessageDetails:
-        return await find_message(tx, await resolve_id(tx, message_id, "message", match_message_ids))
+        full_id = await resolve_id(tx, message_id, "message", match_message_ids)
+        details = await find_message(tx, full_id)
+        return await find_message(tx, full_id, cipher=host_cipher(connection)) if details.is_encrypted else details
 
     details = run_query(connection, read)
     reply = asdict(details.reply) if details.reply else None
@@ -148,8 +152,15 @@ def message_cells(message: InboundMessage) -> tuple[object, ...]:
         f"{message.status} ({message.reason})" if message.reason else message.status,
         message.delivery_count,
         message.reply or "",
-        one_line(message.text or "", MAX_TEXT_CHARS),
+        message_excerpt(message),
     )
+
+
+def message_excerpt(message: InboundMessage) -> str:
+    """The beginning of a message's text. `pabal message show` decrypts it."""
+    if message.text is None and message.is_encrypted:
+        return ENCRYPTED_PLACEHOLDER
+    return one_line(message.text or "", MAX_TEXT_CHARS)
 
 
 def print_message_change(change: "MessageChange", *, json: bool) -> None:
@@ -161,7 +172,7 @@ def print_message_change(change: "MessageChange", *, json: bool) -> None:
     at = message.created_at if is_new else message.ended_at or message.delivered_at or message.created_at
     reason = f" ({message.reason})" if message.reason else ""
     reply = f", reply {message.reply}" if message.reply else ""
-    text = one_line(message.text or "", MAX_TEXT_CHARS)
+    text = message_excerpt(message)
     kind = "received" if is_new else change.kind
     line = f"{kind:<8}  {message.id}  {message.conversation_key}  {message.status}{reason}{reply}  {text}"
     style = REPLY_STYLES.get(message.reply or "", STATUS_STYLES.get(message.status, ""))

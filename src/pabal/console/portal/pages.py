@@ -57,7 +57,7 @@ async def portal_page(hub: Hub, request: Request, visitor: PortalVisitor) -> Res
         summary = await find_account_summary(tx, account_id)
         pairing_codes = await list_live_pairing_codes(tx, account_id)
         conversations = await list_conversations(tx, account=account_id, after=after, limit=PAGE_SIZE + 1)
-        recent = await list_messages(tx, MessageFilter(account_id), PREVIEW_SIZE)
+        recent = await list_messages(tx, MessageFilter(account_id), PREVIEW_SIZE, cipher=hub.relay.cipher)
     conversations, more = conversations[:PAGE_SIZE], conversations[PAGE_SIZE:]
     return PORTAL_GUARD.render_page(
         request,
@@ -96,8 +96,10 @@ async def portal_messages_page(hub: Hub, request: Request, visitor: PortalVisito
         filters["conversation"] = key
     status, cursor = parse_message_status(filters), read_cursor(request)
     async with hub.autocommit() as tx:
-        page = await list_messages(tx, MessageFilter(account_id, key or None, status), PAGE_SIZE, cursor)
-        replies = await find_reply_summaries(tx, [message.id for message in page.items], account_id)
+        page = await list_messages(
+            tx, MessageFilter(account_id, key or None, status), PAGE_SIZE, cursor, hub.relay.cipher
+        )
+        replies = await find_reply_summaries(tx, [message.id for message in page.items], account_id, hub.relay.cipher)
     return PORTAL_GUARD.render_page(
         request,
         "portal/messages.html",
@@ -114,7 +116,7 @@ async def portal_messages_page(hub: Hub, request: Request, visitor: PortalVisito
 async def portal_message_page(hub: Hub, request: Request, visitor: PortalVisitor) -> Response:
     message_id: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
-        details = await find_message(tx, message_id, visitor.owner.account_id)
+        details = await find_message(tx, message_id, visitor.owner.account_id, hub.relay.cipher)
     return PORTAL_GUARD.render_page(
         request,
         "portal/message.html",

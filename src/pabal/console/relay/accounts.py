@@ -35,6 +35,7 @@ from pabal.relay.accounts import (
     set_account_answer_mode,
 )
 from pabal.relay.conversations import list_conversations
+from pabal.relay.encryption.message_cipher import MessageCipher
 from pabal.relay.messages import MessageFilter, list_messages
 from pabal.relay.pairing.codes import create_pairing_code
 from pabal.settings import Settings
@@ -94,13 +95,18 @@ def skill_setup(settings: Settings, *, reveal: bool) -> SkillSetup:
     )
 
 
+def text_cipher(hub: Hub, session: OperatorSession) -> MessageCipher | None:
+    """What decrypts texts for this operator; None for one who may not read them."""
+    return hub.relay.cipher if session.role == Role.ADMIN else None
+
+
 async def account_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     account_id: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
         account, summary = await find_account(tx, account_id), await find_account_summary(tx, account_id)
         pairing_codes = await list_live_pairing_codes(tx, account_id)
         conversations = await list_conversations(tx, account=account_id, limit=PREVIEW_SIZE)
-        recent = await list_messages(tx, MessageFilter(account_id), PREVIEW_SIZE)
+        recent = await list_messages(tx, MessageFilter(account_id), PREVIEW_SIZE, cipher=text_cipher(hub, session))
     return render_page(
         request,
         "relay/account.html",

@@ -20,7 +20,7 @@ from pabal.console.pages import (
     redirect_with_flash,
     render_page,
 )
-from pabal.console.relay.accounts import PAGE_SIZE, PREVIEW_SIZE, RELAY_PATH
+from pabal.console.relay.accounts import PAGE_SIZE, PREVIEW_SIZE, RELAY_PATH, text_cipher
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
@@ -76,7 +76,9 @@ async def conversation_page(hub: Hub, request: Request, session: OperatorSession
     key = raw_query_param(request, "key")
     async with hub.autocommit() as tx:
         conversation = await find_conversation_details(tx, key)
-        recent = await list_messages(tx, MessageFilter(conversation_key=key), PREVIEW_SIZE)
+        recent = await list_messages(
+            tx, MessageFilter(conversation_key=key), PREVIEW_SIZE, cipher=text_cipher(hub, session)
+        )
     return render_page(
         request, "relay/conversation.html", session=session, conversation=conversation, recent_messages=recent.items
     )
@@ -106,7 +108,8 @@ async def export_conversation_action(hub: Hub, request: Request, session: Operat
     """Download everything the hub stores about a conversation. A POST, because the export is recorded."""
     async with hub.transaction() as tx:
         return json_download(
-            await export_conversation(tx, fields.get("key", ""), operator_actor(request, session)), "conversation.json"
+            await export_conversation(tx, fields.get("key", ""), operator_actor(request, session), hub.relay.cipher),
+            "conversation.json",
         )
 
 

@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from pabal.queue.long_poll import StreamWaiter
+from pabal.relay.callback_url import strip_callback_url
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 
 STREAM_LEASE_DURATION = timedelta(seconds=30)
@@ -195,15 +196,6 @@ def serialize_message(message: ClaimedMessage) -> dict[str, Any]:
         "callbackExpiresAt": to_epoch_ms(message.callback_expires_at) if message.callback_expires_at else None,
         "deliveryCount": message.attempt,
     }
-
-
-def strip_callback_url(payload: dict[str, Any]) -> dict[str, Any]:
-    """Kakao's payload without the callback URL, which is a capability to post into the chat."""
-    request = payload.get("userRequest")
-    if not isinstance(request, dict):
-        return payload
-    fields = cast("dict[str, Any]", request)
-    return payload | {"userRequest": {name: value for name, value in fields.items() if name != "callbackUrl"}}
 
 
 def format_rfc3339(at: datetime) -> str:

@@ -36,6 +36,7 @@ from pabal.relay.delivery.takeover import (
     find_tokens_without_active_stream,
     register_stream,
 )
+from pabal.relay.encryption.message_cipher import MessageCipher
 
 Q = load_queries(__file__)
 log = get_logger()
@@ -72,10 +73,12 @@ class StreamRegistry:
         doorbell: Doorbell,
         long_poll: LongPoll[MessagePollRequest, ClaimedMessage],
         process_id: UUID,
+        cipher: MessageCipher | None = None,
     ) -> None:
         self._db = db
         self._long_poll = long_poll
         self._process_id = process_id
+        self._cipher = cipher
         self._doorbell = doorbell
         self._streams = OpenStreams[UUID, RelayStream]()
         """By account. A session's stream has none until its first pairing."""
@@ -101,7 +104,7 @@ class StreamRegistry:
         """
         token_hash = hash_relay_secret(token)
         async with self._open_limits.opening(token_hash, address), self._db.autocommit() as tx:
-            opening = await register_stream(tx, self._process_id, token_hash, last_event_id)
+            opening = await register_stream(tx, self._process_id, token_hash, last_event_id, self._cipher)
         stream = opening.stream
         stream.waiter.on_rows = partial(self._deliver, stream)
         stream.on_drained = partial(self._wake, stream)

@@ -24,8 +24,10 @@ from pabal.relay.delivery.control_events import (
     ControlEventKind,
     send_control_event,
 )
+from pabal.relay.delivery.decrypted_claims import decrypt_messages
 from pabal.relay.delivery.lane import ClaimedMessage
 from pabal.relay.delivery.stream import MAX_MESSAGES_IN_FLIGHT, STREAM_LEASE_DURATION, RelayStream
+from pabal.relay.encryption.message_cipher import MessageCipher
 
 Q = load_queries(__file__)
 
@@ -95,7 +97,9 @@ class ActivatedStream:
     token_id: UUID
 
 
-async def register_stream(tx: Tx, process_id: UUID, token_hash: str, last_event_id: int | None) -> StreamOpening:
+async def register_stream(
+    tx: Tx, process_id: UUID, token_hash: str, last_event_id: int | None, cipher: MessageCipher | None = None
+) -> StreamOpening:
     """Open the active stream of a token, with the messages that its client lacks, in one statement.
 
     Raises RateLimited if other tokens of the account have too many active streams.
@@ -126,7 +130,8 @@ async def register_stream(tx: Tx, process_id: UUID, token_hash: str, last_event_
     stream.awaits_pairing = principal.session_id is not None and not principal.paired
     stream.seen_ids = {*rows[0].seen_ids}
     stream.add_in_flight([row.message_id for row in rows if row.message_id and not row.is_offered], lease)
-    stream.deliver([row.to_claimed_message(stream, lease) for row in rows if row.is_offered])
+    offered = [row.to_claimed_message(stream, lease) for row in rows if row.is_offered]
+    stream.deliver(await decrypt_messages(tx, cipher, offered))
     return StreamOpening(stream, principal, earlier_ids)
 
 

@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
-from pabal.core.errors import Unavailable
+from pabal.core.errors import DecryptionError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.queue.batcher import Batcher
+from pabal.relay.encryption.message_cipher import MessageCipher, decrypt_callback, has_encrypted_parts
 from pabal.relay.messages import EndReason
 from pabal.relay.metrics import RelayMetrics
 
@@ -196,14 +197,32 @@ async def list_failing_channels(tx: Tx, min_failures: int) -> list[FailingChanne
 class CallbackSender:
     """Posts to claimed callbacks and settles them."""
 
-    def __init__(self, db: Database, post: PostCallback, metrics: RelayMetrics) -> None:
+    def __init__(
+        self, db: Database, post: PostCallback, metrics: RelayMetrics, cipher: MessageCipher | None = None
+    ) -> None:
+        self._db = db
         self._post = post
+        self._cipher = cipher
         self._settlements = Batcher(db, settle_callbacks)
         self._metrics = metrics
 
     async def send(self, callback: ClaimedCallback, body: bytes) -> tuple[CallbackResult, int]:
         """Post and record the outcome. Returns the result and the time in epoch ms."""
-        return await self.record(callback, await self._post(callback.url, body))
+        try:
+            url, body = await self.decrypt(callback, body)
+        except (DecryptionError, Unavailable, RetryableError) as error:
+            return await self.abandon(callback, str(error))
+        return await self.record(callback, await self._post(url, body))
+
+    async def decrypt(self, callback: ClaimedCallback, body: bytes) -> tuple[str, bytes]:
+        """The URL of a callback and the body to post. Raises DecryptionError if the key is missing."""
+        if self._cipher is None or not has_encrypted_parts(callback, body):
+            return callback.url, body
+        key = self._cipher.cached_key(callback.account_id)
+        if key is None:
+            async with self._db.autocommit() as tx:
+                key = await self._cipher.find_key(tx, callback.account_id)
+        return decrypt_callback(key, callback, body)
 
     async def abandon(self, callback: ClaimedCallback, error: str) -> tuple[CallbackResult, int]:
         """Record that a claimed callback was not posted. A bot's reply is then kept like a late one."""

@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
+from pabal.core.errors import Unavailable
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.relay.encryption.encrypted_values import encrypt_response
+from pabal.relay.encryption.message_cipher import KEY_UNREADABLE, MessageCipher
 from pabal.relay.messages import ReplyState
 from pabal.relay.reply.callback import LATE_REPLY_RETENTION
 
@@ -27,6 +31,7 @@ class ReplyToAnswered:
     message_id: UUID
     response_hash: bytes = field(repr=False)
     response_json: bytes = field(repr=False)
+    response: dict[str, Any] = field(repr=False)
     is_open: bool = False
 
 
@@ -72,8 +77,13 @@ async def find_recorded_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> S
     return [recorded.get(position) for position in range(1, len(replies) + 1)]
 
 
-async def keep_further_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> Sequence[bool]:
+async def keep_further_replies(
+    tx: Tx, replies: Sequence[ReplyToAnswered], cipher: MessageCipher | None = None
+) -> Sequence[bool]:
     """Keep further blocks like late replies. False for one that is kept already, or above the limit of its message."""
+    responses = [reply.response_json.decode() for reply in replies]
+    if cipher is not None and cipher.is_on:
+        responses = await encrypt_further_replies(tx, cipher, replies)
     rows = await tx.all(
         FurtherReplyRow,
         Q.keep_further_replies,
@@ -81,9 +91,19 @@ async def keep_further_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> Se
         accounts=[reply.account_id for reply in replies],
         messages=[reply.message_id for reply in replies],
         hashes=[reply.response_hash for reply in replies],
-        responses=[reply.response_json.decode() for reply in replies],
+        responses=responses,
         keep=LATE_REPLY_RETENTION,
         max_blocks=MAX_FURTHER_REPLIES,
     )
     kept = {row.position: row.is_kept for row in rows}
     return [kept[position] for position in range(1, len(replies) + 1)]
+
+
+async def encrypt_further_replies(tx: Tx, cipher: MessageCipher, replies: Sequence[ReplyToAnswered]) -> list[str]:
+    accounts = {reply.account_id for reply in replies}
+    keys = await cipher.load_keys(tx, accounts)
+    if len(keys) < len(accounts):
+        raise Unavailable(KEY_UNREADABLE)
+    return [
+        encrypt_response(keys[reply.account_id], reply.id, reply.response_json, reply.response) for reply in replies
+    ]

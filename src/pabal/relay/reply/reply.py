@@ -17,12 +17,15 @@ from pabal.core.errors import (
     RequestError,
     SessionNotPaired,
     Unauthenticated,
+    Unavailable,
 )
 from pabal.core.ids import new_id
-from pabal.db.errors import CheckViolation
+from pabal.db.errors import CheckViolation, RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay.delivery.lane import LANE
+from pabal.relay.encryption.encrypted_values import encrypt_response
+from pabal.relay.encryption.message_cipher import KEY_UNREADABLE, MessageCipher
 from pabal.relay.reply.callback import LATE_REPLY_RETENTION, CallbackClaim, ClaimedCallback
 from pabal.relay.reply.recorded import ReplyToAnswered
 from pabal.relay.reply.validate import MAX_OUTPUTS, MAX_QUICK_REPLIES, list_skill_outputs
@@ -100,22 +103,28 @@ def ignore_delay(account_id: UUID, delay: timedelta) -> None:
 
 
 async def claim_callbacks(
-    tx: Tx, replies: Sequence[BotReply], on_answer: Callable[[UUID, timedelta], object] = ignore_delay
+    tx: Tx,
+    replies: Sequence[BotReply],
+    on_answer: Callable[[UUID, timedelta], object] = ignore_delay,
+    cipher: MessageCipher | None = None,
 ) -> Sequence[ClaimedCallback | ReplyToAnswered | Exception]:
     """Claim the callback of each reply's message, or return the reason why not. A refusal spends nothing.
 
     `on_answer` is called with the account of each first reply and the time since its message.
     """
-    hashes = [reply.response_hash for reply in replies]
+    stored = [plain_reply(reply) for reply in replies]
+    if cipher is not None and cipher.is_on:
+        stored = await encrypt_replies(tx, cipher, replies)
+    hashes = [reply.response_hash for reply in stored]
     sizes, joining = plan_joins(replies, hashes)
     try:
         rows = await tx.all(
             ReplyClaimRow,
             Q.claim_callbacks,
             tokens=[reply.token_hash for reply in replies],
-            messages=[reply.message_id for reply in replies],
+            messages=[reply.message_id for reply in stored],
             conversations=[reply.conversation_key for reply in replies],
-            responses=[reply.response_json.decode() for reply in replies],
+            responses=[reply.response for reply in stored],
             hashes=hashes,
             sizes=sizes,
             ids=[reply.claim.id for reply in replies],
@@ -136,7 +145,44 @@ async def claim_callbacks(
             on_answer(row.account_id, row.delay)
         if row.verdict == "joined":
             further_outputs.setdefault(row.message_id, []).extend(list_skill_outputs(reply.response))
-    return [to_claim_result(row, reply, further_outputs) for row, reply in zip(rows, replies, strict=True)]
+    return [
+        stored_reply.error
+        if stored_reply.error and row.verdict == "missing"
+        else to_claim_result(row, reply, stored_reply, further_outputs)
+        for row, reply, stored_reply in zip(rows, replies, stored, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReply:
+    """A reply as it is stored. If it cannot be encrypted, it has no message, and `error` is the reason."""
+
+    message_id: UUID | None
+    response: str = field(repr=False)
+    response_hash: bytes = field(repr=False)
+    error: Exception | None = None
+
+
+def plain_reply(reply: BotReply) -> StoredReply:
+    return StoredReply(reply.message_id, reply.response_json.decode(), reply.response_hash)
+
+
+async def encrypt_replies(tx: Tx, cipher: MessageCipher, replies: Sequence[BotReply]) -> list[StoredReply]:
+    """Encrypt replies with the keys of their tokens' accounts."""
+    accounts = await cipher.find_token_accounts(tx, [reply.token_hash for reply in replies])
+    keys = await cipher.load_keys(tx, {*accounts.values()})
+    stored: list[StoredReply] = []
+    for reply in replies:
+        account = accounts.get(reply.token_hash)
+        if account is None:  # unknown, or paired only now
+            error = RetryableError("the token has no account yet") if reply.message_id else None
+            stored.append(StoredReply(None, "{}", reply.response_hash, error))
+        elif key := keys.get(account):
+            response = encrypt_response(key, reply.claim.id, reply.response_json, reply.response)
+            stored.append(StoredReply(reply.message_id, response, key.hash(reply.response_json)))
+        else:
+            stored.append(StoredReply(None, "{}", reply.response_hash, Unavailable(KEY_UNREADABLE)))
+    return stored
 
 
 def plan_joins(replies: Sequence[BotReply], hashes: Sequence[bytes]) -> tuple[list[int], list[UUID | None]]:
@@ -160,7 +206,10 @@ def plan_joins(replies: Sequence[BotReply], hashes: Sequence[bytes]) -> tuple[li
 
 
 def to_claim_result(
-    row: ReplyClaimRow, reply: BotReply, further_outputs: Mapping[UUID | None, Sequence[SkillObject]]
+    row: ReplyClaimRow,
+    reply: BotReply,
+    stored: StoredReply,
+    further_outputs: Mapping[UUID | None, Sequence[SkillObject]],
 ) -> ClaimedCallback | ReplyToAnswered | RequestError:
     match row.verdict:
         case "spent":
@@ -184,8 +233,9 @@ def to_claim_result(
                 row.id,
                 row.account_id,
                 row.message_id,
-                reply.response_hash,
+                stored.response_hash,
                 reply.response_json,
+                reply.response,
                 is_open=bool(row.is_open),
             )
         case "unknown":
@@ -198,12 +248,20 @@ def to_claim_result(
 
 
 async def claim_late_outputs(
-    tx: Tx, conversation_key: str, max_outputs: int, shown_with: UUID | None
+    tx: Tx,
+    conversation_key: str,
+    max_outputs: int,
+    shown_with: UUID | None,
+    cipher: MessageCipher | None = None,
 ) -> list[SkillObject]:
-    """Claim up to `max_outputs` outputs of a conversation's late replies, to show them in an immediate response."""
-    return await tx.column(
+    """Claim up to `max_outputs` outputs of a conversation's late replies, to show them in an immediate response.
+
+    Raises DecryptionError if one cannot be decrypted; the caller's transaction then claims none.
+    """
+    outputs = await tx.column(
         Q.claim_late_outputs, conversation_key=conversation_key, max_outputs=max_outputs, shown_with=shown_with
     )
+    return await cipher.decrypt_outputs(tx, outputs) if cipher and outputs else outputs
 
 
 def build_callback_body(reply: BotReply, callback: ClaimedCallback, texts: ChatTexts) -> bytes:

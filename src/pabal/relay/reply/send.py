@@ -30,6 +30,7 @@ from pabal.core.log import get_logger
 from pabal.db.doorbell import POLL_INTERVAL, wait_with_timeout
 from pabal.db.pool import Database
 from pabal.queue.batcher import Batcher
+from pabal.relay.encryption.message_cipher import MessageCipher
 from pabal.relay.reply.answer_signals import AnswerSignals, AnswerStep
 from pabal.relay.reply.answer_speeds import AnswerSpeeds
 from pabal.relay.reply.callback import (
@@ -86,14 +87,15 @@ class ReplySender:
         signals: AnswerSignals,
         speeds: AnswerSpeeds,
         texts: ChatTexts,
+        cipher: MessageCipher | None = None,
     ) -> None:
-        self._claims = Batcher(db, partial(claim_callbacks, on_answer=speeds.observe))
+        self._claims = Batcher(db, partial(claim_callbacks, on_answer=speeds.observe, cipher=cipher))
         self._signals = signals
         self.speeds = speeds
         self._texts = texts
         self._confirmations = Batcher(db, confirm_claims)
         self._records = Batcher(db, find_recorded_replies)
-        self._further_replies = Batcher(db, keep_further_replies)
+        self._further_replies = Batcher(db, partial(keep_further_replies, cipher=cipher))
         self._callbacks = callbacks
         self._on_ended = on_ended
         self._in_flight: set[asyncio.Task[ReplyResult]] = set()

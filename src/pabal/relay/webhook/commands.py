@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta, timezone
 from enum import StrEnum
-from typing import assert_never
+from typing import Any, assert_never
 
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay.accounts import SESSION_ACCOUNT_PREFIX
 from pabal.relay.auth import hash_relay_secret
 from pabal.relay.conversations import Conversation, unpair_locked_conversation
+from pabal.relay.encryption.encrypted_values import COMMAND_COLUMN
+from pabal.relay.encryption.message_cipher import MessageCipher
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.pairing.pair import (
     CodeAccepted,
@@ -129,7 +131,12 @@ async def has_outstanding_answer(
 
 
 async def run_chat_command(
-    tx: Tx, payload: InboundPayload, command: ChatCommand, settings: Settings, metrics: RelayMetrics
+    tx: Tx,
+    payload: InboundPayload,
+    command: ChatCommand,
+    settings: Settings,
+    metrics: RelayMetrics,
+    cipher: MessageCipher | None = None,
 ) -> SkillResponseDict:
     """Run a command once. A repeated webhook, even a concurrent one, gets the first response."""
     conversation = await tx.one(
@@ -146,17 +153,26 @@ async def run_chat_command(
         "source_event_id": payload.source_event_id,
         "conversation": payload.conversation_key,
     }
+    row = f"{payload.channel}:{payload.source_event_id}".encode()
     if not await tx.run(Q.insert_command, **webhook) and (first := await tx.value(Q.find_command_response, **webhook)):
-        return first
-    handler = ChatCommandHandler(tx, conversation, settings, metrics)
+        return await cipher.decrypt_answer(tx, COMMAND_COLUMN, row, first) if cipher else first
+    handler = ChatCommandHandler(tx, conversation, settings, metrics, cipher)
     response = await handler.handle(command)
     if handler.keeps_response:
-        await tx.run(Q.save_command_response, **webhook, answer=response)
+        stored: dict[str, Any] = response
+        if cipher is not None and conversation.account_id is not None:
+            stored = await cipher.encrypt_answer(tx, conversation.account_id, COMMAND_COLUMN, row, response)
+        await tx.run(Q.save_command_response, **webhook, answer=stored)
     return response
 
 
 async def run_unknown_user_command(
-    tx: Tx, payload: InboundPayload, command: ChatCommand, settings: Settings, metrics: RelayMetrics
+    tx: Tx,
+    payload: InboundPayload,
+    command: ChatCommand,
+    settings: Settings,
+    metrics: RelayMetrics,
+    cipher: MessageCipher | None = None,
 ) -> SkillResponseDict:
     """Answer a command of a user whose conversation is not stored. Only a valid pairing code stores it."""
     texts, prefix = chat_texts(settings.chat_language), settings.command_prefix
@@ -165,7 +181,7 @@ async def run_unknown_user_command(
             text = texts.code_missing
         case ChatCommandName.PAIR:
             if await is_pairing_code_live(tx, command.argument):
-                return await run_chat_command(tx, payload, command, settings, metrics)
+                return await run_chat_command(tx, payload, command, settings, metrics, cipher)
             await count_unknown_wrong_code(tx, metrics)
             text = texts.wrong_code
         case ChatCommandName.UNPAIR:
@@ -182,11 +198,19 @@ async def run_unknown_user_command(
 class ChatCommandHandler:
     """Runs one command in a conversation whose row is locked."""
 
-    def __init__(self, tx: Tx, conversation: Conversation, settings: Settings, metrics: RelayMetrics) -> None:
+    def __init__(
+        self,
+        tx: Tx,
+        conversation: Conversation,
+        settings: Settings,
+        metrics: RelayMetrics,
+        cipher: MessageCipher | None = None,
+    ) -> None:
         self._tx = tx
         self._conversation = conversation
         self._settings = settings
         self._metrics = metrics
+        self._cipher = cipher
         self._texts = chat_texts(settings.chat_language)
         self.keeps_response = True
         """Whether a repeated webhook gets this response again; otherwise the command is run again."""
@@ -270,7 +294,7 @@ class ChatCommandHandler:
     async def _fetch_answer(self) -> SkillResponseDict:
         """Show the late replies, and the button as long as there are more to come."""
         key, texts = self._conversation.conversation_key, self._texts
-        outputs = await claim_late_outputs(self._tx, key, MAX_OUTPUTS, None)
+        outputs = await claim_late_outputs(self._tx, key, MAX_OUTPUTS, None, self._cipher)
         is_outstanding = await has_outstanding_answer(self._tx, key)
         self.keeps_response = bool(outputs)
         text = texts.not_ready if is_outstanding else texts.nothing_to_check

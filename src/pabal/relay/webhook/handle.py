@@ -9,17 +9,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
 import msgspec
 
-from pabal.core.errors import Invalid, RateLimited, Unavailable
+from pabal.core.errors import DecryptionError, Invalid, RateLimited, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.errors import DatabaseError, RetryableError
 from pabal.db.pool import Database
 from pabal.queue.batcher import Batcher
+from pabal.relay.encryption.encrypted_values import ANSWER_COLUMN
+from pabal.relay.encryption.message_cipher import MessageCipher
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.reply import claim_late_outputs
 from pabal.relay.reply.validate import MAX_OUTPUTS
@@ -76,6 +78,7 @@ class WebhookHandler:
     metrics: RelayMetrics
     settings: Settings
     held: HeldWebhooks
+    cipher: MessageCipher | None = None
 
     async def handle(
         self, payload: InboundPayload, started: float, cancel_on_disconnect: CancelOnDisconnect
@@ -91,13 +94,15 @@ class WebhookHandler:
             return text_response(texts.unavailable)
         command = parse_chat_command(payload.text, self.settings.command_prefix)
         deadline = started + WEBHOOK_TIMEOUT
-        if command is None and is_answer_button(payload.text):
-            try:
+        try:
+            if payload.has_hashed_text and self.cipher is not None and self.cipher.is_on:
+                payload = await self._hash_event_id(self.cipher, payload, deadline)
+            if command is None and is_answer_button(payload.text):
                 async with asyncio.timeout(deadline - monotonic()), self.db.autocommit() as tx:
                     command = await find_answer_request(tx, payload)
-            except (TimeoutError, Unavailable, RetryableError) as error:
-                log.warning("webhook not stored", error=str(error) or "timeout")
-                return text_response(texts.unavailable)
+        except (TimeoutError, Unavailable, RetryableError) as error:
+            log.warning("webhook not stored", error=str(error) or "timeout")
+            return text_response(texts.unavailable)
         plan = self.held.plan(payload) if command is None else HoldPlan(None, None)
         storing = self.batcher.enqueue(InboundDraft(payload, command is not None, plan.auto_hold, plan.hold))
         storing.add_done_callback(self._count_queued)
@@ -113,11 +118,19 @@ class WebhookHandler:
             return text_response(texts.too_late)
         except RateLimited:  # nothing was stored; Kakao shows an error bubble for any status but 200
             return text_response(texts.rate_limited)
-        except (Unavailable, RetryableError) as error:
-            log.warning("webhook not stored", error=str(error))
+        except (Unavailable, RetryableError, DecryptionError) as error:
+            log.warning("webhook not answered", error=str(error))
             self.recalls.recall(payload, storing)
             return text_response(texts.unavailable)
         return response
+
+    async def _hash_event_id(self, cipher: MessageCipher, payload: InboundPayload, deadline: float) -> InboundPayload:
+        """The payload with an id from which its text cannot be guessed."""
+        event_id = cipher.hash_cached(payload.source_event_id)
+        if event_id is None:
+            async with asyncio.timeout(deadline - monotonic()), self.db.autocommit() as tx:
+                event_id = await cipher.hash_event_id(tx, payload.source_event_id)
+        return replace(payload, source_event_id=event_id)
 
     @property
     def _texts(self) -> ChatTexts:
@@ -148,7 +161,7 @@ class WebhookHandler:
             return await self._respond_without_callback(webhook)
         run_command = run_chat_command if webhook.result.is_stored else run_unknown_user_command
         async with self.db.transaction() as tx:
-            return await run_command(tx, webhook.payload, webhook.command, self.settings, self.metrics)
+            return await run_command(tx, webhook.payload, webhook.command, self.settings, self.metrics, self.cipher)
 
     async def _wait_for_answer(self, result: ReceiveResult, deadline: float) -> HeldAnswer | None:
         message_id = result.message_id or result.duplicate_of
@@ -164,12 +177,17 @@ class WebhookHandler:
         result = webhook.result
         async with self.db.transaction() as tx:
             late_outputs = await claim_late_outputs(
-                tx, webhook.payload.conversation_key, MAX_OUTPUTS - 1, result.message_id
+                tx, webhook.payload.conversation_key, MAX_OUTPUTS - 1, result.message_id, self.cipher
             )
             response = text_response(self._texts.preparing, quick_replies=[self._texts.check_answer])
             response["template"]["outputs"][:0] = late_outputs
             if late_outputs and result.message_id:  # without late outputs, a duplicate builds the same response again
-                await save_first_response(tx, result, response)
+                assert result.account_id is not None
+                stored: dict[str, Any] = response
+                if self.cipher is not None:
+                    row = result.message_id.bytes
+                    stored = await self.cipher.encrypt_answer(tx, result.account_id, ANSWER_COLUMN, row, response)
+                await save_first_response(tx, result, stored)
         return response
 
 

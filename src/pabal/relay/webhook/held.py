@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from pabal.core.errors import Unavailable
+from pabal.core.errors import DecryptionError, Unavailable
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
 from pabal.db.doorbell import POLL_INTERVAL, wait_with_timeout
@@ -175,7 +175,14 @@ class HeldWebhooks:
         """Claim the answer if there is one. Raises TimeoutError at the deadline, although the claim may go on."""
         async with asyncio.timeout(deadline - monotonic()):
             answer = await asyncio.shield(self._takes.enqueue(wait))
-        return answer and HeldAnswer(answer, answer.to_due(self._texts).body, is_claimed=answer.fence == wait.fence)
+            if answer is None:
+                return None
+            due = answer.to_due(self._texts)
+            try:
+                _, body = await self._callbacks.decrypt(due.callback, due.body)
+            except DecryptionError as error:
+                raise Unavailable(str(error)) from None
+        return HeldAnswer(answer, body, is_claimed=answer.fence == wait.fence)
 
     def record_response(self, held: HeldAnswer, delivered: Awaitable[bool]) -> None:
         """Record the outcome of the response, as soon as it is clear whether the client got it."""

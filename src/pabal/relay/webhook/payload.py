@@ -15,6 +15,8 @@ MAX_EVENT_ID_LENGTH = 256
 MAX_CALLBACK_URL_LENGTH = 2048
 MAX_UTTERANCE_LENGTH = 20_000
 """Characters of a message. KakaoTalk allows 10,000."""
+BODY_HASH_PREFIX = "payload:"
+"""How an event id begins that is the hash of the whole body."""
 
 
 class KakaoStruct(msgspec.Struct, frozen=True):
@@ -61,6 +63,11 @@ class InboundPayload:
     def conversation_key(self) -> str:
         """Channel and user. A user key may contain colons, a channel may not: split on the first."""
         return f"{self.channel}:{self.user_key}"
+
+    @property
+    def has_hashed_text(self) -> bool:
+        """Whether the event id is a hash of the text, which could be guessed."""
+        return self.source_event_id.startswith(BODY_HASH_PREFIX)
 
     @property
     def normalized(self) -> dict[str, Any]:

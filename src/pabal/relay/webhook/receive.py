@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.core.errors import RateLimited, Unavailable
+from pabal.core.errors import DecryptionError, RateLimited, Unavailable
 from pabal.core.ids import new_id
 from pabal.db.channels import NOTIFY_CHANNEL, Channel
 from pabal.db.errors import RetryableError
@@ -19,8 +19,10 @@ from pabal.relay.delivery.handover import ReservedStreams, StreamHandover
 from pabal.relay.delivery.lane import ClaimedMessage
 from pabal.relay.delivery.remote_waiters import RemoteWaiters
 from pabal.relay.delivery.stream import STREAM_LEASE_DURATION
+from pabal.relay.encryption.message_cipher import MessageCipher
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.skill_response import ChatTexts, SkillResponseDict, callback_response, text_response
+from pabal.relay.webhook.stored_texts import StoredTexts, encrypt_texts, plain_texts
 
 Q = load_queries(__file__)
 
@@ -88,9 +90,15 @@ class ReceiveRow(msgspec.Struct, frozen=True):
     is_notified: bool
     """Whether the statement has notified the other processes."""
 
-    def to_claimed_message(self, lease: UUID, holder: str, payload: InboundPayload) -> ClaimedMessage:
+    def to_claimed_message(
+        self, lease: UUID, holder: str, payload: InboundPayload, texts: StoredTexts
+    ) -> ClaimedMessage:
         """The message that was handed over, as a claim returns it."""
         fields: Any = self  # all of them are set
+        if texts.is_encrypted:
+            kakao_payload, normalized = texts.decoded[self.position], payload.normalized
+        else:
+            kakao_payload, normalized = fields.kakao_payload, fields.normalized
         return ClaimedMessage(
             fields.message_id,
             lease,
@@ -99,8 +107,8 @@ class ReceiveRow(msgspec.Struct, frozen=True):
             None,
             fields.delivery_seq,
             payload.conversation_key,
-            fields.kakao_payload,
-            fields.normalized,
+            kakao_payload,
+            normalized,
             self.callback_expires_at,
             fields.seq,
             fields.created_at,
@@ -126,30 +134,42 @@ class WebhookReceiver:
     queue_lifetime: timedelta
     conversation_rate_limit: int
     channel_rate_limit: int
+    cipher: MessageCipher | None = None
 
     async def receive(self, tx: Tx, drafts: Sequence[InboundDraft]) -> Sequence[ReceiveResult | Exception]:
         """Store a batch in order of arrival."""
         if self.handover.unclear:
             await self._queue_unclear(tx)
+        ids = [None if draft.is_command else new_id() for draft in drafts]
+        texts = await self._prepare_texts(tx, [draft.payload for draft in drafts], ids)
         results: list[ReceiveResult | Exception | None] = [None] * len(drafts)
-        for row in await self._store(tx, drafts):
-            results[row.position] = await self._to_result(tx, row, drafts[row.position])
+        for row in await self._store(tx, drafts, ids, texts):
+            error = texts.errors.get(row.position)
+            results[row.position] = error or await self._to_result(tx, row, drafts[row.position])
         return [
             RetryableError("another transaction holds the conversation") if result is None else result
             for result in results
         ]
 
-    async def _store(self, tx: Tx, drafts: Sequence[InboundDraft]) -> list[ReceiveRow]:
+    async def _prepare_texts(
+        self, tx: Tx, payloads: Sequence[InboundPayload], ids: Sequence[UUID | None]
+    ) -> StoredTexts:
+        if self.cipher is None or not self.cipher.is_on:
+            return plain_texts(payloads)
+        return await encrypt_texts(tx, self.cipher, payloads, ids, self.handover.find_account)
+
+    async def _store(
+        self, tx: Tx, drafts: Sequence[InboundDraft], ids: list[UUID | None], texts: StoredTexts
+    ) -> list[ReceiveRow]:
         keys = (None if draft.is_command else draft.payload.conversation_key for draft in drafts)
-        ids = [None if draft.is_command else new_id() for draft in drafts]
         with self.handover.reserving(keys) as reserved:
             try:
-                rows = await self._insert(tx, drafts, ids, reserved)
+                rows = await self._insert(tx, drafts, ids, texts, reserved)
             except Unavailable:  # it may have been committed
                 self.handover.add_unclear(ids, reserved)
                 raise
             self.handover.deliver(
-                (stream, row.to_claimed_message(reserved.lease, stream.holder, drafts[row.position].payload))
+                (stream, row.to_claimed_message(reserved.lease, stream.holder, drafts[row.position].payload, texts))
                 for row in rows
                 if row.delivery_seq is not None and (stream := reserved.streams[row.position])
             )
@@ -179,7 +199,12 @@ class WebhookReceiver:
             tx.notify(Channel.MESSAGES, str(account))
 
     async def _insert(
-        self, tx: Tx, drafts: Sequence[InboundDraft], ids: list[UUID | None], reserved: ReservedStreams
+        self,
+        tx: Tx,
+        drafts: Sequence[InboundDraft],
+        ids: list[UUID | None],
+        texts: StoredTexts,
+        reserved: ReservedStreams,
     ) -> list[ReceiveRow]:
         payloads = [draft.payload for draft in drafts]
         account = self.handover.find_account(payloads[0].conversation_key)
@@ -191,9 +216,11 @@ class WebhookReceiver:
             channels=[payload.channel for payload in payloads],
             users=[payload.user_key for payload in payloads],
             source_events=[payload.source_event_id for payload in payloads],
-            payloads=[payload.raw_json for payload in payloads],
-            normalized=[msgspec.json.encode(payload.normalized).decode() for payload in payloads],
-            callbacks=[payload.callback_url for payload in payloads],
+            payloads=texts.payloads,
+            normalized=texts.normalized,
+            callbacks=texts.callbacks,
+            key_accounts=texts.accounts,
+            is_encrypted=texts.is_encrypted,
             ids=ids,
             streams=[stream and stream.id for stream in reserved.streams],
             holders=[stream and stream.holder for stream in reserved.streams],
@@ -227,13 +254,18 @@ class WebhookReceiver:
         if is_queued and row.message_id is None and duplicate_of is None:
             first = await self._find_duplicate(tx, draft.payload)
             if first is None:
-                return RetryableError("the message that this webhook repeats was deleted")
+                return RetryableError("the conversation has another account, or the message it repeats was deleted")
             duplicate_of, answer, has_callback, hold = (
                 first.duplicate_of,
                 first.answer,
                 first.has_callback,
                 first.hold,
             )
+        if answer is not None and duplicate_of is not None and self.cipher is not None:
+            try:
+                answer = await self.cipher.decrypt_first_response(tx, duplicate_of, answer)
+            except DecryptionError as error:
+                return Unavailable(str(error))
         return ReceiveResult(
             row.state, row.account_id, row.is_disabled, row.message_id, duplicate_of, answer, has_callback, hold
         )

@@ -22,10 +22,10 @@ arrived as materialized (
     from unnest(
         :positions::integer[], :keys::text[], :channels::text[], :users::text[], :source_events::text[], :payloads::text[],
         :normalized::text[], :callbacks::text[], :ids::uuid[], :streams::uuid[], :holders::text[],
-        :auto_holds::interval[], :holds::interval[]
+        :auto_holds::interval[], :holds::interval[], :key_accounts::uuid[]
     ) as a (
         position, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id, stream_id, holder,
-        auto_hold, hold
+        auto_hold, hold, key_account
     )
     left join unlocked u on u.conversation_key = a.conversation_key
     where u.conversation_key is not null
@@ -170,11 +170,12 @@ put as (
     left join handed_over h on h.position = a.position and h.account_id = s.account_id
     left join held w on w.position = a.position
     where s.state = 'PAIRED' and a.is_message and not o.is_disabled
+      and (not :is_encrypted::boolean or a.key_account = s.account_id)  -- encrypted for another account: tried again
     order by a.conversation_key, a.position
     on conflict (channel_id, source_event_id) do nothing
     returning id, account_id, conversation_key, delivery_seq, seq, created_at, callback_expires_at, webhook_open_until,
-              case when delivery_seq is not null then kakao_payload end as kakao_payload,
-              case when delivery_seq is not null then normalized end as normalized
+              case when delivery_seq is not null and not :is_encrypted::boolean then kakao_payload end as kakao_payload,
+              case when delivery_seq is not null and not :is_encrypted::boolean then normalized end as normalized
 ),
 emitted as materialized (
     select pabal.queue_message_events(array_agg(p.id)) as count

@@ -1,0 +1,1 @@
+"""Encryption of the texts that the relay stores."""

@@ -1,0 +1,159 @@
+"""What encrypted values look like in their columns. Pure functions.
+
+| column | value |
+|---|---|
+| `inbound_messages.kakao_payload` | `{"envelope": …}` of the JSON array `[payload, normalized]` |
+| `inbound_messages.normalized` | `{"envelope": "kakao_payload"}`: the envelope of that column contains it |
+| `inbound_messages.callback_url` | the envelope itself |
+| `inbound_messages.answer`, `command_answers.answer` | `{"envelope": …}` |
+| `relay_replies.response` | `{"template": {"outputs": [{"envelope": …, "reply": …}, null, …]}}` |
+
+The number of a reply's outputs stays readable: statements choose by it which late replies fit into a response.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+
+from pabal.core.errors import DecryptionError, Invalid
+from pabal.db.stored_json import decode_any_json, decode_jsonb
+from pabal.relay.encryption.data_keys import DataKey, envelope_owner
+
+JsonObject = dict[str, Any]
+
+PAYLOAD_COLUMN, CALLBACK_COLUMN = b"inbound_messages.kakao_payload:", b"inbound_messages.callback_url:"
+ANSWER_COLUMN, COMMAND_COLUMN = b"inbound_messages.answer:", b"command_answers.answer:"
+RESPONSE_COLUMN = b"relay_replies.response:"
+NORMALIZED_REFERENCE = '{"envelope":"kakao_payload"}'
+MAX_ENVELOPE_FIELDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """An envelope with the column and the row it belongs to."""
+
+    text: str
+    owner: UUID
+    column: bytes
+    row: bytes
+
+    def decrypt(self, keys: Mapping[UUID, DataKey]) -> bytes:
+        key = keys.get(self.owner)
+        if key is None:
+            raise DecryptionError(f"no key decrypts {self.column.decode().rstrip(':')} of {self.owner}")
+        return key.decrypt(self.text, self.column, self.row)
+
+
+def find_envelope(value: object, column: bytes, row: bytes) -> Envelope | None:
+    """The envelope in a column's value; None if the value is stored as it is."""
+    text = cast("JsonObject", value).get("envelope") if isinstance(value, dict) else value
+    if not isinstance(text, str) or (isinstance(value, dict) and len(cast("JsonObject", value)) > MAX_ENVELOPE_FIELDS):
+        return None
+    owner = envelope_owner(text)
+    return owner and Envelope(text, owner, column, row)
+
+
+def check_payload_json(raw: str) -> JsonObject:
+    """Decode a webhook's body as PostgreSQL would; raise Invalid for what could not be sent on."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        decoded = decode_any_json(raw)
+        try:
+            json.dumps(decoded, ensure_ascii=False).encode()
+        except (UnicodeEncodeError, RecursionError):
+            decoded = None
+        if not isinstance(decoded, dict):
+            raise Invalid.of_field("body", "is not JSON that can be stored") from None
+        return cast("JsonObject", decoded)
+
+
+def encrypt_payload(key: DataKey, message_id: UUID, raw_json: str, normalized_json: bytes) -> str:
+    """The value of `kakao_payload`."""
+    texts = b"[%b,%b]" % (raw_json.encode(), normalized_json)
+    return f'{{"envelope":"{key.encrypt(texts, PAYLOAD_COLUMN, message_id.bytes)}"}}'
+
+
+def decrypt_payload(keys: Mapping[UUID, DataKey], envelope: Envelope) -> tuple[JsonObject, JsonObject]:
+    """The payload and the normalized message."""
+    payload, normalized = decode_jsonb(envelope.decrypt(keys).decode())
+    return payload, normalized
+
+
+def encrypt_document(key: DataKey, column: bytes, row: bytes, document: JsonObject) -> JsonObject:
+    return {"envelope": key.encrypt(msgspec.json.encode(document), column, row)}
+
+
+def decrypt_document(keys: Mapping[UUID, DataKey], envelope: Envelope) -> JsonObject:
+    return decode_jsonb(envelope.decrypt(keys).decode())
+
+
+def encrypt_response(key: DataKey, reply_id: UUID, response_json: bytes, response: JsonObject) -> str:
+    """The value of `response`. The outputs after the first are null."""
+    envelope = f'{{"envelope":"{key.encrypt(response_json, RESPONSE_COLUMN, reply_id.bytes)}","reply":"{reply_id}"}}'
+    template = response.get("template")
+    outputs = cast("JsonObject", template).get("outputs") if isinstance(template, dict) else None
+    if not isinstance(outputs, list) or not outputs:
+        return envelope
+    others = ",null" * (len(cast("list[object]", outputs)) - 1)
+    return f'{{"template":{{"outputs":[{envelope}{others}]}}}}'
+
+
+def find_response_envelope(response: Mapping[str, Any] | None) -> Envelope | None:
+    """The envelope in a stored response."""
+    match response:
+        case {"template": {"outputs": [first, *_]}}:
+            return find_output_envelope(first)
+        case _:
+            return find_output_envelope(response)
+
+
+def find_output_envelope(output: object) -> Envelope | None:
+    match output:
+        case {"envelope": str(), "reply": str() as reply}:
+            return find_envelope(cast("JsonObject", output), RESPONSE_COLUMN, reply_bytes(reply))
+        case _:
+            return None
+
+
+def reply_bytes(reply: str) -> bytes:
+    try:
+        return UUID(reply).bytes
+    except ValueError:
+        return b""
+
+
+def list_output_envelopes(outputs: Sequence[object]) -> Iterator[Envelope]:
+    for output in outputs:
+        if envelope := find_output_envelope(output):
+            yield envelope
+
+
+def decrypt_outputs(keys: Mapping[UUID, DataKey], outputs: Sequence[Any]) -> list[Any]:
+    """Outputs of several replies, each encrypted reply in place of its first output."""
+    decrypted: list[Any] = []
+    for output in outputs:
+        if output is None:
+            continue
+        envelope = find_output_envelope(output)
+        decrypted += json.loads(envelope.decrypt(keys))["template"]["outputs"] if envelope else [output]
+    return decrypted
+
+
+def decrypt_body(keys: Mapping[UUID, DataKey], reply_id: UUID, body: JsonObject, outputs: Sequence[Any]) -> bytes:
+    """A response to post, with all of its outputs decrypted. What surrounds the own outputs of `reply_id` stays."""
+    for output in outputs:
+        envelope = find_output_envelope(output)
+        if envelope and envelope.row == reply_id.bytes:
+            plain = envelope.decrypt(keys)
+            if len([other for other in outputs if other is not None]) == 1:
+                return plain
+            body = json.loads(plain)
+            break
+    template: JsonObject = body.get("template") or {}
+    complete: JsonObject = body | {"template": template | {"outputs": decrypt_outputs(keys, outputs)}}
+    return json.dumps(complete, ensure_ascii=False).encode()
