@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from bench.peers.stage import PAYLOAD
-from pabal.client import AsyncClient, Client
+from pabal_client import AsyncClient, Client
 
 CLAIM = 100
 EVENT_TYPE = "order.paid"

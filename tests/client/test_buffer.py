@@ -12,8 +12,8 @@ import pytest
 
 from client.connections import HubAddress, LossyProxy
 from conftest import connection
-from pabal.client import Client, HubUnavailableError, PermissionDeniedError, ValidationFailedError
 from pabal.hub import DatabaseUrls, Hub
+from pabal_client import Client, HubUnavailableError, PermissionDeniedError, ValidationFailedError
 from support.oauth_client import register_oauth_service
 from support.receiver import RECEIVE_TIMEOUT, Receiver, Responder, hang, respond_after, respond_with, run_receiver
 from support.wait import wait_until

@@ -11,7 +11,9 @@ import pytest
 
 from client.connections import Connect, HubAddress, LossyProxy
 from conftest import connection
-from pabal.client import (
+from pabal.hub import DatabaseUrls, Hub
+from pabal.tokens.revoke import revoke_service_tokens
+from pabal_client import (
     AuthenticationError,
     ClientError,
     ConflictError,
@@ -21,8 +23,6 @@ from pabal.client import (
     PermissionDeniedError,
     ValidationFailedError,
 )
-from pabal.hub import DatabaseUrls, Hub
-from pabal.tokens.revoke import revoke_service_tokens
 from support.oauth_client import TESTER, register_oauth_service
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,8 @@ import pytest
 
 from client.connections import HubAddress, LossyProxy
 from conftest import connection
-from pabal.client import AsyncClient, Client, Dead, PermissionDeniedError, PulledEvent, Retry, Snooze
 from pabal.hub import DatabaseUrls, Hub
+from pabal_client import AsyncClient, Client, Dead, PermissionDeniedError, PulledEvent, Retry, Snooze
 from support.oauth_client import register_oauth_service
 from support.subscriptions import load_event, wait_for_status
 from support.wait import wait_until

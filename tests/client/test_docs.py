@@ -11,9 +11,9 @@ import pytest
 
 from client.connections import HubAddress
 from conftest import connection, execute
-from pabal.client import App
 from pabal.events.subscriptions import new_webhook_secret
 from pabal.hub import DatabaseUrls
+from pabal_client import App
 
 pytestmark = pytest.mark.anyio
 

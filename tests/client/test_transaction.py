@@ -18,10 +18,10 @@ from psycopg.rows import dict_row
 
 from client.connections import HubAddress
 from conftest import connection
-from pabal.client import App, AsyncClient
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.hub import Hub as RealHub
 from pabal.settings import Settings
+from pabal_client import App, AsyncClient
 from support.oauth_client import register_oauth_service
 from support.server import serve_hub
 

@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.client import AsyncClient, ClientError
 from pabal.core.log import get_logger
 from pabal.demo.bot import is_hub_healthy
 from pabal.demo.seed_data import DEMO_PEOPLE, MINA
+from pabal_client import AsyncClient, ClientError
 
 log = get_logger()
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pabal.client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, RateLimitError
+from pabal_client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, RateLimitError
 
 ResultT = TypeVar("ResultT")
 

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import httpx2
 
-from pabal.client import requests
-from pabal.client.batching import Buffer
-from pabal.client.errors import ApiError, HubUnavailableError, RateLimitError
-from pabal.client.gathering import Gatherer
-from pabal.client.requests import (
+from pabal_client import requests
+from pabal_client.batching import Buffer
+from pabal_client.errors import ApiError, HubUnavailableError, RateLimitError
+from pabal_client.gathering import Gatherer
+from pabal_client.requests import (
     BatchPublishItem,
     Nack,
     NackOutcome,
@@ -32,7 +32,7 @@ from pabal.client.requests import (
     nack_from_result,
     publish_many_flow,
 )
-from pabal.client.transport import (
+from pabal_client.transport import (
     NO_RESPONSE,
     Flow,
     FlowStep,

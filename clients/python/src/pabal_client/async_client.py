@@ -7,10 +7,10 @@ from uuid import UUID
 
 import httpx2
 
-from pabal.client.batching import AsyncBuffer
-from pabal.client.consumer import Consumer
-from pabal.client.gathering import AsyncGatherer
-from pabal.client.requests import (
+from pabal_client.batching import AsyncBuffer
+from pabal_client.consumer import Consumer
+from pabal_client.gathering import AsyncGatherer
+from pabal_client.requests import (
     BatchPublishItem,
     NackOutcome,
     PublishedEvent,
@@ -27,7 +27,7 @@ from pabal.client.requests import (
     nack_flow,
     publish_many_flow,
 )
-from pabal.client.transport import (
+from pabal_client.transport import (
     NO_RESPONSE,
     Flow,
     FlowStep,

@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from pabal.client.app import Event
-from pabal.client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, ValidationFailedError
-from pabal.client.outcomes import Dead, HandlerOutcome, Retry, Snooze
-from pabal.client.transport import Flow, SendRequest, ServiceCredentials, call_flow, decode_response
+from pabal_client.app import Event
+from pabal_client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, ValidationFailedError
+from pabal_client.outcomes import Dead, HandlerOutcome, Retry, Snooze
+from pabal_client.transport import Flow, SendRequest, ServiceCredentials, call_flow, decode_response
 
 ResponseT = TypeVar("ResponseT")
 NackOutcome = Literal["retry", "dead", "snooze"]

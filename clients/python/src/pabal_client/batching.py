@@ -18,8 +18,8 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.client.errors import HubUnavailableError, RateLimitError
-from pabal.client.requests import MAX_BATCH, MAX_BODY_BYTES, BatchPublishItem, encode_event
+from pabal_client.errors import HubUnavailableError, RateLimitError
+from pabal_client.requests import MAX_BATCH, MAX_BODY_BYTES, BatchPublishItem, encode_event
 
 log = logging.getLogger(__name__)
 

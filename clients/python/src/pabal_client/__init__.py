@@ -1,9 +1,9 @@
 """The Python SDK: event handlers, publishing inside your own transaction, and clients for the HTTP API."""
 
-from pabal.client.app import App, Event
-from pabal.client.async_client import AsyncClient
-from pabal.client.batching import AsyncBuffer, Buffer
-from pabal.client.errors import (
+from pabal_client.app import App, Event
+from pabal_client.async_client import AsyncClient
+from pabal_client.batching import AsyncBuffer, Buffer
+from pabal_client.errors import (
     ApiError,
     AuthenticationError,
     ClientError,
@@ -16,10 +16,10 @@ from pabal.client.errors import (
     ValidationFailedError,
     WebhookVerificationError,
 )
-from pabal.client.outcomes import Dead, Retry, Snooze
-from pabal.client.requests import BatchPublishItem, PublishedEvent, PulledEvent, SettleItem
-from pabal.client.sync_client import Client
-from pabal.client.webhook import verify_webhook
+from pabal_client.outcomes import Dead, Retry, Snooze
+from pabal_client.requests import BatchPublishItem, PublishedEvent, PulledEvent, SettleItem
+from pabal_client.sync_client import Client
+from pabal_client.webhook import verify_webhook
 
 __all__ = [
     "ApiError",
