@@ -79,7 +79,7 @@ async def test_everything_is_published_in_order_when_the_block_ends(
     buffering: Buffering, shop: HubAddress, database_urls: DatabaseUrls
 ) -> None:
     async with buffering(shop, flush_interval=HOUR) as publish:
-        futures = [await publish("a.b", {"n": n}, target_service="minu_find") for n in range(1500)]
+        futures = [await publish("a.b", {"n": n}, target="minu_find") for n in range(1500)]
     ids = [await future for future in futures]
 
     async with connection(database_urls.main) as database:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import httpx2
@@ -22,6 +22,7 @@ from pabal.hub import DatabaseUrls, open_hub
 from pabal.hub import Hub as RealHub
 from pabal.settings import Settings
 from pabal_client import App, AsyncClient
+from support.notifications import PAID, register_builtin_templates
 from support.oauth_client import register_oauth_service
 from support.server import serve_hub
 
@@ -32,9 +33,10 @@ SHOP = App("shop")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A connection of a supported driver, and how to publish on it."""
+    """A connection of a supported driver, and how to publish and notify on it."""
 
     publish: Callable[..., Awaitable[UUID]]
+    notify: Callable[..., Awaitable[UUID]]
     commit: Callable[[], Awaitable[object]]
     rollback: Callable[[], Awaitable[object]]
 
@@ -83,7 +85,10 @@ async def on_asyncpg(url: str, wrap: Callable[[Any], Any] = lambda raw: raw) -> 
         async def publish(*args: Any, **kwargs: Any) -> UUID:
             return await SHOP.publish(wrap(raw), *args, **kwargs)
 
-        yield Program(publish, within.commit, within.rollback)
+        async def notify(*args: Any, **kwargs: Any) -> UUID:
+            return await SHOP.notify(wrap(raw), *args, **kwargs)
+
+        yield Program(publish, notify, within.commit, within.rollback)
 
 
 @asynccontextmanager
@@ -94,7 +99,10 @@ async def on_psycopg(url: str) -> AsyncGenerator[Program]:
         async def publish(*args: Any, **kwargs: Any) -> UUID:
             return await SHOP.publish(raw, *args, **kwargs)
 
-        yield Program(publish, raw.commit, raw.rollback)
+        async def notify(*args: Any, **kwargs: Any) -> UUID:
+            return await SHOP.notify(raw, *args, **kwargs)
+
+        yield Program(publish, notify, raw.commit, raw.rollback)
 
 
 @asynccontextmanager
@@ -104,13 +112,16 @@ async def on_psycopg_sync(url: str, wrap: Callable[[Any], Any] = lambda raw: raw
         async def publish(*args: Any, **kwargs: Any) -> UUID:
             return await asyncio.to_thread(SHOP.publish_sync, wrap(raw), *args, **kwargs)
 
+        async def notify(*args: Any, **kwargs: Any) -> UUID:
+            return await asyncio.to_thread(SHOP.notify_sync, wrap(raw), *args, **kwargs)
+
         async def commit() -> None:
             await asyncio.to_thread(raw.commit)
 
         async def rollback() -> None:
             await asyncio.to_thread(raw.rollback)
 
-        yield Program(publish, commit, rollback)
+        yield Program(publish, notify, commit, rollback)
 
 
 Driver = Callable[[str], AbstractAsyncContextManager[Program]]
@@ -171,6 +182,28 @@ async def test_a_rolled_back_event_never_existed(
         assert await payer.claim() == []
 
 
+async def test_a_notification_is_committed_or_rolled_back_with_the_rest(
+    driver: Driver, hub: RealHub, database_urls: DatabaseUrls, shop: HubAddress
+) -> None:
+    await register_builtin_templates(hub)
+    person, later = str(uuid4()), datetime.now(UTC) + timedelta(hours=1)
+    recipient = ("dashboard_toast", person, "payment.succeeded", PAID)
+    async with driver(database_urls.main) as program:
+        event = await program.publish("order.paid")
+        kept = await program.notify(*recipient, dedupe_key="k", event_id=event, scheduled_at=later, locale="en")
+        await program.commit()
+    async with driver(database_urls.main) as program:
+        repeated = await program.notify(*recipient, dedupe_key="k")
+        dropped = await program.notify(*recipient)
+        await program.rollback()
+
+    async with connection(database_urls.main) as database:
+        [row] = await database.fetch("select * from notification.requests where recipient_id = $1", person)
+    assert repeated == row["id"] == kept != dropped
+    assert (row["event_id"], row["scheduled_at"], row["locale"]) == (event, later, "en")
+    assert (row["template_key"], row["source_service"]) == ("payment.succeeded", "shop")
+
+
 async def test_listeners_are_notified_at_the_commit(
     database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
@@ -215,9 +248,11 @@ async def test_a_key_publishes_once_over_every_interface(database_urls: Database
 
 
 async def test_an_unknown_option_is_a_type_error_and_nothing_is_sent() -> None:
-    with pytest.raises(TypeError, match="target_service"):
-        await SHOP.publish(None, "order.placed", target_service="billing")
+    with pytest.raises(TypeError, match="unexpected options: target_service; it has target, "):
+        await SHOP.publish(None, "order.placed", target_service="billing")  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="no service"):
         await App().publish(None, "order.placed")
+    with pytest.raises(TypeError, match="unexpected options: dedupe; it has guild_id, "):
+        await SHOP.notify(None, "user_dm", "1", "t", dedupe="k")  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="at least one event type"):
         SHOP.on()

@@ -1,8 +1,9 @@
-"""The Python SDK: event handlers, publishing inside your own transaction, and clients for the HTTP API."""
+"""The Python client of Pabal: events, notifications, dead letters, chat bots, webhooks, and your own transaction."""
 
 from pabal_client.app import App, Event
 from pabal_client.async_client import AsyncClient
 from pabal_client.batching import AsyncBuffer, Buffer
+from pabal_client.bot import Bot
 from pabal_client.errors import (
     ApiError,
     AuthenticationError,
@@ -17,7 +18,9 @@ from pabal_client.errors import (
     WebhookVerificationError,
 )
 from pabal_client.outcomes import Dead, Retry, Snooze
-from pabal_client.requests import BatchPublishItem, PublishedEvent, PulledEvent, SettleItem
+from pabal_client.relay_requests import ChatMessage
+from pabal_client.requests import BatchPublishItem, PublishedEvent, PulledEvent, ResultPage, SettleItem
+from pabal_client.resources import BatchNotifyItem, RequestedNotification
 from pabal_client.sync_client import Client
 from pabal_client.webhook import verify_webhook
 
@@ -27,8 +30,11 @@ __all__ = [
     "AsyncBuffer",
     "AsyncClient",
     "AuthenticationError",
+    "BatchNotifyItem",
     "BatchPublishItem",
+    "Bot",
     "Buffer",
+    "ChatMessage",
     "Client",
     "ClientError",
     "ConflictError",
@@ -41,6 +47,8 @@ __all__ = [
     "PublishedEvent",
     "PulledEvent",
     "RateLimitError",
+    "RequestedNotification",
+    "ResultPage",
     "Retry",
     "SettleItem",
     "Snooze",

@@ -1,4 +1,4 @@
-"""An app: handlers for `pabal work --app module:app`, and events published in the transaction of your own writes.
+"""An app: handlers for `pabal work --app module:app`, and events and notifications in the transaction of your writes.
 
 app = App("shop")
 
@@ -11,34 +11,28 @@ async with pool.acquire() as connection, connection.transaction():
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
+
+from pabal_client.options import PublishOptions, RecipientType, SqlNotifyOptions, check_options
+from pabal_client.transaction import (
+    NOTIFY_PARAMETERS,
+    PUBLISH_PARAMETERS,
+    SqlCall,
+    build_sql_call,
+    fetch_id,
+    fetch_id_sync,
+)
 
 ASYNC_CONCURRENCY, SYNC_CONCURRENCY = 100, 10
 """Events that a handler handles at once by default."""
 
 HandlerFunction = TypeVar("HandlerFunction", bound=Callable[["Event"], Any])
-
-PUBLISH_ARGUMENTS = (
-    ("source", "text"),
-    ("event_type", "text"),
-    ("payload", "text)::jsonb"),
-    ("target", "text"),
-    ("priority", "integer"),
-    ("max_retries", "integer"),
-    ("deliver_at", "timestamptz"),
-    ("expires_at", "timestamptz"),
-    ("idempotency_key", "text"),
-    ("ordering_key", "text"),
-    ("correlation_id", "text"),
-    ("traceparent", "text"),
-)
-"""The parameters of pabal.publish. The payload is sent as text: drivers differ in how they encode jsonb."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -98,64 +92,79 @@ class App:
         self,
         connection: Any,
         event_type: str,
-        payload: dict[str, Any] | None = None,
-        *,
-        source: str | None = None,
-        **options: Any,
+        payload: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
     ) -> UUID:
-        """Publish an event in the transaction of an asyncpg, psycopg or SQLAlchemy connection.
+        """Publish an event in the transaction of an asyncpg, psycopg or SQLAlchemy connection; return its id.
 
-        For an SQLAlchemy session, pass `await session.connection()`.
-
-        Options: target, priority, max_retries, deliver_at, expires_at, idempotency_key, ordering_key, correlation_id,
-        traceparent.
+        For an SQLAlchemy session, pass `await session.connection()`. `source` is the app's service by default.
         """
-        statement, values = self._publish_statement(connection, event_type, payload, source, options)
-        if hasattr(connection, "fetchval"):
-            return as_uuid(await connection.fetchval(statement, *values))
-        if hasattr(connection, "exec_driver_sql"):
-            return as_uuid((await connection.exec_driver_sql(statement, values)).fetchone()[0])
-        async with connection.cursor(row_factory=tuple_rows) as cursor:
-            await cursor.execute(statement, values)
-            return as_uuid((await cursor.fetchone())[0])
+        return await fetch_id(connection, self._publish_call(connection, event_type, payload, options))
 
     def publish_sync(
         self,
         connection: Any,
         event_type: str,
-        payload: dict[str, Any] | None = None,
-        *,
-        source: str | None = None,
-        **options: Any,
+        payload: Mapping[str, Any] | None = None,
+        **options: Unpack[PublishOptions],
     ) -> UUID:
-        """Publish an event in the transaction of a sync psycopg or SQLAlchemy connection. Options as for `publish`."""
-        statement, values = self._publish_statement(connection, event_type, payload, source, options)
-        if hasattr(connection, "exec_driver_sql"):
-            return as_uuid(connection.exec_driver_sql(statement, values).fetchone()[0])
-        with connection.cursor(row_factory=tuple_rows) as cursor:
-            cursor.execute(statement, values)
-            return as_uuid(cursor.fetchone()[0])
+        """Publish an event in the transaction of a sync psycopg or SQLAlchemy connection; return its id."""
+        return fetch_id_sync(connection, self._publish_call(connection, event_type, payload, options))
 
-    def _publish_statement(
+    async def notify(
         self,
         connection: Any,
-        event_type: str,
-        payload: dict[str, Any] | None,
-        source: str | None,
-        options: dict[str, Any],
-    ) -> tuple[str, tuple[Any, ...]]:
-        text = msgspec.json.encode(payload or {}).decode()
-        values = {"source": self._service_name(source), "event_type": event_type, "payload": text, **options}
-        if unknown := values.keys() - {name for name, _ in PUBLISH_ARGUMENTS}:
-            raise TypeError(f"publish() got unexpected arguments: {', '.join(sorted(unknown))}")
-        is_numbered = uses_numbered_parameters(connection)
-        parameters = [(name, kind) for name, kind in PUBLISH_ARGUMENTS if values.get(name) is not None]
-        placeholders = (f"${number}" if is_numbered else "%s" for number in range(1, len(parameters) + 1))
-        arguments = ", ".join(
-            f"{name} => {'(' if ')' in kind else ''}{placeholder}::{kind}"
-            for (name, kind), placeholder in zip(parameters, placeholders, strict=True)
-        )
-        return f"select pabal.publish({arguments})", tuple(values[name] for name, _ in parameters)
+        recipient_type: RecipientType,
+        recipient_id: str,
+        template_key: str,
+        payload: Mapping[str, Any] | None = None,
+        **options: Unpack[SqlNotifyOptions],
+    ) -> UUID:
+        """Request a notification in the transaction of an asyncpg, psycopg or SQLAlchemy connection; return its id.
+
+        `payload` holds the variables of the template. `source` is the app's service by default.
+        """
+        call = self._notify_call(connection, recipient_type, recipient_id, template_key, payload, options)
+        return await fetch_id(connection, call)
+
+    def notify_sync(
+        self,
+        connection: Any,
+        recipient_type: RecipientType,
+        recipient_id: str,
+        template_key: str,
+        payload: Mapping[str, Any] | None = None,
+        **options: Unpack[SqlNotifyOptions],
+    ) -> UUID:
+        """Request a notification in the transaction of a sync psycopg or SQLAlchemy connection; return its id."""
+        call = self._notify_call(connection, recipient_type, recipient_id, template_key, payload, options)
+        return fetch_id_sync(connection, call)
+
+    def _publish_call(
+        self, connection: Any, event_type: str, payload: Mapping[str, Any] | None, options: PublishOptions
+    ) -> SqlCall:
+        check_options("publish", options, PublishOptions)
+        values = {**options, "event_type": event_type, "source": self._service_name(options.get("source"))}
+        return build_sql_call(connection, "pabal.publish", PUBLISH_PARAMETERS, values, payload)
+
+    def _notify_call(
+        self,
+        connection: Any,
+        recipient_type: str,
+        recipient_id: str,
+        template_key: str,
+        payload: Mapping[str, Any] | None,
+        options: SqlNotifyOptions,
+    ) -> SqlCall:
+        check_options("notify", options, SqlNotifyOptions)
+        values = {
+            **options,
+            "recipient_type": recipient_type,
+            "recipient_id": recipient_id,
+            "template_key": template_key,
+            "source_service": self._service_name(options.get("source")),
+        }
+        return build_sql_call(connection, "notification.request", NOTIFY_PARAMETERS, values, payload)
 
     def _service_name(self, service: str | None) -> str:
         name = service or self.service
@@ -167,18 +176,3 @@ class App:
 def default_concurrency(function: Callable[..., Any]) -> int:
     """A waiting coroutine costs little; a sync handler has a thread for each event."""
     return ASYNC_CONCURRENCY if inspect.iscoroutinefunction(function) else SYNC_CONCURRENCY
-
-
-def tuple_rows(_cursor: Any) -> type[tuple[Any, ...]]:
-    """A row factory for psycopg: tuples, independent of the connection's row factory."""
-    return tuple
-
-
-def uses_numbered_parameters(connection: Any) -> bool:
-    """Whether parameters are written $1 (asyncpg); psycopg and most dialects use %s."""
-    dialect = getattr(connection, "dialect", None)
-    return "dollar" in dialect.paramstyle if dialect else hasattr(connection, "fetchval")
-
-
-def as_uuid(value: Any) -> UUID:
-    return value if isinstance(value, UUID) else UUID(str(value))

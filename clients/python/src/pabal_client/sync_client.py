@@ -1,24 +1,33 @@
 """The sync client."""
 
-import logging
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 from uuid import UUID
 
 import httpx2
 
-from pabal_client import requests
+from pabal_client.async_client import AsyncClient
 from pabal_client.batching import Buffer
-from pabal_client.errors import ApiError, HubUnavailableError, RateLimitError
 from pabal_client.gathering import Gatherer
+from pabal_client.options import (
+    DeadLetterFilters,
+    EventFilters,
+    HttpNotifyOptions,
+    NotificationFilters,
+    PublishOptions,
+    RecipientType,
+    ReplayFilters,
+    check_options,
+)
 from pabal_client.requests import (
     BatchPublishItem,
-    Nack,
     NackOutcome,
     PublishedEvent,
     PulledEvent,
+    ResultPage,
     SettleItem,
     ack_flow,
     build_nack,
@@ -28,10 +37,28 @@ from pabal_client.requests import (
     encode_events,
     extend_flow,
     get_event_flow,
+    list_events_flow,
     nack_flow,
-    nack_from_result,
     publish_many_flow,
 )
+from pabal_client.resources import (
+    BatchNotifyItem,
+    RequestedNotification,
+    cancel_notification_flow,
+    encode_notification,
+    get_dead_letter_flow,
+    get_notification_flow,
+    introspect_flow,
+    list_dead_letters_flow,
+    list_notifications_flow,
+    notify_flow,
+    notify_many_flow,
+    replay_dead_letter_flow,
+    replay_dead_letters_flow,
+    resolve_dead_letter_flow,
+    revoke_flow,
+)
+from pabal_client.threaded_consumer import run_until_stopped_in_thread
 from pabal_client.transport import (
     NO_RESPONSE,
     Flow,
@@ -45,12 +72,6 @@ from pabal_client.transport import (
 
 ResultT = TypeVar("ResultT")
 
-log = logging.getLogger(__name__)
-
-POLL_WAIT = 20.0
-RETRY_PAUSE = 2.0
-"""Seconds between claims while the hub is unavailable."""
-
 
 class Client:
     """A sync client for one service; threads may share it. Use it as a context manager, or close it."""
@@ -60,6 +81,7 @@ class Client:
         self._credentials = ServiceCredentials(service, secret)
         self._timeout = timeout
         self._token_lock = threading.Lock()
+        self._new_async_client = lambda: AsyncClient(address, service, secret, timeout=timeout)
         self._gatherer = Gatherer(self._run_flow, self._credentials)
 
     def __enter__(self) -> Self:
@@ -71,8 +93,10 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def publish(self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any) -> PublishedEvent:
-        """Publish an event. Options are the other fields of the endpoint, such as target_service or priority.
+    def publish(
+        self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Unpack[PublishOptions]
+    ) -> PublishedEvent:
+        """Publish an event to the service `target`, or to all subscribers. For the other options see PublishOptions.
 
         Returns when the event is durable. Concurrent calls share a request.
         """
@@ -115,62 +139,107 @@ class Client:
     def cancel(self, event_id: UUID | str) -> None:
         self._run_flow(cancel_event_flow(self._credentials, str(event_id)))
 
+    def list_events(self, **filters: Unpack[EventFilters]) -> ResultPage:
+        """List events that the service sent or received, the newest first."""
+        check_options("list_events", filters, EventFilters)
+        return self._run_flow(list_events_flow(self._credentials, filters))
+
+    # Notifications
+
+    def notify(
+        self,
+        recipient_type: RecipientType,
+        recipient_id: str,
+        template_key: str,
+        payload: Mapping[str, Any] | None = None,
+        **options: Unpack[HttpNotifyOptions],
+    ) -> RequestedNotification:
+        """Request a notification. `payload` holds the variables of the template. Returns when it is durable."""
+        body = encode_notification(recipient_type, recipient_id, template_key, payload, options)
+        return self._run_flow(notify_flow(self._credentials, body))
+
+    def notify_many(self, notifications: Sequence[Mapping[str, Any]]) -> list[BatchNotifyItem]:
+        """Request notifications in this order, up to 500 per request; return one result per notification."""
+        return self._run_flow(notify_many_flow(self._credentials, notifications))
+
+    def list_notifications(self, **filters: Unpack[NotificationFilters]) -> ResultPage:
+        """List notifications of the service, the newest first."""
+        check_options("list_notifications", filters, NotificationFilters)
+        return self._run_flow(list_notifications_flow(self._credentials, filters))
+
+    def get_notification(self, notification_id: UUID | str) -> dict[str, Any]:
+        """Get a notification with its attempts and trace."""
+        return self._run_flow(get_notification_flow(self._credentials, str(notification_id)))
+
+    def cancel_notification(self, notification_id: UUID | str) -> None:
+        self._run_flow(cancel_notification_flow(self._credentials, str(notification_id)))
+
+    # Dead letters
+
+    def list_dead_letters(self, **filters: Unpack[DeadLetterFilters]) -> ResultPage:
+        """List dead letters of events that the service sent or received, the newest first."""
+        check_options("list_dead_letters", filters, DeadLetterFilters)
+        return self._run_flow(list_dead_letters_flow(self._credentials, filters))
+
+    def get_dead_letter(self, dead_letter_id: UUID | str) -> dict[str, Any]:
+        """Get a dead letter with its payload and the error of each attempt."""
+        return self._run_flow(get_dead_letter_flow(self._credentials, str(dead_letter_id)))
+
+    def replay_dead_letter(self, dead_letter_id: UUID | str) -> UUID:
+        """Queue the event of a dead letter again; return the event's id. ConflictError if it was already replayed."""
+        return self._run_flow(replay_dead_letter_flow(self._credentials, str(dead_letter_id)))
+
+    def replay_dead_letters(self, **filters: Unpack[ReplayFilters]) -> int:
+        """Replay all unresolved dead letters that match; return their number."""
+        check_options("replay_dead_letters", filters, ReplayFilters)
+        return self._run_flow(replay_dead_letters_flow(self._credentials, filters))
+
+    def resolve_dead_letter(self, dead_letter_id: UUID | str, note: str) -> dict[str, Any]:
+        """Resolve a dead letter with a note, without replaying it."""
+        return self._run_flow(resolve_dead_letter_flow(self._credentials, str(dead_letter_id), note))
+
+    # Tokens
+
+    def access_token(self) -> str:
+        """A valid access token of the service, for requests of your own."""
+        return self._run_flow(self._credentials.token())
+
+    def introspect(self, token: str) -> dict[str, Any]:
+        """Get the state of a token of any service. `active` is false if it is invalid."""
+        return self._run_flow(introspect_flow(self._credentials, token))
+
+    def revoke(self, token: str) -> None:
+        """Revoke a token of the service. Revoking a refresh token revokes every token of its grant."""
+        self._run_flow(revoke_flow(self._credentials, token))
+
+    # Consuming
+
     def consume(
         self,
-        handle: Callable[[PulledEvent], object],
+        handle: Callable[[PulledEvent], Any],
         *,
-        limit: int = 10,
+        limit: int = 100,
+        concurrency: int = 10,
         lease: int = 30,
-        wait: float = POLL_WAIT,
-        should_stop: Callable[[], bool] = lambda: False,
+        wait: float = 5.0,
+        grace: float = 10.0,
+        stop: threading.Event | None = None,
     ) -> None:
-        """Claim, handle and settle events, one after the other, until `should_stop` returns true.
+        """Claim, handle and settle events, up to `concurrency` at once, until `stop` is set.
 
-        Waits while the hub is unavailable. Releases unhandled events at the end. If a handler takes longer than the
-        lease, another consumer gets the event.
+        `handle` runs in a thread per event; `concurrency=1` handles one event after the other. Leases are extended
+        while it runs. After `stop` or Ctrl-C, handlers have `grace` seconds to finish; the remaining events are
+        released. A claim in progress is awaited, for at most `wait` seconds, so that its events are not stuck until
+        their lease ends.
         """
-        while not should_stop():
-            try:
-                events = self.claim(limit, wait=wait, lease=lease)
-                self._handle_batch(events, handle, lease, should_stop)
-            except (HubUnavailableError, RateLimitError) as error:
-                log.warning("hub unavailable: %s", error)
-                time.sleep(RETRY_PAUSE)
 
-    def _handle_batch(
-        self,
-        events: list[PulledEvent],
-        handle: Callable[[PulledEvent], object],
-        lease: int,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        extended_at = time.monotonic()
-        try:
-            while events and not should_stop():
-                if time.monotonic() - extended_at > lease / 3:
-                    held = {item.receipt for item in self.extend(*event_receipts(events), lease=lease) if item.held}
-                    events[:] = [event for event in events if event.receipt in held]
-                    extended_at = time.monotonic()
-                    continue
-                self._settle(events[0], nack_from_handler(handle, events[0]))
-                events.pop(0)
-        finally:
-            if events:
-                self._run_flow(nack_flow(self._credentials, event_receipts(events), requests.RELEASE_NACK))
+        async def consume(stopping: asyncio.Event) -> None:
+            async with self._new_async_client() as client:
+                await client.consume(
+                    handle, limit=limit, concurrency=concurrency, lease=lease, wait=wait, grace=grace, stop=stopping
+                )
 
-    def _settle(self, event: PulledEvent, nack: Nack | None) -> None:
-        receipts = [event.receipt]
-        try:
-            [result] = self._run_flow(
-                nack_flow(self._credentials, receipts, nack) if nack else ack_flow(self._credentials, receipts)
-            )
-        except RateLimitError:
-            raise  # handled but not settled: consume waits
-        except ApiError as error:
-            log.error("settle refused: %s %s", event.id, error)
-            return
-        if not result.held:
-            log.warning("lease lost: %s", event.id)
+        run_until_stopped_in_thread(consume, stop)
 
     def _run_flow(self, flow: Flow[ResultT]) -> ResultT:
         try:
@@ -205,14 +274,3 @@ class Client:
         except httpx2.HTTPError as error:
             return HubResponse(0, {}, f"{type(error).__name__}: {error}".encode())
         return HubResponse(response.status_code, response.headers, response.content)
-
-
-def event_receipts(events: Sequence[PulledEvent]) -> list[str]:
-    return [event.receipt for event in events]
-
-
-def nack_from_handler(handle: Callable[[PulledEvent], object], event: PulledEvent) -> Nack | None:
-    try:
-        return nack_from_result(handle(event))
-    except Exception as error:  # noqa: BLE001 any exception is a failed attempt
-        return nack_from_result(error)
