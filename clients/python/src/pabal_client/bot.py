@@ -181,7 +181,6 @@ class Bot:
                     if len(self._known) > MAX_KNOWN_MESSAGES:
                         self._known.popitem(last=False)
                     await turns.add(message)
-                self._last_id = event.event_id or self._last_id
             case "connected" if event.data.get("status") == "paired":
                 self._save_token()
                 log.info("connected")
@@ -194,6 +193,7 @@ class Bot:
                 log.warning("%s: %s", event.name, event.data.get("message") or event.data.get("reason"))
             case _:
                 log.debug("stream event: %s", event.name)
+        self._last_id = event.event_id or self._last_id
 
     # The file with the session token
 
