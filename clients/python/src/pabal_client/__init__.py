@@ -20,11 +20,12 @@ from pabal_client.errors import (
 from pabal_client.outcomes import Dead, Retry, Snooze
 from pabal_client.relay_requests import ChatMessage
 from pabal_client.requests import BatchPublishItem, PublishedEvent, PulledEvent, ResultPage, SettleItem
-from pabal_client.resources import BatchNotifyItem, RequestedNotification
+from pabal_client.resources import AcceptedNotification, BatchNotifyItem
 from pabal_client.sync_client import Client
 from pabal_client.webhook import verify_webhook
 
 __all__ = [
+    "AcceptedNotification",
     "ApiError",
     "App",
     "AsyncBuffer",
@@ -47,7 +48,6 @@ __all__ = [
     "PublishedEvent",
     "PulledEvent",
     "RateLimitError",
-    "RequestedNotification",
     "ResultPage",
     "Retry",
     "SettleItem",

@@ -40,8 +40,8 @@ from pabal_client.requests import (
     publish_many_flow,
 )
 from pabal_client.resources import (
+    AcceptedNotification,
     BatchNotifyItem,
-    RequestedNotification,
     cancel_notification_flow,
     encode_notification,
     get_dead_letter_flow,
@@ -151,7 +151,7 @@ class AsyncClient:
         template_key: str,
         payload: Mapping[str, Any] | None = None,
         **options: Unpack[HttpNotifyOptions],
-    ) -> RequestedNotification:
+    ) -> AcceptedNotification:
         """Request a notification. `payload` holds the variables of the template. Returns when it is durable."""
         body = encode_notification(recipient_type, recipient_id, template_key, payload, options)
         return await self._run_flow(notify_flow(self._credentials, body))

@@ -25,7 +25,7 @@ MAX_NOTIFICATIONS = 500
 """Notifications per request."""
 
 
-class RequestedNotification(msgspec.Struct, frozen=True):
+class AcceptedNotification(msgspec.Struct, frozen=True):
     """A stored notification: pending, or suppressed with a reason."""
 
     id: UUID
@@ -57,7 +57,7 @@ class ReplayedEvent(msgspec.Struct, frozen=True):
     event_id: UUID
 
 
-class ReplayCount(msgspec.Struct, frozen=True):
+class ReplayedCount(msgspec.Struct, frozen=True):
     replayed: int
 
 
@@ -89,8 +89,8 @@ def encode_notification_fields(fields: Mapping[str, Any]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode({"idempotency_key": str(uuid4()), **given}))
 
 
-def notify_flow(credentials: ServiceCredentials, body: msgspec.Raw) -> Flow[RequestedNotification]:
-    return post_flow(credentials, "/v1/notifications", body, RequestedNotification)
+def notify_flow(credentials: ServiceCredentials, body: msgspec.Raw) -> Flow[AcceptedNotification]:
+    return post_flow(credentials, "/v1/notifications", body, AcceptedNotification)
 
 
 def notify_many_flow(
@@ -138,7 +138,7 @@ def replay_dead_letter_flow(credentials: ServiceCredentials, dead_letter_id: str
 
 def replay_dead_letters_flow(credentials: ServiceCredentials, criteria: Mapping[str, Any]) -> Flow[int]:
     given = {name: value for name, value in criteria.items() if value is not None}
-    return (yield from post_flow(credentials, "/v1/dead-letters/replay", given, ReplayCount)).replayed
+    return (yield from post_flow(credentials, "/v1/dead-letters/replay", given, ReplayedCount)).replayed
 
 
 def resolve_dead_letter_flow(credentials: ServiceCredentials, dead_letter_id: str, note: str) -> Flow[dict[str, Any]]:

@@ -42,8 +42,8 @@ from pabal_client.requests import (
     publish_many_flow,
 )
 from pabal_client.resources import (
+    AcceptedNotification,
     BatchNotifyItem,
-    RequestedNotification,
     cancel_notification_flow,
     encode_notification,
     get_dead_letter_flow,
@@ -153,7 +153,7 @@ class Client:
         template_key: str,
         payload: Mapping[str, Any] | None = None,
         **options: Unpack[HttpNotifyOptions],
-    ) -> RequestedNotification:
+    ) -> AcceptedNotification:
         """Request a notification. `payload` holds the variables of the template. Returns when it is durable."""
         body = encode_notification(recipient_type, recipient_id, template_key, payload, options)
         return self._run_flow(notify_flow(self._credentials, body))
