@@ -19,7 +19,7 @@ from pabal.settings import Settings
 from pabal_client import AuthenticationError, Bot, ChatMessage, PermissionDeniedError, bot
 from pabal_client.relay_requests import EventParser
 from relay.people import TESTER
-from relay.skills import send_message
+from relay.skills import send_message, text_of
 from support.clusters import open_connection
 from support.fake_kakao import FakeKakao, run_fake_kakao
 from support.receiver import hang, respond_with, run_receiver
@@ -102,6 +102,13 @@ async def serving(chatbot: Bot) -> AsyncGenerator["asyncio.Task[None]"]:
             await task
 
 
+async def wait_for_stream(chat: Chat) -> None:
+    async def is_open() -> bool:
+        return await chat.db.fetchval("select count(*) from relay_streams") == 1
+
+    await wait_until(is_open)
+
+
 def echo(message: ChatMessage) -> str:
     return f"you said {message.text}"
 
@@ -143,6 +150,30 @@ async def test_a_message_has_its_user_deadline_and_payload(
     assert message.created_at is not None
     assert timedelta(seconds=40) < message.callback_expires_at - message.created_at < timedelta(seconds=61)
     assert fake_kakao.posts == 0, "None is no reply"
+
+
+@pytest.mark.parametrize("callback", ["kept", "none"])
+async def test_the_reply_may_be_the_response_to_the_webhook(
+    web: httpx2.AsyncClient, owner: Owner, chat: Chat, fake_kakao: FakeKakao, callback: str
+) -> None:
+    """The acknowledgement does not end the request of Kakao that waits for the reply."""
+    await chat.db.execute("update accounts set answer_mode = 'synchronous' where id = $1", owner.id)
+    started = asyncio.Event()
+    chatbot = Bot(str(web.base_url), token=owner.token)
+
+    @chatbot.message
+    async def answer(message: ChatMessage) -> str:
+        started.set()
+        return echo(message)
+
+    async with serving(chatbot):
+        await wait_for_stream(chat)
+        url = fake_kakao.url("spare") if callback == "kept" else None
+        response = await send_message(web, "hello", "mina", callbackUrl=url)
+
+    assert started.is_set()
+    assert text_of(response) == "you said hello"
+    assert fake_kakao.posts == 0
 
 
 async def test_a_bot_without_a_token_pairs_once(
@@ -310,6 +341,36 @@ async def test_messages_without_a_turn_stay_queued_when_the_bot_stops(
         reply = await jun.reply(waiting)
 
     assert reply == ["you said second"]
+
+
+async def test_a_message_that_another_process_took_starts_no_turn(
+    web: httpx2.AsyncClient, owner: Owner, chat: Chat, mina: User, jun: User
+) -> None:
+    turns: list[str] = []
+    started, release = asyncio.Event(), asyncio.Event()
+    chatbot = Bot(str(web.base_url), token=owner.token, concurrency=1)
+
+    @chatbot.message
+    async def answer(message: ChatMessage) -> str:
+        turns.append(message.text)
+        started.set()
+        await release.wait()
+        return message.text
+
+    async def is_delivered() -> bool:
+        return await chat.db.fetchval("select count(*) from inbound_messages where status = 'DELIVERED'") == 1
+
+    async with serving(chatbot):
+        await mina.write("first")
+        await started.wait()
+        await jun.write("taken")
+        await wait_until(is_delivered)
+        ids = await chat.db.fetchval("select array_agg(id::text) from inbound_messages where status = 'DELIVERED'")
+        await web.post("/v1/messages/ack", json={"messageIds": ids}, headers=owner.header)
+        release.set()
+        await jun.reply(await jun.write("last"))
+
+    assert turns == ["first", "last"]
 
 
 async def test_a_failed_turn_is_answered_with_the_error_text(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pabal
 import pabal_client
 
-SOURCES = [Path(package.__file__).parent for package in (pabal, pabal_client)]
+SOURCES = [Path(str(package.__file__)).parent for package in (pabal, pabal_client)]
 BUILTIN_EXCEPTIONS = {
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 }

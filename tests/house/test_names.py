@@ -7,7 +7,7 @@ from pathlib import Path
 import pabal
 import pabal_client
 
-PACKAGES = [Path(package.__file__).parent for package in (pabal, pabal_client)]
+PACKAGES = [Path(str(package.__file__)).parent for package in (pabal, pabal_client)]
 CLIENT_OUTCOME = "the client's own outcomes: they are part of its API and independent of the hub's code"
 ALLOWED = {
     "Retry": CLIENT_OUTCOME,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pabal
 import pabal_client
 
-PACKAGES = [Path(package.__file__).parent for package in (pabal, pabal_client)]
+PACKAGES = [Path(str(package.__file__)).parent for package in (pabal, pabal_client)]
 SUFFIXES = {".py", ".sql", ".html", ".js", ".css", ".toml", ".md"}
 WORDS = re.compile(r"\b(whoever|somebody|nobody|everybody)\b", re.IGNORECASE)
 SYSTEM_ACCOUNT = re.compile(r"""["'`]nobody["'`]|\bnobody\b(?= account)""")
