@@ -6,15 +6,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
-import asyncpg
 import httpx2
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from client.connections import HubAddress
 from conftest import connection
@@ -41,52 +41,18 @@ class Program:
     rollback: Callable[[], Awaitable[object]]
 
 
-class Result:
-    """The part of SQLAlchemy's result that is used."""
-
-    def __init__(self, row: Any) -> None:
-        self._row = row
-
-    def fetchone(self) -> Any:
-        return self._row
-
-
-class AlchemyOnAsyncpg:
-    """SQLAlchemy's AsyncConnection as it looks from outside, on a real asyncpg: `$1`, and a tuple of values."""
-
-    dialect = SimpleNamespace(paramstyle="numeric_dollar")
-
-    def __init__(self, raw: "asyncpg.Connection[asyncpg.Record]") -> None:
-        self._raw = raw
-
-    async def exec_driver_sql(self, statement: str, parameters: tuple[Any, ...]) -> Result:
-        return Result(await self._raw.fetchrow(statement, *parameters))
-
-
-class AlchemyOnPsycopg:
-    """SQLAlchemy's Connection as it looks from outside, on a real psycopg: `%s`, and a tuple of values."""
-
-    dialect = SimpleNamespace(paramstyle="pyformat")
-
-    def __init__(self, raw: "psycopg.Connection[Any]") -> None:
-        self._raw = raw
-
-    def exec_driver_sql(self, statement: str, parameters: tuple[Any, ...]) -> Result:
-        return Result(self._raw.execute(statement.encode(), parameters).fetchone())
-
-
 @asynccontextmanager
-async def on_asyncpg(url: str, wrap: Callable[[Any], Any] = lambda raw: raw) -> AsyncGenerator[Program]:
+async def on_asyncpg(url: str) -> AsyncGenerator[Program]:
     async with connection(url) as raw:
         await raw.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
         within = raw.transaction()
         await within.start()
 
         async def publish(*args: Any, **kwargs: Any) -> UUID:
-            return await SHOP.publish(wrap(raw), *args, **kwargs)
+            return await SHOP.publish(raw, *args, **kwargs)
 
         async def notify(*args: Any, **kwargs: Any) -> UUID:
-            return await SHOP.notify(wrap(raw), *args, **kwargs)
+            return await SHOP.notify(raw, *args, **kwargs)
 
         yield Program(publish, notify, within.commit, within.rollback)
 
@@ -106,22 +72,54 @@ async def on_psycopg(url: str) -> AsyncGenerator[Program]:
 
 
 @asynccontextmanager
-async def on_psycopg_sync(url: str, wrap: Callable[[Any], Any] = lambda raw: raw) -> AsyncGenerator[Program]:
+async def on_sqlalchemy(url: str) -> AsyncGenerator[Program]:
+    engine = create_async_engine(make_url(url).set(drivername="postgresql+asyncpg"))
+    try:
+        async with engine.connect() as raw:
+
+            async def publish(*args: Any, **kwargs: Any) -> UUID:
+                return await SHOP.publish(raw, *args, **kwargs)
+
+            async def notify(*args: Any, **kwargs: Any) -> UUID:
+                return await SHOP.notify(raw, *args, **kwargs)
+
+            yield Program(publish, notify, raw.commit, raw.rollback)
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def on_psycopg_sync(url: str) -> AsyncGenerator[Program]:
     with await asyncio.to_thread(psycopg.connect, url) as raw:
+        yield sync_program(raw)
 
-        async def publish(*args: Any, **kwargs: Any) -> UUID:
-            return await asyncio.to_thread(SHOP.publish_sync, wrap(raw), *args, **kwargs)
 
-        async def notify(*args: Any, **kwargs: Any) -> UUID:
-            return await asyncio.to_thread(SHOP.notify_sync, wrap(raw), *args, **kwargs)
+@asynccontextmanager
+async def on_sqlalchemy_sync(url: str) -> AsyncGenerator[Program]:
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))
+    try:
+        with await asyncio.to_thread(engine.connect) as raw:
+            yield sync_program(raw)
+    finally:
+        engine.dispose()
 
-        async def commit() -> None:
-            await asyncio.to_thread(raw.commit)
 
-        async def rollback() -> None:
-            await asyncio.to_thread(raw.rollback)
+def sync_program(raw: Any) -> Program:
+    """A sync connection, whose calls run in threads."""
 
-        yield Program(publish, notify, commit, rollback)
+    async def publish(*args: Any, **kwargs: Any) -> UUID:
+        return await asyncio.to_thread(SHOP.publish_sync, raw, *args, **kwargs)
+
+    async def notify(*args: Any, **kwargs: Any) -> UUID:
+        return await asyncio.to_thread(SHOP.notify_sync, raw, *args, **kwargs)
+
+    async def commit() -> None:
+        await asyncio.to_thread(raw.commit)
+
+    async def rollback() -> None:
+        await asyncio.to_thread(raw.rollback)
+
+    return Program(publish, notify, commit, rollback)
 
 
 Driver = Callable[[str], AbstractAsyncContextManager[Program]]
@@ -129,8 +127,8 @@ DRIVERS: dict[str, Driver] = {
     "asyncpg": on_asyncpg,
     "psycopg": on_psycopg,
     "psycopg, waiting": on_psycopg_sync,
-    "sqlalchemy on asyncpg": lambda url: on_asyncpg(url, AlchemyOnAsyncpg),
-    "sqlalchemy on psycopg, waiting": lambda url: on_psycopg_sync(url, AlchemyOnPsycopg),
+    "sqlalchemy on asyncpg": on_sqlalchemy,
+    "sqlalchemy on psycopg, waiting": on_sqlalchemy_sync,
 }
 
 
