@@ -30,6 +30,7 @@ lint: $(VENV)/.ready-dev ## Check lint rules, format, types, layers and dependen
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/deptry src
+	cd clients/python && ../../$(BIN)/deptry src
 
 format: $(VENV)/.ready-dev ## Fix lint errors and format the code.
 	$(BIN)/ruff check --fix .
@@ -67,8 +68,8 @@ mutate: $(VENV)/.ready-dev ## Break the lanes on purpose and list what no test n
 	@$(BIN)/python -m tools.mutate
 
 lock: ## Update the lock files to the newest releases (needs uv).
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header -U -o requirements.lock
-	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header -c requirements.lock -o requirements-dev.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-package pabal-client -U -o requirements.lock
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header --no-emit-package pabal-client -c requirements.lock -o requirements-dev.lock
 
 clean: ## Remove the virtual environment and caches; keeps the hub's data.
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -78,10 +79,10 @@ $(VENV)/bin/python:
 	@echo "creating the virtual environment"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "cannot create a virtual environment; on Debian: apt install python3-venv"; exit 1; }
 
-$(VENV)/.ready: requirements.lock pyproject.toml | $(VENV)/bin/python
+$(VENV)/.ready: requirements.lock pyproject.toml clients/python/pyproject.toml | $(VENV)/bin/python
 	@echo "installing Pabal"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e ./clients/python -e .
 	@touch $@
 
 $(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from bench.peers.stage import PAYLOAD
-from pabal.client import AsyncClient, Client
+from pabal_client import AsyncClient, Client
 
 CLAIM = 100
 EVENT_TYPE = "order.paid"
@@ -31,14 +31,14 @@ async def publish(told: dict[str, str], url: str, callers: int, seconds: float) 
     """Each caller publishes one event after the other."""
     took: list[float] = []
     async with AsyncClient(url, told["service"], told["secret"]) as client:
-        await client.publish(EVENT_TYPE, PAYLOAD, target_service=told["target"])
+        await client.publish(EVENT_TYPE, PAYLOAD, target=told["target"])
         began, used = time.perf_counter(), time.process_time()
         stop = began + seconds
 
         async def call() -> None:
             now = time.perf_counter()
             while now < stop:
-                await client.publish(EVENT_TYPE, PAYLOAD, target_service=told["target"])
+                await client.publish(EVENT_TYPE, PAYLOAD, target=told["target"])
                 took.append(-now + (now := time.perf_counter()))
 
         await asyncio.gather(*(call() for _ in range(callers)))
@@ -49,14 +49,14 @@ async def publish(told: dict[str, str], url: str, callers: int, seconds: float) 
 def publish_in_threads(told: dict[str, str], url: str, callers: int, seconds: float) -> Run:
     took: list[float] = []
     with Client(url, told["service"], told["secret"]) as client:
-        client.publish(EVENT_TYPE, PAYLOAD, target_service=told["target"])
+        client.publish(EVENT_TYPE, PAYLOAD, target=told["target"])
         began, used = time.perf_counter(), time.process_time()
         stop = began + seconds
 
         def call() -> None:
             now = time.perf_counter()
             while now < stop:
-                client.publish(EVENT_TYPE, PAYLOAD, target_service=told["target"])
+                client.publish(EVENT_TYPE, PAYLOAD, target=told["target"])
                 took.append(-now + (now := time.perf_counter()))
 
         threads = [threading.Thread(target=call) for _ in range(callers)]

@@ -1,7 +1,7 @@
 """An app for `pabal work --app bench.shop:hub`: one handler, which only counts."""
 
 from bench.peers.stage import Tally, settings
-from pabal.client import App, Event
+from pabal_client import App, Event
 
 SERVICE = "minu_build"
 HANDS = settings(hands=1000)["hands"]

@@ -17,11 +17,11 @@ from bench.shop import SERVICE
 from pabal.cli import GC_THRESHOLDS
 from pabal.cli.events.handlers_app import engine_handler
 from pabal.cli.hub.run import run_until_stopped
-from pabal.client import App, Event
 from pabal.core.log import configure_logging
 from pabal.events.consume.handlers import EventHandlers
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
+from pabal_client import App, Event
 
 
 async def consume(url: str, events: int, seconds: float) -> dict[str, float]:

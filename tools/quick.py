@@ -56,6 +56,8 @@ def folders_to_test(paths: Iterable[str]) -> list[str]:
             case ("src", "pabal", name, *_):
                 package = Path(name).stem
                 folders |= dict.fromkeys(TEST_FOLDERS.get(package, (f"tests/{package}",)))
+            case ("clients", "python", *_):
+                folders["tests/client"] = None
             case ("tests", "support" | "conftest.py" | "house", *_):
                 continue
             case ("tests", _, file) if file.startswith("test_"):

@@ -13,7 +13,7 @@ from support.wait import wait_until
 pytestmark = pytest.mark.anyio
 
 PROGRAM = """
-from pabal.client import App
+from pabal_client import App
 
 hub = App("minu_build")
 

@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from client.connections import AwaitableClient, Connect, HubAddress, LossyProxy
-from pabal.client import Client
 from pabal.hub import Hub
+from pabal_client import Client
 from support.oauth_client import register_oauth_service
 
 

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pabal.client import AsyncClient, Client
+from pabal_client import AsyncClient, Client
 from support.fault_proxy import FaultProxy
 
 Connect = Callable[..., AbstractAsyncContextManager[Any]]

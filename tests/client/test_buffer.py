@@ -12,8 +12,8 @@ import pytest
 
 from client.connections import HubAddress, LossyProxy
 from conftest import connection
-from pabal.client import Client, HubUnavailableError, PermissionDeniedError, ValidationFailedError
 from pabal.hub import DatabaseUrls, Hub
+from pabal_client import Client, HubUnavailableError, PermissionDeniedError, ValidationFailedError
 from support.oauth_client import register_oauth_service
 from support.receiver import RECEIVE_TIMEOUT, Receiver, Responder, hang, respond_after, respond_with, run_receiver
 from support.wait import wait_until
@@ -79,7 +79,7 @@ async def test_everything_is_published_in_order_when_the_block_ends(
     buffering: Buffering, shop: HubAddress, database_urls: DatabaseUrls
 ) -> None:
     async with buffering(shop, flush_interval=HOUR) as publish:
-        futures = [await publish("a.b", {"n": n}, target_service="minu_find") for n in range(1500)]
+        futures = [await publish("a.b", {"n": n}, target="minu_find") for n in range(1500)]
     ids = [await future for future in futures]
 
     async with connection(database_urls.main) as database:

@@ -11,7 +11,9 @@ import pytest
 
 from client.connections import Connect, HubAddress, LossyProxy
 from conftest import connection
-from pabal.client import (
+from pabal.hub import DatabaseUrls, Hub
+from pabal.tokens.revoke import revoke_service_tokens
+from pabal_client import (
     AuthenticationError,
     ClientError,
     ConflictError,
@@ -21,8 +23,6 @@ from pabal.client import (
     PermissionDeniedError,
     ValidationFailedError,
 )
-from pabal.hub import DatabaseUrls, Hub
-from pabal.tokens.revoke import revoke_service_tokens
 from support.oauth_client import TESTER, register_oauth_service
 
 pytestmark = pytest.mark.anyio
@@ -34,9 +34,7 @@ async def test_an_event_goes_from_one_service_to_another(
     connect: Connect, shop: HubAddress, billing: HubAddress
 ) -> None:
     async with connect(shop) as seller, connect(billing) as payer:
-        published = await seller.publish(
-            "order.placed", {"이름": "파발"}, target_service="billing", correlation_id="c-1"
-        )
+        published = await seller.publish("order.placed", {"이름": "파발"}, target="billing", correlation_id="c-1")
         [event] = await payer.claim(wait=5.0)
         [end] = await payer.ack(event.receipt)
         story = await seller.get_event(published.id)
@@ -50,7 +48,7 @@ async def test_an_event_goes_from_one_service_to_another(
 
 async def test_a_receipt_can_be_settled_once(connect: Connect, shop: HubAddress, billing: HubAddress) -> None:
     async with connect(shop) as seller, connect(billing) as payer:
-        published = await seller.publish("order.placed", target_service="billing")
+        published = await seller.publish("order.placed", target="billing")
         [event] = await payer.claim()
         [kept] = await payer.extend(event.receipt, lease=60)
         [first] = await payer.nack(event.receipt, error="no money", outcome="dead")
@@ -65,7 +63,7 @@ async def test_a_receipt_can_be_settled_once(connect: Connect, shop: HubAddress,
 async def test_times_and_ids_are_serialized(connect: Connect, shop: HubAddress, billing: HubAddress) -> None:
     later, order = datetime.now(UTC) + timedelta(hours=1), uuid4()
     async with connect(shop) as seller, connect(billing) as payer:
-        published = await seller.publish("order.placed", {"order": order}, target_service="billing", deliver_at=later)
+        published = await seller.publish("order.placed", {"order": order}, target="billing", deliver_at=later)
         due_now = await payer.claim()
         story = await seller.get_event(published.id)
 
@@ -76,7 +74,7 @@ async def test_times_and_ids_are_serialized(connect: Connect, shop: HubAddress, 
 
 async def test_an_event_can_be_cancelled(connect: Connect, shop: HubAddress, billing: HubAddress) -> None:
     async with connect(shop) as seller, connect(billing) as payer:
-        published = await seller.publish("order.placed", target_service="billing")
+        published = await seller.publish("order.placed", target="billing")
         await seller.cancel(published.id)
 
         assert await payer.claim() == []
@@ -88,7 +86,7 @@ async def test_publish_many_keeps_the_order_and_an_invalid_event_fails_alone(
     connect: Connect, shop: HubAddress, billing: HubAddress
 ) -> None:
     events: list[dict[str, Any]] = [
-        {"event_type": "a.b", "payload": {"n": n}, "target_service": "billing"} for n in range(1200)
+        {"event_type": "a.b", "payload": {"n": n}, "target": "billing"} for n in range(1200)
     ]
     events[7]["event_type"] = "NOT A TYPE"
     events[1100]["payload"] = {"text": NUL}
@@ -136,7 +134,7 @@ async def test_an_api_error_has_status_code_and_detail(
         with pytest.raises(PayloadTooLargeError):
             await seller.publish("order.placed", {"text": "x" * 300_000})
         with pytest.raises(PermissionDeniedError):
-            await seller.publish("order.placed", source_service="billing")
+            await seller.publish("order.placed", source="billing")
     async with connect(HubAddress(shop.url, reader.name, reader.secret)) as other:
         with pytest.raises(PermissionDeniedError):
             await other.claim()
@@ -163,7 +161,7 @@ async def test_a_lost_response_publishes_once(
     async with connect(HubAddress(address, shop.service, shop.secret)) as seller, connect(billing) as payer:
         await seller.publish("warm.up")
         between.lose = 2
-        published = await seller.publish("order.placed", {"n": 1}, target_service="billing")
+        published = await seller.publish("order.placed", {"n": 1}, target="billing")
         claimed = await payer.claim()
 
     assert between.lose == 0

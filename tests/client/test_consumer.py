@@ -13,8 +13,8 @@ import pytest
 
 from client.connections import HubAddress, LossyProxy
 from conftest import connection
-from pabal.client import AsyncClient, Client, Dead, PermissionDeniedError, PulledEvent, Retry, Snooze
 from pabal.hub import DatabaseUrls, Hub
+from pabal_client import AsyncClient, Client, Dead, PermissionDeniedError, PulledEvent, Retry, Snooze
 from support.oauth_client import register_oauth_service
 from support.subscriptions import load_event, wait_for_status
 from support.wait import wait_until
@@ -40,7 +40,7 @@ async def run_consumer(
 async def publish_many(address: HubAddress, many: int = 1, event_type: str = "order.placed", **more: Any) -> list[UUID]:
     async with address.client() as client:
         items = await client.publish_many(
-            [{"event_type": event_type, "payload": {"n": n}, "target_service": "billing", **more} for n in range(many)]
+            [{"event_type": event_type, "payload": {"n": n}, "target": "billing", **more} for n in range(many)]
         )
     return [item.id for item in items if item.id]
 
@@ -269,13 +269,16 @@ async def test_consuming_without_the_permission_raises(hub: Hub, web: httpx2.Asy
             await client.consume(print)
 
 
-async def test_the_sync_client_consumes_one_event_after_the_other(
+async def test_the_sync_client_consumes_in_threads_until_it_is_stopped(
     hub: Hub, database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
     seen: list[int] = []
+    stop = threading.Event()
+    together = threading.Barrier(3, stop.set)
 
     def handle(event: PulledEvent) -> object:
         seen.append(event.payload["n"])
+        together.wait(15.0)
         if event.payload["n"] == 1:
             raise Dead("never")
         return None
@@ -284,7 +287,7 @@ async def test_the_sync_client_consumes_one_event_after_the_other(
 
     def consume() -> None:
         with Client(billing.url, billing.service, billing.secret) as client:
-            client.consume(handle, wait=0.1, should_stop=lambda: len(seen) == 3)
+            client.consume(handle, wait=0.1, concurrency=3, stop=stop)
 
     await asyncio.to_thread(consume)
 
@@ -293,20 +296,48 @@ async def test_the_sync_client_consumes_one_event_after_the_other(
     assert (await load_event(hub, rows[1])).last_error == "never"
 
 
+class CtrlC(threading.Event):
+    """A stop that is never set: the thread that waits for it is interrupted when a handler runs."""
+
+    def __init__(self, started: threading.Event) -> None:
+        super().__init__()
+        self.started = started
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.started.wait(timeout):
+            raise KeyboardInterrupt
+        return False
+
+
 async def test_an_interrupted_client_releases_its_events(
     database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
+    started, ended = threading.Event(), threading.Event()
+
     def handle(_event: PulledEvent) -> object:
-        raise KeyboardInterrupt
+        started.set()
+        return ended.wait(30.0)
 
     await publish_many(shop, 3)
 
     def consume() -> list[PulledEvent]:
         with Client(billing.url, billing.service, billing.secret) as client:
             with pytest.raises(KeyboardInterrupt):
-                client.consume(handle)
+                client.consume(handle, wait=0.1, grace=0.1, stop=CtrlC(started))
+            ended.set()
             return client.claim()
 
     again = await asyncio.to_thread(consume)
 
     assert [event.retry_count for event in again] == [0, 0, 0]
+
+
+async def test_the_sync_consumer_raises_its_error(hub: Hub, web: httpx2.AsyncClient, shop: HubAddress) -> None:
+    reader = await register_oauth_service(hub, web, "reader", "events:read")
+
+    def consume() -> None:
+        with Client(shop.url, reader.name, reader.secret) as client:
+            client.consume(print)
+
+    with pytest.raises(PermissionDeniedError):
+        await asyncio.to_thread(consume)

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from client.connections import Connect, HubAddress
-from pabal.client import HubUnavailableError
+from pabal_client import HubUnavailableError
 from support.receiver import Receiver, Responder, hang, reset_connection, respond_after, respond_with, run_receiver
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,8 @@ import pytest
 
 from client.connections import AwaitableClient, Connect, HubAddress
 from conftest import connection
-from pabal.client import (
+from pabal.hub import DatabaseUrls
+from pabal_client import (
     AsyncClient,
     ConflictError,
     HubUnavailableError,
@@ -21,8 +22,7 @@ from pabal.client import (
     ValidationFailedError,
     gathering,
 )
-from pabal.client.gathering import MAX_GATHERED, MAX_REQUESTS, MAX_SLOW_REQUESTS, PublishQueue, QueuedPublish
-from pabal.hub import DatabaseUrls
+from pabal_client.gathering import MAX_GATHERED, MAX_REQUESTS, MAX_SLOW_REQUESTS, PublishQueue, QueuedPublish
 from support.receiver import Receiver, Responder, hang, respond_after, respond_with, run_receiver
 from support.wait import wait_until
 

@@ -6,22 +6,23 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-import asyncpg
 import httpx2
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from client.connections import HubAddress
 from conftest import connection
-from pabal.client import App, AsyncClient
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.hub import Hub as RealHub
 from pabal.settings import Settings
+from pabal_client import App, AsyncClient
+from support.notifications import PAID, register_builtin_templates
 from support.oauth_client import register_oauth_service
 from support.server import serve_hub
 
@@ -32,58 +33,28 @@ SHOP = App("shop")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A connection of a supported driver, and how to publish on it."""
+    """A connection of a supported driver, and how to publish and notify on it."""
 
     publish: Callable[..., Awaitable[UUID]]
+    notify: Callable[..., Awaitable[UUID]]
     commit: Callable[[], Awaitable[object]]
     rollback: Callable[[], Awaitable[object]]
 
 
-class Result:
-    """The part of SQLAlchemy's result that is used."""
-
-    def __init__(self, row: Any) -> None:
-        self._row = row
-
-    def fetchone(self) -> Any:
-        return self._row
-
-
-class AlchemyOnAsyncpg:
-    """SQLAlchemy's AsyncConnection as it looks from outside, on a real asyncpg: `$1`, and a tuple of values."""
-
-    dialect = SimpleNamespace(paramstyle="numeric_dollar")
-
-    def __init__(self, raw: "asyncpg.Connection[asyncpg.Record]") -> None:
-        self._raw = raw
-
-    async def exec_driver_sql(self, statement: str, parameters: tuple[Any, ...]) -> Result:
-        return Result(await self._raw.fetchrow(statement, *parameters))
-
-
-class AlchemyOnPsycopg:
-    """SQLAlchemy's Connection as it looks from outside, on a real psycopg: `%s`, and a tuple of values."""
-
-    dialect = SimpleNamespace(paramstyle="pyformat")
-
-    def __init__(self, raw: "psycopg.Connection[Any]") -> None:
-        self._raw = raw
-
-    def exec_driver_sql(self, statement: str, parameters: tuple[Any, ...]) -> Result:
-        return Result(self._raw.execute(statement.encode(), parameters).fetchone())
-
-
 @asynccontextmanager
-async def on_asyncpg(url: str, wrap: Callable[[Any], Any] = lambda raw: raw) -> AsyncGenerator[Program]:
+async def on_asyncpg(url: str) -> AsyncGenerator[Program]:
     async with connection(url) as raw:
         await raw.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
         within = raw.transaction()
         await within.start()
 
         async def publish(*args: Any, **kwargs: Any) -> UUID:
-            return await SHOP.publish(wrap(raw), *args, **kwargs)
+            return await SHOP.publish(raw, *args, **kwargs)
 
-        yield Program(publish, within.commit, within.rollback)
+        async def notify(*args: Any, **kwargs: Any) -> UUID:
+            return await SHOP.notify(raw, *args, **kwargs)
+
+        yield Program(publish, notify, within.commit, within.rollback)
 
 
 @asynccontextmanager
@@ -94,23 +65,61 @@ async def on_psycopg(url: str) -> AsyncGenerator[Program]:
         async def publish(*args: Any, **kwargs: Any) -> UUID:
             return await SHOP.publish(raw, *args, **kwargs)
 
-        yield Program(publish, raw.commit, raw.rollback)
+        async def notify(*args: Any, **kwargs: Any) -> UUID:
+            return await SHOP.notify(raw, *args, **kwargs)
+
+        yield Program(publish, notify, raw.commit, raw.rollback)
 
 
 @asynccontextmanager
-async def on_psycopg_sync(url: str, wrap: Callable[[Any], Any] = lambda raw: raw) -> AsyncGenerator[Program]:
+async def on_sqlalchemy(url: str) -> AsyncGenerator[Program]:
+    engine = create_async_engine(make_url(url).set(drivername="postgresql+asyncpg"))
+    try:
+        async with engine.connect() as raw:
+
+            async def publish(*args: Any, **kwargs: Any) -> UUID:
+                return await SHOP.publish(raw, *args, **kwargs)
+
+            async def notify(*args: Any, **kwargs: Any) -> UUID:
+                return await SHOP.notify(raw, *args, **kwargs)
+
+            yield Program(publish, notify, raw.commit, raw.rollback)
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def on_psycopg_sync(url: str) -> AsyncGenerator[Program]:
     with await asyncio.to_thread(psycopg.connect, url) as raw:
+        yield sync_program(raw)
 
-        async def publish(*args: Any, **kwargs: Any) -> UUID:
-            return await asyncio.to_thread(SHOP.publish_sync, wrap(raw), *args, **kwargs)
 
-        async def commit() -> None:
-            await asyncio.to_thread(raw.commit)
+@asynccontextmanager
+async def on_sqlalchemy_sync(url: str) -> AsyncGenerator[Program]:
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))
+    try:
+        with await asyncio.to_thread(engine.connect) as raw:
+            yield sync_program(raw)
+    finally:
+        engine.dispose()
 
-        async def rollback() -> None:
-            await asyncio.to_thread(raw.rollback)
 
-        yield Program(publish, commit, rollback)
+def sync_program(raw: Any) -> Program:
+    """A sync connection, whose calls run in threads."""
+
+    async def publish(*args: Any, **kwargs: Any) -> UUID:
+        return await asyncio.to_thread(SHOP.publish_sync, raw, *args, **kwargs)
+
+    async def notify(*args: Any, **kwargs: Any) -> UUID:
+        return await asyncio.to_thread(SHOP.notify_sync, raw, *args, **kwargs)
+
+    async def commit() -> None:
+        await asyncio.to_thread(raw.commit)
+
+    async def rollback() -> None:
+        await asyncio.to_thread(raw.rollback)
+
+    return Program(publish, notify, commit, rollback)
 
 
 Driver = Callable[[str], AbstractAsyncContextManager[Program]]
@@ -118,8 +127,8 @@ DRIVERS: dict[str, Driver] = {
     "asyncpg": on_asyncpg,
     "psycopg": on_psycopg,
     "psycopg, waiting": on_psycopg_sync,
-    "sqlalchemy on asyncpg": lambda url: on_asyncpg(url, AlchemyOnAsyncpg),
-    "sqlalchemy on psycopg, waiting": lambda url: on_psycopg_sync(url, AlchemyOnPsycopg),
+    "sqlalchemy on asyncpg": on_sqlalchemy,
+    "sqlalchemy on psycopg, waiting": on_sqlalchemy_sync,
 }
 
 
@@ -171,6 +180,28 @@ async def test_a_rolled_back_event_never_existed(
         assert await payer.claim() == []
 
 
+async def test_a_notification_is_committed_or_rolled_back_with_the_rest(
+    driver: Driver, hub: RealHub, database_urls: DatabaseUrls, shop: HubAddress
+) -> None:
+    await register_builtin_templates(hub)
+    person, later = str(uuid4()), datetime.now(UTC) + timedelta(hours=1)
+    recipient = ("dashboard_toast", person, "payment.succeeded", PAID)
+    async with driver(database_urls.main) as program:
+        event = await program.publish("order.paid")
+        kept = await program.notify(*recipient, dedupe_key="k", event_id=event, scheduled_at=later, locale="en")
+        await program.commit()
+    async with driver(database_urls.main) as program:
+        repeated = await program.notify(*recipient, dedupe_key="k")
+        dropped = await program.notify(*recipient)
+        await program.rollback()
+
+    async with connection(database_urls.main) as database:
+        [row] = await database.fetch("select * from notification.requests where recipient_id = $1", person)
+    assert repeated == row["id"] == kept != dropped
+    assert (row["event_id"], row["scheduled_at"], row["locale"]) == (event, later, "en")
+    assert (row["template_key"], row["source_service"]) == ("payment.succeeded", "shop")
+
+
 async def test_listeners_are_notified_at_the_commit(
     database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
@@ -215,9 +246,11 @@ async def test_a_key_publishes_once_over_every_interface(database_urls: Database
 
 
 async def test_an_unknown_option_is_a_type_error_and_nothing_is_sent() -> None:
-    with pytest.raises(TypeError, match="target_service"):
-        await SHOP.publish(None, "order.placed", target_service="billing")
+    with pytest.raises(TypeError, match="unexpected options: target_service; it has target, "):
+        await SHOP.publish(None, "order.placed", target_service="billing")  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="no service"):
         await App().publish(None, "order.placed")
+    with pytest.raises(TypeError, match="unexpected options: dedupe; it has guild_id, "):
+        await SHOP.notify(None, "user_dm", "1", "t", dedupe="k")  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="at least one event type"):
         SHOP.on()

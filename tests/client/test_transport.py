@@ -5,10 +5,10 @@ from email.utils import format_datetime
 
 import pytest
 
-from pabal.client.errors import ApiError, ConflictError, HubUnavailableError, PayloadTooLargeError, RateLimitError
-from pabal.client.outcomes import Dead, Retry, Snooze
-from pabal.client.requests import nack_from_result
-from pabal.client.transport import (
+from pabal_client.errors import ApiError, ConflictError, HubUnavailableError, PayloadTooLargeError, RateLimitError
+from pabal_client.outcomes import Dead, Retry, Snooze
+from pabal_client.requests import nack_from_result
+from pabal_client.transport import (
     NO_RESPONSE,
     HubResponse,
     SendRequest,

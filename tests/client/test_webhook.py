@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
-from pabal.client import WebhookVerificationError, verify_webhook
-from pabal.client.webhook import webhook_signature
 from pabal.events.subscriptions import new_webhook_secret
 from pabal.outside.webhook import sign_webhook
+from pabal_client import WebhookVerificationError, verify_webhook
+from pabal_client.webhook import webhook_signature
 
 SECRET, OTHER = new_webhook_secret(), new_webhook_secret()
 BODY = '{"event_type": "order.paid", "payload": {"이름": "파발"}}'.encode()

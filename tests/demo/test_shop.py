@@ -34,8 +34,6 @@ def test_the_first_orders_include_every_kind_of_event() -> None:
 
 
 def test_every_named_person_exists() -> None:
-    assert {event.options["target_service"] for event in OPENING if "target_service" in event.options} <= {
-        *DEMO_SERVICES
-    }
+    assert {event.options["target"] for event in OPENING if "target" in event.options} <= {*DEMO_SERVICES}
     assert {*PUBLISHERS, *SUBSCRIBED_TYPES} <= {*DEMO_SERVICES}
     assert {rule.event_pattern for rule in DEMO_RULES} <= {event.event_type for event in OPENING}

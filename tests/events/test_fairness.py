@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pabal import client
+import pabal_client as client
 from pabal.events.consume.pull import EventPollRequest
 from pabal.hub import Hub, build_workers
 from pabal.queue.worker import Worker

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from pabal import client
+import pabal_client as client
 from pabal.core.errors import Invalid, NotFound
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings

@@ -9,7 +9,7 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from pabal import client
+import pabal_client as client
 from pabal.events.consume.handlers import disable_unseen_programs, patterns_overlap
 from pabal.events.consume.lane import LANE, EventClaimFilter
 from pabal.hub import Hub

@@ -11,8 +11,8 @@ import httpx2
 import msgspec
 import pytest
 
+import pabal_client as client
 from conftest import url_with_database
-from pabal import client
 from pabal.core.errors import Invalid
 from pabal.db import embedded
 from pabal.events.consume.lane import ClaimedEvent

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from pabal import client
+import pabal_client as client
 from pabal.events.consume.fair_claims import Q as FAIR_CLAIMS
 from pabal.events.consume.lane import LANE
 from pabal.events.push.due_services import Q as DUE_SERVICES

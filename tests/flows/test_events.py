@@ -28,7 +28,7 @@ import json
 import threading
 from pathlib import Path
 
-from pabal.client import App, Dead, Event, Retry
+from pabal_client import App, Dead, Event, Retry
 
 hub = App("minu_build")
 
@@ -146,7 +146,7 @@ class TestInvalidPrograms:
             (":hub", "--app must be module:name"),
             ("nowhere:hub", "no module named nowhere"),
             ("no_program:hub", "no_program has no hub"),
-            ("no_program:other", "other is a int, not a pabal.client.App"),
+            ("no_program:other", "other is a int, not a pabal_client.App"),
             ("no_program:empty", "empty has no handlers"),
         ],
     )

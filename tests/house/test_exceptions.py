@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pabal
+import pabal_client
 
-SOURCE = Path(pabal.__file__).parent
+SOURCES = [Path(str(package.__file__)).parent for package in (pabal, pabal_client)]
 BUILTIN_EXCEPTIONS = {
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 }
 
 
 def parse_source() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+    return {path: ast.parse(path.read_text()) for source in SOURCES for path in sorted(source.rglob("*.py"))}
 
 
 def exception_names(modules: dict[Path, ast.Module]) -> set[str]:
@@ -59,7 +60,7 @@ def test_no_exception_instance_is_shared_by_a_module() -> None:
     exceptions = exception_names(modules)
 
     shared = [
-        f"{path.relative_to(SOURCE)}:{call.lineno} {ast.unparse(call)}"
+        f"{path}:{call.lineno} {ast.unparse(call)}"
         for path, module in modules.items()
         for call in shared_instances(module, exceptions)
     ]

@@ -5,8 +5,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import pabal
+import pabal_client
 
-PACKAGE = Path(pabal.__file__).parent
+PACKAGES = [Path(str(package.__file__)).parent for package in (pabal, pabal_client)]
 CLIENT_OUTCOME = "the client's own outcomes: they are part of its API and independent of the hub's code"
 ALLOWED = {
     "Retry": CLIENT_OUTCOME,
@@ -31,9 +32,10 @@ def module_level_names(path: Path) -> list[str]:
 
 def test_no_class_or_function_name_is_defined_twice() -> None:
     modules: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for name in module_level_names(path):
-            modules[name].append(path.relative_to(PACKAGE).as_posix())
+    for package in PACKAGES:
+        for path in sorted(package.rglob("*.py")):
+            for name in module_level_names(path):
+                modules[name].append(path.relative_to(package.parent).as_posix())
     twice = {name: places for name, places in modules.items() if len(places) > 1}
 
     assert {name: places for name, places in twice.items() if name not in ALLOWED} == {}

@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import pabal
+import pabal_client
 
-PACKAGE = Path(pabal.__file__).parent
+PACKAGES = [Path(str(package.__file__)).parent for package in (pabal, pabal_client)]
 SUFFIXES = {".py", ".sql", ".html", ".js", ".css", ".toml", ".md"}
 WORDS = re.compile(r"\b(whoever|somebody|nobody|everybody)\b", re.IGNORECASE)
 SYSTEM_ACCOUNT = re.compile(r"""["'`]nobody["'`]|\bnobody\b(?= account)""")
@@ -14,8 +15,9 @@ SYSTEM_ACCOUNT = re.compile(r"""["'`]nobody["'`]|\bnobody\b(?= account)""")
 
 def test_no_word_of_the_former_dialect_is_left() -> None:
     lines = [
-        f"{path.relative_to(PACKAGE).as_posix()}:{number}: {line.strip()}"
-        for path in sorted(PACKAGE.rglob("*"))
+        f"{path.relative_to(package.parent).as_posix()}:{number}: {line.strip()}"
+        for package in PACKAGES
+        for path in sorted(package.rglob("*"))
         if path.suffix in SUFFIXES
         and path.is_file()
         # The bridge contains former object names, which it renames.

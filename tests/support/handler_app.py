@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from pabal import client
+import pabal_client as client
 from pabal.cli.events.handlers_app import engine_handler
 from pabal.events.consume.handlers import EventHandlers
 from pabal.hub import Hub, build_workers

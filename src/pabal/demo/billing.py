@@ -1,6 +1,6 @@
 """The billing service: a program with one event handler, as `pabal work --app pabal.demo.billing:hub` runs it."""
 
-from pabal.client import App, Dead, Event, Retry
+from pabal_client import App, Dead, Event, Retry
 
 hub = App("billing")
 

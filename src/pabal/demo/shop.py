@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.client import AsyncClient, ClientError
 from pabal.core.log import get_logger
 from pabal.demo.bot import is_hub_healthy
 from pabal.demo.seed_data import DEMO_PEOPLE, MINA
+from pabal_client import AsyncClient, ClientError
 
 log = get_logger()
 
@@ -94,17 +94,17 @@ def order_events(number: int) -> Iterator[DemoEvent]:
     options = {"correlation_id": f"order-{number}"}
     note = DELIVERY_NOTES[number % len(DELIVERY_NOTES)]
     placed = order | {"card": card, "card_no": f"4111-****-{number}", "wish": note}
-    yield DemoEvent("shop", "order.placed", placed, options | {"target_service": "billing", "max_retries": 6})
+    yield DemoEvent("shop", "order.placed", placed, options | {"target": "billing", "max_retries": 6})
     if card == "good":
         guest = {**order, "user": {"name": "손님"}}
         yield DemoEvent("shop", "order.paid", guest if number % 20 == 5 else order, options)  # noqa: PLR2004 a guest has no Discord
     if number % 4 == 1:
         yield DemoEvent("shop", "customer.seen", {"name": buyer.name, "wish": note}, options)
     if number % 10 == 2:  # noqa: PLR2004 now and then, as below
-        target = {"target_service": "mailer", "max_retries": 0}
+        target = {"target": "mailer", "max_retries": 0}
         yield DemoEvent("shop", "mail.bounced", {"to": buyer.email, "order": number}, options | target)
     if number % 10 == 6:  # noqa: PLR2004
-        target = {"target_service": "warehouse", "max_retries": 0}
+        target = {"target": "warehouse", "max_retries": 0}
         yield DemoEvent("shop", "stock.counted", {"item": item, "left": number % 7}, options | target)
     if number % 15 == 7:  # noqa: PLR2004
         yield from raid_events(number)

@@ -12,12 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pabal import client
-from pabal.client.app import AppHandler
+import pabal_client as client
 from pabal.core.errors import SetupError
 from pabal.events.consume.handlers import EventHandler, EventHandlers
 from pabal.events.consume.lane import ClaimedEvent
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
+from pabal_client.app import AppHandler
 
 
 def load_handlers(app_path: str, program: str | None = None) -> EventHandlers:
@@ -37,7 +37,7 @@ def load_handlers(app_path: str, program: str | None = None) -> EventHandlers:
     if app is None:
         raise SetupError(f"--app {app_path}: {module} has no {name}")
     if not isinstance(app, client.App):
-        raise SetupError(f"--app {app_path}: {name} is a {type(app).__name__}, not a pabal.client.App")
+        raise SetupError(f"--app {app_path}: {name} is a {type(app).__name__}, not a pabal_client.App")
     if not app.handlers:
         raise SetupError(f"--app {app_path}: {name} has no handlers; add some with @{name}.on(…)")
     return EventHandlers(tuple(engine_handler(handler) for handler in app.handlers), program or app_path)

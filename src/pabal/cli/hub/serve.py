@@ -41,7 +41,7 @@ SERVER_CHECK_INTERVAL = 0.5
 """Seconds between two checks of the embedded server."""
 
 HandlersApp = Annotated[
-    str | None, Parameter(help="Event handlers to run: module:name of a pabal.client.App, relative to this directory.")
+    str | None, Parameter(help="Event handlers to run: module:name of a pabal_client.App, relative to this directory.")
 ]
 ProgramName = Annotated[
     str | None, Parameter(help="Name of the program among those of its service. Default: the value of --app.")

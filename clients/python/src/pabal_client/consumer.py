@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from pabal.client.errors import ApiError, ClientError, HubUnavailableError, RateLimitError
-from pabal.client.requests import (
+from pabal_client.errors import ApiError, ClientError, HubUnavailableError, RateLimitError
+from pabal_client.requests import (
     RELEASE_NACK,
     Nack,
     PulledEvent,
@@ -26,7 +26,7 @@ from pabal.client.requests import (
     nack_flow,
     nack_from_result,
 )
-from pabal.client.transport import Flow, ServiceCredentials
+from pabal_client.transport import Flow, ServiceCredentials
 
 ResultT = TypeVar("ResultT")
 

@@ -16,15 +16,15 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.client.errors import ClientError, ValidationFailedError
-from pabal.client.requests import (
+from pabal_client.errors import ClientError, ValidationFailedError
+from pabal_client.requests import (
     BatchPublishItem,
     PublishedEvent,
     fit_batch,
     publish_flow,
     send_batch_flow,
 )
-from pabal.client.transport import Flow, ServiceCredentials
+from pabal_client.transport import Flow, ServiceCredentials
 
 ResultT = TypeVar("ResultT")
 PublishOutcome = PublishedEvent | BatchPublishItem | ClientError

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pabal.client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, RateLimitError
+from pabal_client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, RateLimitError
 
 ResultT = TypeVar("ResultT")
 
@@ -118,7 +118,11 @@ class ServiceCredentials:
         self._store_tokens(response)
 
     def _token_request(self, form: Mapping[str, str]) -> SendRequest:
-        return SendRequest("POST", "/oauth/token", form=form, basic_auth=(self.service, self._secret))
+        return self.secret_request("/oauth/token", form)
+
+    def secret_request(self, path: str, form: Mapping[str, str]) -> SendRequest:
+        """A form that is authenticated with the secret instead of a token."""
+        return SendRequest("POST", path, form=form, basic_auth=(self.service, self._secret))
 
     def _store_tokens(self, response: HubResponse) -> None:
         tokens = decode_response(FetchedTokens, response.body)
@@ -174,7 +178,8 @@ def retry_after_seconds(text: str) -> float | None:
 
 
 def with_bearer_token(request: SendRequest, token: str) -> SendRequest:
-    return replace(request, headers={"authorization": f"Bearer {token}", "content-type": "application/json"})
+    content_type = {"content-type": "application/json"} if request.form is None else {}
+    return replace(request, headers={"authorization": f"Bearer {token}", **content_type})
 
 
 def decode_response(response_type: type[ResultT], body: bytes) -> ResultT:
@@ -199,7 +204,8 @@ def raise_for_response(response: HubResponse) -> None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         body = {}
     code = str(body.get("code") or body.get("error") or "refused")
-    detail = str(body.get("detail") or body.get("error_description") or f"the hub returned HTTP {response.status}")
+    texts = (body.get(name) for name in ("detail", "error_description", "message"))
+    detail = str(next(filter(None, texts), f"the hub returned HTTP {response.status}"))
     error = ERRORS_BY_STATUS.get(response.status, ApiError)(response.status, code, detail, body.get("mistakes"))
     if isinstance(error, RateLimitError):
         error.retry_after = max(retry_after or 0.0, 1.0)

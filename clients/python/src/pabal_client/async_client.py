@@ -2,19 +2,30 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 from uuid import UUID
 
 import httpx2
 
-from pabal.client.batching import AsyncBuffer
-from pabal.client.consumer import Consumer
-from pabal.client.gathering import AsyncGatherer
-from pabal.client.requests import (
+from pabal_client.batching import AsyncBuffer
+from pabal_client.consumer import Consumer
+from pabal_client.gathering import AsyncGatherer
+from pabal_client.options import (
+    DeadLetterFilters,
+    EventFilters,
+    HttpNotifyOptions,
+    NotificationFilters,
+    PublishOptions,
+    RecipientType,
+    ReplayFilters,
+    check_options,
+)
+from pabal_client.requests import (
     BatchPublishItem,
     NackOutcome,
     PublishedEvent,
     PulledEvent,
+    ResultPage,
     SettleItem,
     ack_flow,
     build_nack,
@@ -24,10 +35,28 @@ from pabal.client.requests import (
     encode_events,
     extend_flow,
     get_event_flow,
+    list_events_flow,
     nack_flow,
     publish_many_flow,
 )
-from pabal.client.transport import (
+from pabal_client.resources import (
+    AcceptedNotification,
+    BatchNotifyItem,
+    cancel_notification_flow,
+    encode_notification,
+    get_dead_letter_flow,
+    get_notification_flow,
+    introspect_flow,
+    list_dead_letters_flow,
+    list_notifications_flow,
+    notify_flow,
+    notify_many_flow,
+    replay_dead_letter_flow,
+    replay_dead_letters_flow,
+    resolve_dead_letter_flow,
+    revoke_flow,
+)
+from pabal_client.transport import (
     NO_RESPONSE,
     Flow,
     FlowStep,
@@ -61,9 +90,9 @@ class AsyncClient:
         await self._http.aclose()
 
     async def publish(
-        self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any
+        self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Unpack[PublishOptions]
     ) -> PublishedEvent:
-        """Publish an event. Options are the other fields of the endpoint, such as target_service or priority.
+        """Publish an event to the service `target`, or to all subscribers. For the other options see PublishOptions.
 
         Returns when the event is durable. Concurrent calls share a request.
         """
@@ -107,6 +136,81 @@ class AsyncClient:
 
     async def cancel(self, event_id: UUID | str) -> None:
         await self._run_flow(cancel_event_flow(self._credentials, str(event_id)))
+
+    async def list_events(self, **filters: Unpack[EventFilters]) -> ResultPage:
+        """List events that the service sent or received, the newest first."""
+        check_options("list_events", filters, EventFilters)
+        return await self._run_flow(list_events_flow(self._credentials, filters))
+
+    # Notifications
+
+    async def notify(
+        self,
+        recipient_type: RecipientType,
+        recipient_id: str,
+        template_key: str,
+        payload: Mapping[str, Any] | None = None,
+        **options: Unpack[HttpNotifyOptions],
+    ) -> AcceptedNotification:
+        """Request a notification. `payload` holds the variables of the template. Returns when it is durable."""
+        body = encode_notification(recipient_type, recipient_id, template_key, payload, options)
+        return await self._run_flow(notify_flow(self._credentials, body))
+
+    async def notify_many(self, notifications: Sequence[Mapping[str, Any]]) -> list[BatchNotifyItem]:
+        """Request notifications in this order, up to 500 per request; return one result per notification."""
+        return await self._run_flow(notify_many_flow(self._credentials, notifications))
+
+    async def list_notifications(self, **filters: Unpack[NotificationFilters]) -> ResultPage:
+        """List notifications of the service, the newest first."""
+        check_options("list_notifications", filters, NotificationFilters)
+        return await self._run_flow(list_notifications_flow(self._credentials, filters))
+
+    async def get_notification(self, notification_id: UUID | str) -> dict[str, Any]:
+        """Get a notification with its attempts and trace."""
+        return await self._run_flow(get_notification_flow(self._credentials, str(notification_id)))
+
+    async def cancel_notification(self, notification_id: UUID | str) -> None:
+        await self._run_flow(cancel_notification_flow(self._credentials, str(notification_id)))
+
+    # Dead letters
+
+    async def list_dead_letters(self, **filters: Unpack[DeadLetterFilters]) -> ResultPage:
+        """List dead letters of events that the service sent or received, the newest first."""
+        check_options("list_dead_letters", filters, DeadLetterFilters)
+        return await self._run_flow(list_dead_letters_flow(self._credentials, filters))
+
+    async def get_dead_letter(self, dead_letter_id: UUID | str) -> dict[str, Any]:
+        """Get a dead letter with its payload and the error of each attempt."""
+        return await self._run_flow(get_dead_letter_flow(self._credentials, str(dead_letter_id)))
+
+    async def replay_dead_letter(self, dead_letter_id: UUID | str) -> UUID:
+        """Queue the event of a dead letter again; return the event's id. ConflictError if it was already replayed."""
+        return await self._run_flow(replay_dead_letter_flow(self._credentials, str(dead_letter_id)))
+
+    async def replay_dead_letters(self, **filters: Unpack[ReplayFilters]) -> int:
+        """Replay all unresolved dead letters that match; return their number."""
+        check_options("replay_dead_letters", filters, ReplayFilters)
+        return await self._run_flow(replay_dead_letters_flow(self._credentials, filters))
+
+    async def resolve_dead_letter(self, dead_letter_id: UUID | str, note: str) -> dict[str, Any]:
+        """Resolve a dead letter with a note, without replaying it."""
+        return await self._run_flow(resolve_dead_letter_flow(self._credentials, str(dead_letter_id), note))
+
+    # Tokens
+
+    async def access_token(self) -> str:
+        """A valid access token of the service, for requests of your own."""
+        return await self._run_flow(self._credentials.token())
+
+    async def introspect(self, token: str) -> dict[str, Any]:
+        """Get the state of a token of any service. `active` is false if it is invalid."""
+        return await self._run_flow(introspect_flow(self._credentials, token))
+
+    async def revoke(self, token: str) -> None:
+        """Revoke a token of the service. Revoking a refresh token revokes every token of its grant."""
+        await self._run_flow(revoke_flow(self._credentials, token))
+
+    # Consuming
 
     async def consume(
         self,

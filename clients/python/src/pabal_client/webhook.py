@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pabal.client.errors import WebhookVerificationError
+from pabal_client.errors import WebhookVerificationError
 
 SECRET_PREFIX = "whsec_"  # noqa: S105
 SIGNATURE_VERSION = "v1,"

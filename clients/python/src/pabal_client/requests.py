@@ -4,19 +4,22 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 from uuid import UUID, uuid4
 
 import msgspec
 
-from pabal.client.app import Event
-from pabal.client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, ValidationFailedError
-from pabal.client.outcomes import Dead, HandlerOutcome, Retry, Snooze
-from pabal.client.transport import Flow, SendRequest, ServiceCredentials, call_flow, decode_response
+from pabal_client.app import Event
+from pabal_client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, ValidationFailedError
+from pabal_client.options import PublishOptions, check_options
+from pabal_client.outcomes import Dead, HandlerOutcome, Retry, Snooze
+from pabal_client.transport import Flow, SendRequest, ServiceCredentials, call_flow, decode_response
 
 ResponseT = TypeVar("ResponseT")
 NackOutcome = Literal["retry", "dead", "snooze"]
 
+FIELD_NAMES = {"target": "target_service", "source": "source_service"}
+"""Options whose field in the API has another name."""
 MAX_BATCH = 1000
 """Events or receipts per request."""
 MAX_BODY_BYTES = 1_000_000
@@ -71,6 +74,13 @@ class ClaimResponse(msgspec.Struct, frozen=True):
     events: list[PulledEvent]
 
 
+class ResultPage(msgspec.Struct, frozen=True):
+    """A page of a list, as the API describes its items. Pass `cursor` to get the next page; None on the last."""
+
+    items: list[dict[str, Any]]
+    cursor: str | None = None
+
+
 class SettleItem(msgspec.Struct, frozen=True):
     """The result for a receipt: 200, or 409 if its lease is lost."""
 
@@ -98,13 +108,18 @@ class Nack(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def encode_event(event_type: str, payload: Mapping[str, Any] | None, options: Mapping[str, Any]) -> msgspec.Raw:
     """Encode an event. It gets an idempotency key, so that sending it twice publishes it once."""
-    fields = {name: value for name, value in options.items() if value is not None}
-    fields = {"idempotency_key": str(uuid4()), **fields, "event_type": event_type, "payload": payload or {}}
-    return msgspec.Raw(msgspec.json.encode(fields))
+    check_options("publish", options, PublishOptions)
+    return encode_draft({**options, "event_type": event_type, "payload": payload})
 
 
 def encode_events(events: Iterable[Mapping[str, Any]]) -> list[msgspec.Raw]:
-    return [encode_event(event["event_type"], event.get("payload"), event) for event in events]
+    """Encode events. The hub refuses one with an unknown field, and only that one."""
+    return [encode_draft({**event, "event_type": event["event_type"]}) for event in events]
+
+
+def encode_draft(event: Mapping[str, Any]) -> msgspec.Raw:
+    fields = {FIELD_NAMES.get(name, name): value for name, value in event.items() if value is not None}
+    return msgspec.Raw(msgspec.json.encode({"idempotency_key": str(uuid4()), "payload": {}, **fields}))
 
 
 def post_flow(
@@ -191,11 +206,20 @@ def settle_flow(
     return results
 
 
+def get_flow(
+    credentials: ServiceCredentials, path: str, response_type: type[ResponseT], query: Mapping[str, Any] | None = None
+) -> Flow[ResponseT]:
+    filters = {name: value for name, value in (query or {}).items() if value is not None}
+    path = f"{path}?{urlencode(msgspec.to_builtins(filters))}" if filters else path
+    return decode_response(response_type, (yield from call_flow(credentials, SendRequest("GET", path))))
+
+
 def get_event_flow(credentials: ServiceCredentials, event_id: str) -> Flow[dict[str, Any]]:
-    return decode_response(
-        dict[str, Any],
-        (yield from call_flow(credentials, SendRequest("GET", f"/v1/queue/events/{quote(event_id, '')}"))),
-    )
+    return get_flow(credentials, f"/v1/queue/events/{quote(event_id, '')}", dict[str, Any])
+
+
+def list_events_flow(credentials: ServiceCredentials, query: Mapping[str, Any]) -> Flow[ResultPage]:
+    return get_flow(credentials, "/v1/queue/events", ResultPage, query)
 
 
 def cancel_event_flow(credentials: ServiceCredentials, event_id: str) -> Flow[dict[str, Any]]:

@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
 
-from pabal.client.errors import HubUnavailableError, RateLimitError
-from pabal.client.requests import MAX_BATCH, MAX_BODY_BYTES, BatchPublishItem, encode_event
+from pabal_client.errors import HubUnavailableError, RateLimitError
+from pabal_client.options import PublishOptions
+from pabal_client.requests import MAX_BATCH, MAX_BODY_BYTES, BatchPublishItem, encode_event
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,9 @@ class Buffer:
             self._changed.notify_all()
         self._sender.join()
 
-    def publish(self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any) -> "Future[UUID]":
+    def publish(
+        self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Unpack[PublishOptions]
+    ) -> "Future[UUID]":
         """Add an event to the buffer; waits while it is full. The future may be ignored."""
         draft = encode_event(event_type, payload, options)
         future: Future[UUID] = Future()
@@ -215,7 +218,7 @@ class AsyncBuffer:
             await self._sender
 
     async def publish(
-        self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any
+        self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Unpack[PublishOptions]
     ) -> "asyncio.Future[UUID]":
         """Add an event to the buffer; waits while it is full. The future may be ignored."""
         draft = encode_event(event_type, payload, options)
