@@ -216,9 +216,9 @@ async def test_everything_is_notified_while_announcements_may_be_missing(
 ) -> None:
     waiters = hub.relay.remote_waiters
     assert not waiters.is_awaited(str(owner.id))
-    monkeypatch.setattr(hub.doorbell, "listening", False)
+    monkeypatch.setattr(hub.doorbell._notify, "is_connected", False)
     assert waiters.is_awaited(str(owner.id))
-    monkeypatch.setattr(hub.doorbell, "listening", True)
+    monkeypatch.setattr(hub.doorbell._notify, "is_connected", True)
     hub.doorbell.wake_here(Wakeup(Channel.WAITERS))  # as when the listener has just connected
     assert waiters.is_awaited(str(owner.id))
 
