@@ -55,6 +55,7 @@ bench: $(VENV)/.ready-dev .venv-bench/.ready ## Run the benchmarks: engine, toke
 	@PYTHONPATH=. $(BIN)/python -m bench.paths
 	@PYTHONPATH=. $(BIN)/python -m bench.relay
 	@PYTHONPATH=. $(BIN)/python -m bench.processes
+	@PYTHONPATH=. $(BIN)/python -m bench.hubs
 	@PYTHONPATH=. $(BIN)/python -m bench.notifications
 
 faults: $(VENV)/.ready-dev ## Run the fault scenarios and write their table to docs/reliability.md; about ten minutes.

@@ -177,7 +177,8 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
         await db.open()
         key_ring = await load_keyring(settings, db)
         direct = database_urls.direct or (None if db.server_info.pooler else database_urls.main)
-        doorbell = Doorbell(db, connect_options(settings, direct, pooler=False) if direct else None)
+        direct_options = connect_options(settings, direct, pooler=False) if direct else None
+        doorbell = Doorbell(db, direct_options, nats=settings.nats_servers)
         db.on_commit = doorbell.broadcast
         throughput = ThroughputCounter(db)
         stack.push_async_callback(throughput.close)  # after everything that counts outcomes
@@ -396,6 +397,7 @@ def register_hub_process(
         details: dict[str, Any] = {"version": __version__, "holds": sum(worker.in_flight for worker in workers)}
         if unreadable := hub.relay.cipher.unreadable_count:
             details["unreadable_keys"] = unreadable
+        details |= {"doorbell": hub.doorbell.transport, "lacks_nats": hub.doorbell.lacks_nats}
         if handlers:
             await handlers.mark_seen(tx)
             details |= {"program": handlers.program, "handlers": handlers.event_types_by_service}

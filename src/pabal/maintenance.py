@@ -34,6 +34,7 @@ from pabal.notifications.operator_alerts import (
 )
 from pabal.notifications.people.links import purge_link_requests
 from pabal.notifications.people.tokens import purge_person_tokens
+from pabal.notifications.toasts.stream_slots import purge_toast_streams
 from pabal.operators.sessions import purge_operator_sessions
 from pabal.queue.chores import OVERDUE_AFTER, Chore, ChoreRun, list_recorded_runs
 from pabal.queue.lane import Lane
@@ -109,6 +110,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("purge operator sessions", HOUR, purge_operator_sessions),
         Chore("purge person tokens", HOUR, purge_person_tokens),
         Chore("purge link requests", HOUR, purge_link_requests),
+        Chore("purge toast streams", MINUTE, purge_toast_streams),
         Chore("disable programs", HOUR, disable_unseen_programs),
         Chore("purge processes", MINUTE, purge_processes),
         Chore("purge throughput", HOUR, purge_throughput),

@@ -23,6 +23,7 @@ from pabal.core.data_dir import default_data_dir
 from pabal.core.database_url import parse_database_url
 from pabal.core.duration import parse_duration
 from pabal.core.errors import FieldError, InvalidSettings
+from pabal.core.nats_url import NatsServer, parse_nats_urls
 from pabal.core.network import is_loopback, is_origin
 
 ENV_PREFIX = "PABAL_"
@@ -104,6 +105,13 @@ class Settings(BaseSettings):
         ),
     )
     database_pool_size: int = Field(16, ge=2, le=200, description="Maximum number of pooled connections per process.")
+    doorbell: SecretStr | None = Field(
+        None,
+        description=(
+            "NATS servers that carry wake-ups between processes, e.g. nats://user:password@host:4222, or tls://…; "
+            "comma-separated. Unset: PostgreSQL's NOTIFY."
+        ),
+    )
     connect_timeout: Duration = Field(
         timedelta(seconds=5), ge=MIN_DURATION, description="Timeout for a database connection."
     )
@@ -288,6 +296,13 @@ class Settings(BaseSettings):
         parse_database_url(url.get_secret_value())
         return url
 
+    @field_validator("doorbell")
+    @classmethod
+    def _check_nats_urls(cls, urls: SecretStr | None) -> SecretStr | None:
+        if urls:
+            parse_nats_urls(urls.get_secret_value())
+        return urls or None
+
     @field_validator("trusted_proxies")
     @classmethod
     def _check_networks(cls, networks: list[str]) -> list[str]:
@@ -347,6 +362,11 @@ class Settings(BaseSettings):
         """The issuer (iss) of access tokens."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.public_url or f"http://{host}:{self.port}"
+
+    @property
+    def nats_servers(self) -> tuple[NatsServer, ...]:
+        """The servers that carry wakeups; none without PABAL_DOORBELL."""
+        return parse_nats_urls(self.doorbell.get_secret_value()) if self.doorbell else ()
 
     @property
     def has_discord_transport(self) -> bool:

@@ -120,6 +120,7 @@ def status_findings(status: HubStatus) -> list[Finding]:
     """What the rows of the hub say, one finding per subject. Every warning needs a person."""
     return [
         check_processes(status.hubs_at_work, status.processes),
+        *check_wakeups(status.hubs_at_work),
         check_lanes(status.lanes),
         check_dead_letters(status.lanes),
         check_silent_consumers(status.silent_consumers),
@@ -156,6 +157,24 @@ def check_processes(at_work: Sequence[ProcessInfo], processes: Sequence[ProcessI
             Message("check the log of that process and restart it"),
         )
     return Finding(FindingLevel.GOOD, "hubs", Message("{} running", len(at_work)))
+
+
+def check_wakeups(at_work: Sequence[ProcessInfo]) -> Iterator[Finding]:
+    """Whether the processes that should be on NATS are. The others are named too: NOTIFY costs all of them."""
+    if not any(process.uses_nats for process in at_work):
+        return
+    lost = [process.id for process in at_work if process.lacks_nats]
+    if lost:
+        seen = Message("without NATS, so wake-ups use NOTIFY: {}", ", ".join(lost))
+        advice = Message("check PABAL_DOORBELL and that the NATS server is running")
+        yield Finding(FindingLevel.WARNING, "wake-ups", seen, advice)
+    elif others := [process.id for process in at_work if not process.uses_nats]:
+        seen = Message("PABAL_DOORBELL is not set for {}", ", ".join(others))
+        yield Finding(
+            FindingLevel.WARNING, "wake-ups", seen, Message("set PABAL_DOORBELL to the same servers for all processes")
+        )
+    else:
+        yield Finding(FindingLevel.GOOD, "wake-ups", Message("all {} processes are on NATS", len(at_work)))
 
 
 def check_lanes(lanes: Sequence[LaneProgress]) -> Finding:

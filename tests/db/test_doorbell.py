@@ -4,13 +4,17 @@ from datetime import timedelta
 
 import pytest
 
-from pabal.db import doorbell
+from pabal.db import doorbell, notify_transport
 from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
-from pabal.db.doorbell import Doorbell, check_listen_notify, encode_wakeups
+from pabal.db.doorbell import Doorbell
+from pabal.db.notify_transport import check_listen_notify
+from pabal.db.waiting import stop_tasks
+from pabal.db.wakeup_outbox import WakeupOutbox, encode_wakeups
 from pabal.hub import DatabaseUrls, Hub, connect_options, open_hub
 from pabal.settings import Settings
-from support.clusters import open_connection
+from support.clusters import Connection, open_connection
 from support.fault_proxy import run_fault_proxy
+from support.inbox import Inbox
 from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -119,6 +123,76 @@ async def test_many_wakeups_are_sent_in_few_notifies(hub: Hub, database_urls: Da
     assert len([payload for payload in payloads if "events" in payload]) < 5
 
 
+async def test_wakeups_are_sent_at_once_and_then_at_most_every_five_milliseconds(
+    hub: Hub, database_urls: DatabaseUrls
+) -> None:
+    loop, payloads = asyncio.get_running_loop(), list[str]()
+    async with open_connection(database_urls.main) as connection:
+        await connection.add_listener(
+            NOTIFY_CHANNEL, lambda _conn, _pid, _channel, payload: payloads.append(str(payload))
+        )
+        began = loop.time()
+        while loop.time() - began < 0.1:
+            hub.doorbell.notify([Channel.TOASTS])
+            await asyncio.sleep(0)
+        await hub.doorbell._notify_outbox.flush()
+        await connection.execute("select pg_notify($1, 'last')", NOTIFY_CHANNEL)
+        await wait_until(lambda: "last" in payloads)
+        elapsed = loop.time() - began
+
+    assert 2 <= len([payload for payload in payloads if "toasts" in payload]) <= elapsed / 0.005 + 2
+
+
+async def test_the_first_wakeup_waits_for_nothing() -> None:
+    sent: list[set[Wakeup]] = []
+
+    async def send(wakeups: set[Wakeup]) -> None:
+        sent.append(wakeups)
+
+    outbox = WakeupOutbox(send, interval=3600)
+    sending = asyncio.create_task(outbox.run())
+    outbox.add([Wakeup(Channel.EVENTS)])
+    await wait_until(lambda: len(sent) == 1)
+    outbox.add([Wakeup(Channel.EVENTS), Wakeup(Channel.TOASTS)])
+    outbox.add([Wakeup(Channel.EVENTS)])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(sent) == 1
+    await stop_tasks([sending])
+    await outbox.flush()
+
+    assert sent[1] == {Wakeup(Channel.EVENTS), Wakeup(Channel.TOASTS)}
+
+
+async def test_tasks_that_swallow_a_cancellation_are_stopped() -> None:
+    cancellations: list[int] = []
+
+    async def swallow() -> None:
+        while len(cancellations) < 2:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancellations.append(1)
+
+    task = asyncio.create_task(swallow())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(TIMEOUT.total_seconds()):
+        await stop_tasks([task])
+
+    assert task.done()
+
+
+async def test_a_notification_requested_by_plain_sql_wakes_the_dispatcher(
+    hub: Hub, owner: Connection, inbox: Inbox
+) -> None:
+    await inbox.request()  # its template exists
+    await wait_until(lambda: hub.doorbell.listening)
+    with hub.doorbell.listen(Channel.NOTIFICATIONS) as listener:
+        await owner.execute("select notification.request('user_dm', '100', 'test.payment', '{}')")
+
+        assert await listener.wait(TIMEOUT)
+
+
 async def test_all_listeners_are_woken_after_a_reconnect(
     hub: Hub, database_urls: DatabaseUrls, settings: Settings
 ) -> None:
@@ -193,7 +267,7 @@ async def test_listening_continues_after_an_unexpected_error(
         hub.db, connect_options(settings, database_urls.direct or database_urls.main, pooler=False)
     )
     with monkeypatch.context() as patch:
-        patch.setattr(doorbell, "connect_arguments", fail)
+        patch.setattr(notify_transport, "connect_arguments", fail)
         await second_doorbell.open()
         await wait_until(lambda: len(calls) > 1)
         assert not second_doorbell.listening

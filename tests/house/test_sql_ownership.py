@@ -37,6 +37,7 @@ OWNERS = {
         "notification.rules",
         "notification.service_links",
         "notification.templates",
+        "notification.toast_streams",
         "notification.toasts",
     ),
     "operators": ("pabal.operators", "pabal.operator_sessions"),

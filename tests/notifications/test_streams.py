@@ -15,10 +15,10 @@ from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.notifications.lane import ClaimedNotification
 from pabal.notifications.people import tokens
-from pabal.notifications.people.tokens import revoke_person_token
+from pabal.notifications.people.tokens import Person, revoke_person_token
 from pabal.notifications.templates.render import RenderedText
-from pabal.notifications.toasts import streams as toast_streams
-from pabal.notifications.toasts.inbox import ToastAction, ToastChange, add_toast, notify_toast_streams
+from pabal.notifications.toasts.inbox import ToastAction, ToastChange, add_toast, notify_toast_streams, toast_topic
+from pabal.notifications.toasts.stream_slots import MAX_STREAMS_PER_PERSON, SLOT_LIFETIME, purge_toast_streams
 from pabal.notifications.toasts.streams import MAX_PENDING_CHANGES, ToastStream
 from support.inbox import JUN, MINA, Inbox
 from support.wait import wait_until
@@ -145,7 +145,7 @@ async def test_a_stream_ends_with_its_token(inbox: Inbox, hub: Hub, travel: Trav
 
 async def test_the_number_of_streams_per_person_is_limited(inbox: Inbox, hub: Hub) -> None:
     person = await inbox.person()
-    streams = [(await hub.toast_streams.open(person, None))[0] for _ in range(toast_streams.MAX_STREAMS_PER_PERSON)]
+    streams = [(await hub.toast_streams.open(person, None))[0] for _ in range(MAX_STREAMS_PER_PERSON)]
 
     with pytest.raises(RateLimited):
         await hub.toast_streams.open(person, None)
@@ -153,6 +153,91 @@ async def test_the_number_of_streams_per_person_is_limited(inbox: Inbox, hub: Hu
     other, _ = await hub.toast_streams.open(await inbox.person(JUN), None)
     for stream in (*streams, other):
         hub.toast_streams.close(stream)
+    assert len(hub.toast_streams) == 0
+
+
+async def test_the_number_of_streams_per_person_is_limited_in_all_processes_together(
+    inbox: Inbox, hub: Hub, database_urls: DatabaseUrls
+) -> None:
+    person = await inbox.person()
+    async with open_hub(hub.settings, database_urls) as other_hub:
+        processes = (hub.toast_streams, other_hub.toast_streams)
+        results = await asyncio.gather(
+            *(process.open(person, None) for process in processes for _ in range(MAX_STREAMS_PER_PERSON)),
+            return_exceptions=True,
+        )
+        opened = [result[0] for result in results if isinstance(result, tuple)]
+        assert len(opened) == MAX_STREAMS_PER_PERSON
+        assert all(isinstance(result, (tuple, RateLimited)) for result in results)
+
+        for stream in opened[:2]:  # of the first process
+            hub.toast_streams.close(stream)
+        again = [await open_when_free(other_hub, person) for _ in range(2)]
+        with pytest.raises(RateLimited):
+            await hub.toast_streams.open(person, None)
+    assert len({stream.slot.number for stream in (*opened, *again)}) == MAX_STREAMS_PER_PERSON
+    await open_when_free(hub, person)  # the other process released its slots when it stopped
+
+
+async def open_when_free(hub: Hub, person: Person) -> ToastStream:
+    """Open a stream as soon as the process that closed one has released its slot."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return (await hub.toast_streams.open(person, None))[0]
+            except RateLimited:
+                await asyncio.sleep(0)
+
+
+async def test_streams_of_a_lost_process_count_until_their_slots_expire(
+    inbox: Inbox, hub: Hub, database_urls: DatabaseUrls, travel: Travel
+) -> None:
+    person = await inbox.person()
+    await inbox.db.execute(
+        "insert into notification.toast_streams (recipient, slot, id, alive_until) "
+        "select $1, n, pabal.uuid7(), pabal.now() + $2 from generate_series(2, $3::integer) n",
+        toast_topic(person.id),
+        SLOT_LIFETIME,
+        MAX_STREAMS_PER_PERSON,
+    )
+    stream, _ = await hub.toast_streams.open(person, None)
+    with pytest.raises(RateLimited):
+        await hub.toast_streams.open(person, None)
+    await travel(SLOT_LIFETIME / 2)
+    await hub.toast_streams.slots.extend()
+    await travel(SLOT_LIFETIME / 2)
+
+    others = [(await hub.toast_streams.open(person, None))[0] for _ in range(MAX_STREAMS_PER_PERSON - 1)]
+    with pytest.raises(RateLimited):
+        await hub.toast_streams.open(person, None)
+    assert stream.slot.number not in {other.slot.number for other in others}
+
+
+async def test_slots_of_lost_processes_are_purged_and_those_of_open_streams_come_back(
+    inbox: Inbox, hub: Hub, travel: Travel
+) -> None:
+    stream, _ = await hub.toast_streams.open(await inbox.person(), None)
+    await travel(SLOT_LIFETIME + timedelta(minutes=1, seconds=1))
+    async with hub.transaction() as tx:
+        assert await purge_toast_streams(tx, 10) == 1
+        assert await purge_toast_streams(tx, 10) == 0
+    await hub.toast_streams.slots.extend()
+    assert not await has_no_slots(inbox)
+
+    hub.toast_streams.close(stream)
+    await wait_until(lambda: has_no_slots(inbox))
+
+
+async def has_no_slots(inbox: Inbox) -> bool:
+    return await inbox.db.fetchval("select count(*) = 0 from notification.toast_streams")
+
+
+async def test_the_slot_of_a_client_that_left_before_the_first_byte_is_released(inbox: Inbox, hub: Hub) -> None:
+    stream, _ = await hub.toast_streams.open(await inbox.person(), None)
+    stream.close()
+    stream.request_refresh()
+
+    await wait_until(lambda: has_no_slots(inbox))
     assert len(hub.toast_streams) == 0
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import httpx2
 import pytest
 
-from pabal.db import doorbell
+from pabal.db import doorbell, notify_transport
 from pabal.db.channels import Channel, Wakeup
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.delivery import lane, remote_waiters
@@ -144,7 +144,7 @@ async def test_a_single_message_wakes_a_stream_of_another_process_at_its_commit(
         statements.clear()
         await send_message(other_web, "hello")
         await client.next_message()
-        assert statements.count(doorbell.NOTIFY_QUERY) == 0
+        assert statements.count(notify_transport.NOTIFY_QUERY) == 0
 
 
 async def test_frequent_messages_wake_a_stream_of_another_process_after_their_commits(
@@ -154,7 +154,7 @@ async def test_frequent_messages_wake_a_stream_of_another_process_after_their_co
     owner: Owner,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doorbell, "COMMIT_NOTIFY_INTERVAL", NEVER.total_seconds())
+    monkeypatch.setattr(doorbell, "NOTIFY_INTERVAL", NEVER.total_seconds())
     async with serve_hub(hub) as address, connect_stream(address, owner.token) as client:
         await client.next("connected")
         await send_message(other_web, "at its commit, at most")
@@ -162,7 +162,7 @@ async def test_frequent_messages_wake_a_stream_of_another_process_after_their_co
         statements.clear()
         await send_message(other_web, "after it")
         assert (await client.next_message())["normalized"]["text"] == "after it"
-        assert statements.count(doorbell.NOTIFY_QUERY) == 1
+        assert statements.count(notify_transport.NOTIFY_QUERY) == 1
 
 
 async def test_a_long_poll_of_another_process_is_woken(
@@ -246,9 +246,9 @@ async def test_everything_is_notified_while_announcements_may_be_missing(
 ) -> None:
     waiters = hub.relay.remote_waiters
     assert not waiters.is_awaited(str(owner.id))
-    monkeypatch.setattr(hub.doorbell, "listening", False)
+    monkeypatch.setattr(hub.doorbell._notify, "is_connected", False)
     assert waiters.is_awaited(str(owner.id))
-    monkeypatch.setattr(hub.doorbell, "listening", True)
+    monkeypatch.setattr(hub.doorbell._notify, "is_connected", True)
     hub.doorbell.wake_here(Wakeup(Channel.WAITERS))  # as when the listener has just connected
     assert waiters.is_awaited(str(owner.id))
 

@@ -36,6 +36,7 @@ CHECK_NAMES = message_table(
     "hubs",
     "keys",
     "lanes",
+    "nats",
     "passwords",
     "planner settings",
     "pooler",
@@ -45,6 +46,7 @@ CHECK_NAMES = message_table(
     "settings",
     "signing key",
     "trusted proxies",
+    "wake-ups",
     "webhook secret",
 )
 REPORT_MAX_AGE = 10.0

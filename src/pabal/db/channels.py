@@ -16,6 +16,8 @@ class Channel(StrEnum):
     TOKENS = "tokens"
     TOASTS = "toasts"
     WAITERS = "waiters"
+    POLLING = "polling"
+    """Announces polling under load; see load_polling.py."""
 
 
 CHANNEL_NAMES = frozenset[str](Channel)

@@ -1,8 +1,13 @@
-"""The doorbell: one LISTEN connection per process, and waiting that holds no connection.
+"""The doorbell: waiting that holds no connection, and wakeups between processes.
 
-A wakeup reaches the listeners of this process at once. Other processes get it by NOTIFY after the commit, many wakeups
-in one: a NOTIFY inside every transaction would take a database-wide lock at commit. A wakeup may be lost, so listeners
+A wakeup reaches the listeners of this process at once. Other processes get it after the commit, many wakeups in one
+payload: a NOTIFY inside every transaction would take a database-wide lock at commit. A wakeup may be lost, so listeners
 wait with a timeout and then read the table.
+
+Wakeups travel by NOTIFY, or by NATS if it is configured and connected. Plain SQL always uses NOTIFY. Therefore one of
+the processes on NATS listens too and forwards what it hears: the oldest one, by its id. While it hears listeners that
+are not on NATS, it also forwards the other way. A payload that was forwarded, or needs no forwarding, has a sender that
+begins with `+`.
 """
 
 import asyncio
@@ -10,85 +15,127 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from itertools import chain
 from time import monotonic
-from typing import Any, Self
+from typing import Literal, Self
 
-import asyncpg
-
-from pabal.core.backoff import spread
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
-from pabal.core.outage import OutageLog
-from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
-from pabal.db.connect import ConnectOptions, HostDialer, ServerInfo, connect_arguments
-from pabal.db.errors import CONNECTION_ERRORS, summarize_error, translate_errors
-from pabal.db.load_polling import POLLING_ANNOUNCEMENT, SQL_SENDER, LoadPolling
+from pabal.core.nats_url import NatsServer
+from pabal.db.channels import CHANNEL_NAMES, Channel, Wakeup
+from pabal.db.connect import ConnectOptions
+from pabal.db.load_polling import SQL_SENDER, LoadPolling
+from pabal.db.nats_transport import NATS_PING_INTERVAL, NatsTransport
+from pabal.db.notify_transport import KEEPALIVE_INTERVAL, SELF_TEST_TIMEOUT, NotifyTransport
 from pabal.db.pool import Database
-from pabal.db.queries import Query
+from pabal.db.queries import load_queries
+from pabal.db.waiting import stop_tasks, wait_with_timeout
+from pabal.db.wakeup_outbox import WakeupOutbox, encode_wakeups
+from pabal.db.wakeup_transport import FORWARDED
 
+Q = load_queries(__file__)
 log = get_logger()
 
-NOTIFY_QUERY = Query(
-    "notify",
-    "select pg_notify($1, $2), set_config('synchronous_commit', 'off', true)",
-    ("channel", "payload"),
-    "doorbell",
-)
-"""A wakeup need not survive a crash, so its commit does not wait for the disk: listeners get it a write earlier."""
 POLL_INTERVAL = timedelta(seconds=1)
 """How long to wait for a wakeup before polling the table."""
-SELF_TEST_TIMEOUT = timedelta(seconds=2)
-KEEPALIVE_INTERVAL = timedelta(seconds=5)
-"""How often the process notifies itself to detect a dead connection."""
-MAX_PAYLOAD_BYTES = 7900
-"""PostgreSQL allows 7999; the sender's id takes the rest."""
-COMMIT_NOTIFY_INTERVAL = 0.005
-"""Seconds between statements of a process that notify at their own commit."""
-FIRST_RECONNECT_DELAY, MAX_RECONNECT_DELAY = 0.1, 5.0
+NOTIFY_INTERVAL = 0.005
+"""Seconds between two notifications of a process. Each one costs PostgreSQL a commit and wakes all that listen."""
+FORWARDING, NOT_FORWARDING = "forwarding", "not-forwarding"
+"""What the forwarding process tells the others on NATS: regularly, and when it stops."""
+MISSED_SIGNS = 3
+"""After this many intervals without a sign, a forwarding or listening process counts as gone."""
+DoorbellTransport = Literal["nats", "notify", "polling"]
+"""How wakeups of other processes arrive; `polling` if they do not."""
 
 
 class Doorbell:
     """Wakes listeners in this and other processes after a commit.
 
     `options` must connect to the database directly, because LISTEN does not work through a transaction pooler. With
-    None, listeners only poll.
+    None and without NATS, listeners only poll.
     """
 
     def __init__(
-        self, db: Database, options: ConnectOptions | None, keepalive_interval: timedelta = KEEPALIVE_INTERVAL
+        self,
+        db: Database,
+        options: ConnectOptions | None,
+        keepalive_interval: timedelta = KEEPALIVE_INTERVAL,
+        nats: Sequence[NatsServer] = (),
     ) -> None:
         self._db = db
-        self._options = options
-        self._keepalive_interval = keepalive_interval
         self._sender_id = new_id().hex
         self._listeners: defaultdict[Channel, set[Listener]] = defaultdict(set)
-        self._pending: set[Wakeup] = set()
-        self._has_pending = asyncio.Event()
-        self._commit_notified_at = -COMMIT_NOTIFY_INTERVAL
+        self._commit_notified_at = -NOTIFY_INTERVAL
         self._tasks: list[asyncio.Task[None]] = []
-        self._self_test_received = asyncio.Event()
-        self.load_polling = LoadPolling(db, self._sender_id, lambda: self.wake_here(Wakeup(Channel.EVENTS)))
-        self._outage = OutageLog("listener disconnected", "listener connected again")
-        self.listening = False
+        self.load_polling = LoadPolling(
+            db, self._sender_id, lambda: self.wake_here(Wakeup(Channel.EVENTS)), self._announce_polling
+        )
+        self._notify = NotifyTransport(
+            db,
+            options,
+            self._sender_id,
+            self.load_polling,
+            self._receive_notify,
+            self._on_transport_change,
+            keepalive_interval,
+        )
+        self._nats = NatsTransport(nats, self._find_subject, self._receive_nats, self._on_transport_change)
+        self._has_nats = bool(nats)
+        self._notify_outbox = WakeupOutbox(self._send_by_notify, NOTIFY_INTERVAL)
+        self._nats_outbox = WakeupOutbox(self._send_by_nats)
+        self._sign_due = asyncio.Event()
+        """Set when the others should hear now whether this process forwards."""
+        self._older_forwarder_until = 0.0
+        """Until when another process is known to forward, which is older than this one."""
+        self._notify_listeners_until = 0.0
+        """Until when processes that are not on NATS are known to listen."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether wakeups of other processes arrive."""
+        return self._nats.is_connected or self._notify.is_connected
+
+    @property
+    def transport(self) -> DoorbellTransport:
+        if self._nats.is_connected:
+            return "nats"
+        return "notify" if self._notify.is_connected else "polling"
+
+    @property
+    def lacks_nats(self) -> bool:
+        """Whether NATS is configured and does not respond."""
+        return self._has_nats and not self._nats.is_connected
+
+    @property
+    def is_forwarding(self) -> bool:
+        """Whether this process carries wakeups between NOTIFY and NATS."""
+        return self._nats.is_connected and self._notify.is_connected
 
     async def open(self) -> None:
-        self._tasks.append(asyncio.create_task(self._send_loop(), name="doorbell sends"))
-        if self._options is not None:
-            self._tasks.append(asyncio.create_task(self._listen_loop(self._options), name="doorbell listens"))
+        self._choose_forwarder()
+        loops = {"doorbell notifies": self._notify_outbox.run(), "doorbell listens": self._notify.run()}
+        if self._has_nats:
+            loops |= {
+                "doorbell sends": self._nats_outbox.run(),
+                "doorbell on nats": self._nats.run(),
+                "doorbell forwards": self._forward_loop(),
+            }
+        self._tasks += [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
 
     async def close(self) -> None:
         """Stop listening and send the pending wakeups: a command may end right after its commit."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._nats.is_connected:
+            with suppress(PabalError):
+                await self._nats_outbox.flush()
+                if self.is_forwarding:
+                    await self._nats.send(f"{FORWARDED}{self._sender_id} {NOT_FORWARDING}")
+        await stop_tasks(self._tasks)
         self._tasks.clear()
         await self.load_polling.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(SELF_TEST_TIMEOUT.total_seconds()):
-                await self._send_pending()
-        self.listening = False
+                await self._nats_outbox.flush()
+                await self._notify_outbox.flush()
 
     def notify(self, channels: Iterable[Channel]) -> None:
         """Wake all listeners of these channels."""
@@ -103,20 +150,23 @@ class Doorbell:
 
     def send(self, wakeups: Iterable[Wakeup]) -> None:
         """Wake the other processes soon, and not this one."""
-        self._pending.update(wakeups)
-        if self._pending:
-            self._has_pending.set()
+        wakeups = [*wakeups]
+        if self._nats.is_connected:
+            self._nats_outbox.add(wakeups)
+        if not self._nats.is_connected or self._forwards_to_notify():
+            self._notify_outbox.add(wakeups)
 
     def reserve_commit_notification(self) -> str | None:
-        """Our name as a sender, for a statement that notifies at its own commit; None if that would be too often.
+        """Our name as a sender, for a statement that notifies at its own commit; None if NATS or a later one is better.
 
         It saves the waiter a round trip, and it holds a database-wide lock during the commit's write to disk.
         """
         now = monotonic()
-        if self._pending or now - self._commit_notified_at < COMMIT_NOTIFY_INTERVAL:
+        is_too_soon = self._notify_outbox.has_pending or now - self._commit_notified_at < NOTIFY_INTERVAL
+        if self._nats.is_connected or is_too_soon:
             return None
         self._commit_notified_at = now
-        return self._sender_id
+        return self._notify.sender
 
     async def wait(self, channel: Channel, timeout: timedelta) -> bool:
         """Wait up to `timeout` for a wakeup. Returns whether there was one."""
@@ -132,96 +182,103 @@ class Doorbell:
 
     def wake_here(self, wakeup: Wakeup) -> None:
         """Wake the listeners of this process only."""
+        if wakeup.channel is Channel.POLLING:
+            self.load_polling.poll_for()
         for listener in self._listeners[wakeup.channel]:
             listener.receive(wakeup.topic)
 
-    async def _send_loop(self) -> None:
-        while True:
-            await self._has_pending.wait()
-            try:
-                await self._send_pending()
-            except Exception:  # if this task ended, other processes would no longer be woken
-                log.exception("notify lost")
-
-    async def _send_pending(self) -> None:
-        self._has_pending.clear()
-        pending, self._pending = self._pending, set()
-        if not pending:
-            return
+    async def _send_by_notify(self, wakeups: set[Wakeup]) -> None:
         try:
-            async with self._db.autocommit() as tx:
-                await tx.value(
-                    NOTIFY_QUERY, channel=NOTIFY_CHANNEL, payload=" ".join([self._sender_id, *encode_wakeups(pending)])
-                )
+            await self._notify.send(" ".join([self._notify.sender, *encode_wakeups(wakeups)]))
         except PabalError as error:
             log.warning("notify lost", error=str(error))
-        except asyncio.CancelledError:
-            self._pending |= pending  # sent by close()
-            raise
 
-    async def _listen_loop(self, options: ConnectOptions) -> None:
-        delay = FIRST_RECONNECT_DELAY
-        dialer = HostDialer(options.url, options.connect_timeout)
-        while True:
-            try:
-                await self._listen_once(options, dialer)
-            except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
-                self._outage.record_failure(summarize_error(error))
-            except Exception:  # if this task ended, this process would no longer be woken
-                log.exception("listener disconnected")
-            if self.listening:
-                self.listening = False
-                delay = FIRST_RECONNECT_DELAY
-            await asyncio.sleep(spread(delay))
-            delay = min(delay * 2, MAX_RECONNECT_DELAY)
-
-    async def _listen_once(self, options: ConnectOptions, dialer: HostDialer) -> None:
-        connection = await dialer.dial(connect_arguments(options, ServerInfo(0, superuser=False, pooler=False)))
-        terminated = asyncio.Event()
-        connection.add_termination_listener(lambda _: terminated.set())
+    async def _send_by_nats(self, wakeups: set[Wakeup]) -> None:
+        sender = FORWARDED + self._sender_id if self.is_forwarding else self._sender_id
         try:
-            await connection.add_listener(NOTIFY_CHANNEL, self._on_notify)
-            await self._self_test(connection)
-            await self.load_polling.read(connection)
-            self.listening = True
-            self._outage.end()
-            for channel in Channel:  # wakeups may have been missed before
+            await self._nats.send(" ".join([sender, *encode_wakeups(wakeups)]))
+        except PabalError:
+            self._notify_outbox.add(wakeups)
+
+    def _announce_polling(self) -> None:
+        if self._nats.is_connected:
+            self._nats_outbox.add([Wakeup(Channel.POLLING)])
+
+    async def _find_subject(self) -> str:
+        async with self._db.autocommit() as tx:
+            return f"pabal.{await tx.value(Q.identify_database)}"
+
+    def _on_transport_change(self) -> None:
+        """Wake everything: wakeups may have been missed. On NATS, let an older process listen for NOTIFY."""
+        self._notify.sender = FORWARDED + self._sender_id if self._nats.is_connected else self._sender_id
+        self._choose_forwarder()
+        self._sign_due.set()
+        if self.listening:
+            for channel in set(Channel) - {Channel.POLLING}:
                 self.wake_here(Wakeup(channel))
-            while not await wait_with_timeout(terminated, self._keepalive_interval):
-                await self._self_test(connection)
-        finally:
-            connection.terminate()
 
-    async def _self_test(self, connection: Any) -> None:
-        self._self_test_received.clear()
-        async with asyncio.timeout(SELF_TEST_TIMEOUT.total_seconds()):
-            await connection.execute("select pg_notify($1, $2)", NOTIFY_CHANNEL, self._sender_id)
-            await self._self_test_received.wait()
+    async def _forward_loop(self) -> None:
+        """Tell the others regularly that this process forwards, so that they need not listen for NOTIFY."""
+        while True:
+            self._sign_due.clear()
+            self._choose_forwarder()
+            if self.is_forwarding:
+                with suppress(PabalError):
+                    await self._nats.send(f"{FORWARDED}{self._sender_id} {FORWARDING}")
+            await wait_with_timeout(self._sign_due, NATS_PING_INTERVAL)
 
-    def _on_notify(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-        """Wake listeners for another process's notification. Any client can NOTIFY, so unknown payloads are ignored."""
-        sender, _, wakeups = str(payload).partition(" ")
-        if sender == self._sender_id:
-            self._self_test_received.set()
+    def _choose_forwarder(self) -> None:
+        has_forwarder = self._nats.is_connected and monotonic() < self._older_forwarder_until
+        self._notify.listen_if(wanted=self._nats.was_tried and not has_forwarder)
+
+    def _forwards_to_notify(self) -> bool:
+        """Whether this process forwards, and there are listeners that are not on NATS."""
+        return self.is_forwarding and monotonic() < self._notify_listeners_until
+
+    def _receive_notify(self, payload: str) -> None:
+        """Wake listeners for a notification. Any client can NOTIFY, so unknown payloads are ignored."""
+        sender, _, text = payload.partition(" ")
+        if sender.removeprefix(FORWARDED) == self._sender_id:
             return
+        if not text and sender in CHANNEL_NAMES:  # a trigger that names only the channel
+            text = sender
         if sender == SQL_SENDER:
             self.load_polling.count_notification()
-        elif wakeups == POLLING_ANNOUNCEMENT:
-            self.load_polling.poll_for()
-        for wakeup in map(Wakeup.parse, wakeups.split()):
-            if wakeup is not None:
-                self.wake_here(wakeup)
+        wakeups = self._wake_listeners(text)
+        if not self.is_forwarding or sender.startswith(FORWARDED):
+            return
+        if not text:  # the self-test of another listener
+            self._notify_listeners_until = monotonic() + MISSED_SIGNS * KEEPALIVE_INTERVAL.total_seconds()
+        self._nats_outbox.add(wakeups)
 
+    def _receive_nats(self, payload: str) -> None:
+        """Wake listeners for a payload of another process."""
+        sender, _, text = payload.partition(" ")
+        sender_id = sender.removeprefix(FORWARDED)
+        if sender_id == self._sender_id:
+            return
+        if text in {FORWARDING, NOT_FORWARDING}:
+            self._receive_sign(sender_id, is_forwarding=text == FORWARDING)
+            return
+        wakeups = self._wake_listeners(text)
+        if self._forwards_to_notify() and not sender.startswith(FORWARDED):
+            self._notify_outbox.add(wakeups)
 
-def encode_wakeups(wakeups: Iterable[Wakeup]) -> list[str]:
-    """Encode wakeups for one NOTIFY. If they do not fit, the channels with the most topics lose them: all listeners."""
-    texts_of: defaultdict[Channel, set[str]] = defaultdict(set)
-    for wakeup in wakeups:
-        texts_of[wakeup.channel].add(str(wakeup))
-    while len(" ".join(texts := sorted(chain.from_iterable(texts_of.values())))) > MAX_PAYLOAD_BYTES:
-        longest = max(texts_of, key=lambda channel: len(texts_of[channel]))
-        texts_of[longest] = {str(longest)}
-    return texts
+    def _receive_sign(self, sender_id: str, *, is_forwarding: bool) -> None:
+        """Ids grow with time: if an older process forwards, this one need not. A younger one is told the same."""
+        if sender_id > self._sender_id:
+            self._sign_due.set()
+            return
+        signs = MISSED_SIGNS if is_forwarding else 0
+        self._older_forwarder_until = monotonic() + signs * NATS_PING_INTERVAL.total_seconds()
+        self._choose_forwarder()
+
+    def _wake_listeners(self, text: str) -> list[Wakeup]:
+        """Wake the listeners of this process. Returns the wakeups, without those that are not known here."""
+        wakeups = [wakeup for wakeup in map(Wakeup.parse, text.split()) if wakeup is not None]
+        for wakeup in wakeups:
+            self.wake_here(wakeup)
+        return wakeups
 
 
 class Listener:
@@ -274,31 +331,3 @@ class Listener:
     async def wait_for_topics(self, timeout: timedelta) -> bool:
         """Wait up to `timeout` for a wakeup, which `take_topics` then resets."""
         return await wait_with_timeout(self._woken, timeout)
-
-
-async def wait_with_timeout(event: asyncio.Event, timeout: timedelta) -> bool:
-    try:
-        async with asyncio.timeout(timeout.total_seconds()):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-async def check_listen_notify(options: ConnectOptions) -> bool:
-    """Return whether LISTEN works on this connection. Through a transaction pooler it does not."""
-    received = asyncio.Event()
-
-    def on_notify(*_: object) -> None:
-        received.set()
-
-    with translate_errors():
-        connection = await HostDialer(options.url, options.connect_timeout).dial(
-            connect_arguments(options, ServerInfo(0, superuser=False, pooler=bool(options.pooler)))
-        )
-        try:
-            await connection.add_listener("pabal_self_test", on_notify)
-            await connection.execute("select pg_notify('pabal_self_test', '')")
-            return await wait_with_timeout(received, SELF_TEST_TIMEOUT)
-        finally:
-            connection.terminate()

@@ -16,7 +16,7 @@ import asyncpg
 
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
-from pabal.db.channels import NOTIFY_CHANNEL
+from pabal.db.channels import NOTIFY_CHANNEL, Channel
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 
@@ -25,7 +25,6 @@ log = get_logger()
 
 SQL_SENDER = "sql"
 """The sender of notifications by the trigger of public.event_queue."""
-POLLING_ANNOUNCEMENT = "polling"
 LOAD_COUNT, LOAD_WINDOW = 50, 1.0
 """As many notifications of SQL publishers within a window of seconds are load."""
 LOAD_POLLING_TIME = timedelta(seconds=2)
@@ -37,10 +36,12 @@ LOAD_POLLING_INTERVAL = 0.005
 class LoadPolling:
     """Detects load by SQL publishers and polls while it lasts."""
 
-    def __init__(self, db: Database, sender_id: str, wake: Callable[[], None]) -> None:
+    def __init__(self, db: Database, sender_id: str, wake: Callable[[], None], announce: Callable[[], None]) -> None:
         self._db = db
         self._sender_id = sender_id
         self._wake = wake
+        self._announce_elsewhere = announce
+        """Tells processes that do not listen for NOTIFY."""
         self._heard: deque[float] = deque(maxlen=LOAD_COUNT)
         self._until = 0.0
         self._polling: asyncio.Task[None] | None = None
@@ -85,8 +86,9 @@ class LoadPolling:
                     Q.start_polling,
                     time=LOAD_POLLING_TIME,
                     channel=NOTIFY_CHANNEL,
-                    payload=f"{self._sender_id} {POLLING_ANNOUNCEMENT}",
+                    payload=f"{self._sender_id} {Channel.POLLING}",
                 )
+            self._announce_elsewhere()
         except PabalError as error:
             log.warning("polling not announced", error=str(error))
         finally:

@@ -11,6 +11,7 @@ from pabal.doctor.settings_checks import (
     check_interpreter,
     check_keys,
     check_listen_address,
+    check_nats_servers,
     check_trusted_proxies,
     check_unknown_variables,
     check_webhook_secret,
@@ -38,6 +39,8 @@ async def run_checks(
         check_callback_origins(settings),
         check_trusted_proxies(settings, untrusted_proxy),
     ]
+    if settings.nats_servers:
+        findings.append(await check_nats_servers(settings.nats_servers))
     if settings.uses_embedded_server and (finding := check_server_user(settings.data_dir)):
         findings.append(finding)
     findings += check_unknown_variables()

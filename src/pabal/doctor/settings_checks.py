@@ -3,14 +3,16 @@
 import ipaddress
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pabal.core.errors import SetupError
+from pabal.core.errors import SetupError, Unavailable
 from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import Message
+from pabal.core.nats_url import NatsServer
 from pabal.core.network import is_loopback
+from pabal.db.nats_transport import check_nats
 from pabal.keys.key import KeyUse
 from pabal.keys.keyring import KEY_FILE_NAME, find_keyring
 from pabal.keys.webhook_secret import WEBHOOK_SECRET_FILE, read_webhook_secret, webhook_secret_path
@@ -180,6 +182,21 @@ def check_trusted_proxies(settings: Settings, untrusted_proxy: str | None = None
             Message("set PABAL_TRUSTED_PROXIES to the address of your proxy"),
         )
     return Finding(FindingLevel.GOOD, "trusted proxies", ", ".join(settings.trusted_proxies) or Message("none"))
+
+
+async def check_nats_servers(servers: Sequence[NatsServer]) -> Finding:
+    """Whether NATS carries wakeups. Without it the hub works on, at the cost of NOTIFY."""
+    names = ", ".join(map(str, servers))
+    try:
+        await check_nats(servers)
+    except Unavailable as error:
+        return Finding(
+            FindingLevel.WARNING,
+            "nats",
+            Message("no server of PABAL_DOORBELL responds, so hubs use NOTIFY: {}", error),
+            Message("check PABAL_DOORBELL and that the NATS server is running"),
+        )
+    return Finding(FindingLevel.GOOD, "nats", Message("{} responds", names))
 
 
 def check_unknown_variables() -> list[Finding]:

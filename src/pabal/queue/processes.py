@@ -45,6 +45,15 @@ class ProcessInfo:
         types_by_service: dict[str, list[str]] = self.details.get("handlers", {})
         return ", ".join(f"{service}: {' '.join(types)}" for service, types in types_by_service.items())
 
+    @property
+    def uses_nats(self) -> bool:
+        """Whether its wakeups should travel by NATS."""
+        return self.details.get("doorbell") == "nats" or self.lacks_nats
+
+    @property
+    def lacks_nats(self) -> bool:
+        return bool(self.details.get("lacks_nats"))
+
 
 DescribeProcess = Callable[[Tx], Awaitable[dict[str, Any]]]
 """Returns the details of a process. Called at every heartbeat, in the heartbeat's transaction."""

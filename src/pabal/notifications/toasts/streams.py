@@ -14,22 +14,20 @@ from functools import partial
 from time import monotonic
 
 from pabal.core.backoff import spread
-from pabal.core.errors import PabalError, RateLimited
+from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
 from pabal.db.channels import Channel
 from pabal.db.doorbell import POLL_INTERVAL, Doorbell
 from pabal.db.pool import Database
 from pabal.notifications.people.tokens import Person, find_ended_person_tokens
 from pabal.notifications.toasts.inbox import InboxState, ToastChange, list_toast_changes, load_inbox_state, toast_topic
+from pabal.notifications.toasts.stream_slots import ToastSlot, ToastStreamSlots
 from pabal.queue.open_streams import OpenStreams
 
 log = get_logger()
 
 MAX_PENDING_CHANGES = 100
 """Changes of one inbox that one query reads, and that one stream buffers."""
-MAX_STREAMS_PER_PERSON = 20
-"""Open streams of one person in one process."""
-RETRY_AFTER = timedelta(seconds=5)
 ALL_TOPICS = frozenset({""})
 
 
@@ -38,6 +36,7 @@ class ToastStream:
     """One open stream. `last_seq` is the latest change it has buffered, `sent_seq` the latest it has sent."""
 
     person: Person
+    slot: ToastSlot
     last_seq: int
     sent_seq: int
     request_refresh: Callable[[], None]
@@ -91,23 +90,30 @@ class ToastStreams:
         self._listener = doorbell.listen(Channel.TOASTS)
         self._streams = OpenStreams[str, ToastStream]()
         """By NOTIFY topic."""
+        self.slots = ToastStreamSlots(db)
         self._refresh_task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._streams)
 
     async def open(self, person: Person, last_seq: int | None) -> tuple[ToastStream, InboxState]:
-        """Open a stream that continues after `last_seq`, or starts now. Also return the state of the inbox."""
+        """Open a stream that continues after `last_seq`, or starts now. Also return the state of the inbox.
+
+        Raises RateLimited if the person has too many streams open, in this and other processes.
+        """
+        topic = toast_topic(person.id)
         async with self._db.autocommit() as tx:
-            inbox = await load_inbox_state(tx, person.id)
+            slot = await self.slots.take(tx, topic)
+            try:
+                inbox = await load_inbox_state(tx, person.id)
+            except BaseException:
+                self.slots.release(slot)
+                raise
         if last_seq is None:
             last_seq = inbox.last_seq
         elif last_seq > inbox.last_seq:  # from another inbox, or one that was restored or purged: start over
             last_seq = 0
-        topic = toast_topic(person.id)
-        if len(self._streams.of_key(topic)) >= MAX_STREAMS_PER_PERSON:
-            raise RateLimited("open streams of this person", RETRY_AFTER)
-        stream = ToastStream(person, last_seq, last_seq, partial(self._listener.wake, topic))
+        stream = ToastStream(person, slot, last_seq, last_seq, partial(self._listener.wake, topic))
         self._streams.add(stream, topic)
         if self._refresh_task is None or self._refresh_task.done():
             self._refresh_task = asyncio.create_task(self._run(), name="toast streams")
@@ -116,6 +122,7 @@ class ToastStreams:
 
     def close(self, stream: ToastStream) -> None:
         self._streams.remove(stream)
+        self.slots.release(stream.slot)
         if not self._streams:
             self._listener.wake()  # let the task end
 
@@ -127,6 +134,7 @@ class ToastStreams:
         if self._refresh_task is not None:
             self._refresh_task.cancel()
             await asyncio.gather(self._refresh_task, return_exceptions=True)
+        await self.slots.stop()
 
     async def _run(self) -> None:
         refreshed_all = monotonic()
@@ -161,6 +169,7 @@ class ToastStreams:
                 stream.push_changes(changes_by_person.get(stream.person.id, ()))
             if stream.person.token_hash in ended_tokens:
                 stream.close()
+            if stream.is_closed:  # also if its client left before the first byte
                 self.close(stream)
         for person_id, person_changes in changes_by_person.items():
             if len(person_changes) == MAX_PENDING_CHANGES:  # there may be more
