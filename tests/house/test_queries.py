@@ -136,6 +136,8 @@ UNFILTERED = {
     ("relay/pairing/pair.sql", "redeem_pairing_code"): "the code is the key and identifies the account",
     ("relay/pairing/pair.sql", "is_pairing_code_live"): "the code is the key; returns no row of the account",
     ("relay/web_sessions.sql", "find_pending_session_code"): BY_TOKEN,
+    ("relay/encryption/message_cipher.sql", "find_token_accounts"): BY_TOKEN,
+    ("relay/encryption/message_cipher.sql", "find_conversation_accounts"): BY_CONVERSATION,
     ("relay/webhook/recall.sql", "void_callbacks"): BY_CONVERSATION,
     ("relay/webhook/receive.sql", "receive_messages"): BY_CONVERSATION,
     ("relay/webhook/receive.sql", "find_duplicate"): BY_CONVERSATION,

@@ -42,6 +42,7 @@ CHECK_NAMES = message_table(
     "pooler",
     "python",
     "receivers",
+    "relay texts",
     "schema",
     "settings",
     "signing key",

@@ -162,7 +162,7 @@ async def find_messages(
     encrypted = [message.id for message in messages if message.is_encrypted]
     if cipher is None or not encrypted:
         return messages
-    rows = await tx.all(EncryptedPayload, Q.find_encrypted_payloads, ids=encrypted)
+    rows = await tx.all(EncryptedPayload, Q.find_encrypted_payloads, ids=encrypted, account=account)
     texts = {
         message_id: normalized.get("text")
         for message_id, (_, normalized) in (await cipher.decrypt_payloads(tx, rows)).items()

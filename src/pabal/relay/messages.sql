@@ -45,10 +45,9 @@ left join public.relay_replies r on r.message_id = m.id
 order by w.position;
 
 -- name: find_encrypted_payloads
--- Of messages that the caller has found by their account.
 select m.id, m.account_id, m.kakao_payload
 from public.inbound_messages m
-where m.id = any(:ids::uuid[]);
+where m.id = any(:ids::uuid[]) and (:account::uuid is null or m.account_id = :account);
 
 -- name: find_payload
 select m.kakao_payload #- '{userRequest,callbackUrl}'

@@ -134,7 +134,9 @@ class MessageCipher:
             and envelope.owner == row.account_id
         }
         keys = await self.decryption_keys(tx, envelopes.values())
-        return {row_id: texts for row_id, envelope in envelopes.items() if (texts := read_payload(keys, envelope))}
+        return {
+            row_id: texts for row_id, envelope in envelopes.items() if (texts := read_encrypted_payload(keys, envelope))
+        }
 
     async def decrypt_responses(
         self, tx: Tx, responses: Mapping[UUID, Mapping[str, Any] | None]
@@ -149,7 +151,7 @@ class MessageCipher:
         return {
             reply_id: response
             for reply_id, envelope in envelopes.items()
-            if (response := read_document(keys, envelope)) is not None
+            if (response := read_encrypted_document(keys, envelope)) is not None
         }
 
     async def encrypt_answer(self, tx: Tx, account: UUID, column: bytes, row: bytes, answer: Any) -> Any:
@@ -170,14 +172,16 @@ class MessageCipher:
         return decrypt_document(await self.decryption_keys(tx, [envelope]), envelope) if envelope else answer
 
 
-def read_payload(keys: Mapping[UUID, DataKey], envelope: Envelope) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def read_encrypted_payload(
+    keys: Mapping[UUID, DataKey], envelope: Envelope
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
     try:
         return decrypt_payload(keys, envelope)
     except DecryptionError:
         return None
 
 
-def read_document(keys: Mapping[UUID, DataKey], envelope: Envelope) -> dict[str, Any] | None:
+def read_encrypted_document(keys: Mapping[UUID, DataKey], envelope: Envelope) -> dict[str, Any] | None:
     try:
         return decrypt_document(keys, envelope)
     except DecryptionError:
