@@ -44,6 +44,7 @@ export class PabalToasts extends HTMLElement {
   static observedAttributes = ["lang", "hub", "token-url"];
 
   #inbox = null;
+  #isStarted = false; // attributes are announced before the element is connected
   #getToken = null;
   #problem = "";
   #shownUnread = 0;
@@ -87,18 +88,20 @@ export class PabalToasts extends HTMLElement {
   connectedCallback() {
     document.addEventListener("visibilitychange", this.#onVisibility);
     document.addEventListener("pointerdown", this.#onPointerDown);
+    this.#isStarted = true;
     this.restart();
   }
 
   disconnectedCallback() {
     document.removeEventListener("visibilitychange", this.#onVisibility);
     document.removeEventListener("pointerdown", this.#onPointerDown);
+    this.#isStarted = false;
     this.#inbox?.close();
     this.#inbox = null;
   }
 
   attributeChangedCallback(name, before, after) {
-    if (!this.isConnected || before === after) return;
+    if (!this.#isStarted || before === after) return;
     if (name === "lang") this.#render();
     else this.restart();
   }
@@ -110,7 +113,7 @@ export class PabalToasts extends HTMLElement {
 
   set getToken(getToken) {
     this.#getToken = getToken;
-    if (this.isConnected) this.restart();
+    if (this.#isStarted) this.restart();
   }
 
   /** The number of unread toasts. */
