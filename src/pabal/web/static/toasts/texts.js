@@ -10,6 +10,7 @@ const TEXTS = {
     archive: "Archive",
     close: "Close",
     unread: "Unread",
+    now: "just now",
     away: "Connection lost. Missed notifications appear once it is back.",
     refused: "Notifications are not available right now.",
     failed: "That did not work. Try again.",
@@ -23,6 +24,7 @@ const TEXTS = {
     archive: "보관",
     close: "닫기",
     unread: "읽지 않음",
+    now: "방금",
     away: "연결이 끊겼어요. 다시 연결되면 그동안 온 알림도 보여 드려요.",
     refused: "지금은 알림을 볼 수 없어요.",
     failed: "처리하지 못했어요. 다시 시도해 주세요.",
@@ -42,6 +44,7 @@ export function textsOf(language) {
 /** How long ago a time is, in its largest unit. */
 export function formatTimeAgo(time, language) {
   const seconds = Math.max(0, (Date.now() - Date.parse(time)) / 1000);
-  const [unit, size] = UNITS.find(([, length]) => seconds >= length) ?? ["minute", 60];
+  const [unit, size] = UNITS.find(([, length]) => seconds >= length) ?? [];
+  if (!unit) return TEXTS[language].now;
   return new Intl.RelativeTimeFormat(language, { numeric: "auto" }).format(-Math.floor(seconds / size), unit);
 }
