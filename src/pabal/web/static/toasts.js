@@ -133,7 +133,7 @@ export class PabalToasts extends HTMLElement {
 
   /** Open or close the list. */
   toggle(open = this.#parts.panel.hidden) {
-    const { bell, panel } = this.#parts;
+    const { bell, panel, popups } = this.#parts;
     const hadFocus = panel.contains(this.shadowRoot.activeElement);
     panel.hidden = !open;
     bell.setAttribute("aria-expanded", String(open));
@@ -143,6 +143,7 @@ export class PabalToasts extends HTMLElement {
     }
     const { left, right } = bell.getBoundingClientRect();
     panel.dataset.align = left + right > document.documentElement.clientWidth ? "end" : "start";
+    popups.replaceChildren(); // the list has them all
     this.#render();
     panel.focus();
     this.#inbox?.toasts.forEach((toast) => this.#markSeen(toast));
