@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, ViewportSize, expect
 
 from support.browser import (
     NARROW,
@@ -34,6 +35,7 @@ def folder() -> Generator[Path]:
 
 
 async def test_the_dashboard_shows_the_customers_toasts(chromium: Browser, folder: Path) -> None:
+    looks: list[tuple[Literal["light", "dark"], ViewportSize]] = [("light", WIDE), ("dark", NARROW)]
     with run_demo(folder, "--no-bot") as demo:
         assert demo.shop.startswith("http://127.0.0.1:")
         assert demo.console not in demo.shop, "another origin"
@@ -41,7 +43,7 @@ async def test_the_dashboard_shows_the_customers_toasts(chromium: Browser, folde
         async with open_checked_page(context) as page:
             await page.goto(demo.shop)
             await expect(page.locator(".popup").first).to_be_visible(timeout=30_000)
-            for colours, viewport in (("light", WIDE), ("dark", NARROW)):
+            for colours, viewport in looks:
                 await page.emulate_media(color_scheme=colours)
                 await page.set_viewport_size(viewport)
                 assert await find_overflows(page) == []

@@ -11,6 +11,7 @@ import pytest
 from pabal.demo.run import listener_url, serve_fake_kakao
 from pabal.hub import Hub
 from pabal.settings import Settings
+from support.clusters import Connection
 from support.demo import USER, RunningDemo
 from support.node import CLIENT, NodeProcess, run_node, write_program
 from support.server import serve_hub
@@ -37,6 +38,22 @@ process.on("SIGTERM", () => stop.abort());
 await bot.run(stop.signal);
 process.exit(0);
 """
+
+TWICE = """
+async function fetchTwice(...request: Parameters<typeof fetch>): Promise<Response> {
+  const response = await fetch(...request);
+  if (!response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
+  const repeat = new TransformStream<string, string>({
+    transform: (chunk, output) => {
+      output.enqueue(chunk);
+      if (chunk.includes("event: message")) output.enqueue(chunk);
+    },
+  });
+  const body = response.body!.pipeThrough(new TextDecoderStream()).pipeThrough(repeat);
+  return new Response(body.pipeThrough(new TextEncoderStream()), response);
+}
+let turns"""
+"""A network that delivers every message of a stream twice."""
 
 
 @pytest.fixture
@@ -77,7 +94,7 @@ async def test_the_example_answers_in_the_chat(demo: RunningDemo) -> None:
 
 
 async def test_a_stream_that_breaks_is_continued_and_no_message_starts_two_turns(
-    hub: Hub, demo: RunningDemo, bot: NodeProcess
+    hub: Hub, demo: RunningDemo, bot: NodeProcess, owner: Connection
 ) -> None:
     await demo.kakao.send_message(USER, "wait")
     assert await bot.line() == "turn wait 1"
@@ -90,7 +107,21 @@ async def test_a_stream_that_breaks_is_continued_and_no_message_starts_two_turns
     await demo.wait_for_text("wait was turn 1")
     assert await bot.line() == "turn next 1", "the message that waits was not started again"
     await demo.wait_for_text("next was turn 2")
+    assert await owner.fetchval("select max(delivery_count) from inbound_messages") == 1, "the stream was resumed"
     assert await bot.stop() == 0
+
+
+async def test_a_message_that_is_delivered_twice_starts_one_turn(demo: RunningDemo, tmp_path: Path) -> None:
+    program = write_program(
+        tmp_path, BOT.replace("onError }", "onError, fetch: fetchTwice }").replace("let turns", TWICE)
+    )
+    async with run_node(program, URL=demo.hub) as bot:
+        await pair(demo, await bot.line())
+        for number, text in enumerate(("one", "two"), 1):
+            await demo.kakao.send_message(USER, text)
+            assert await bot.line() == f"turn {text} 1"
+            await demo.wait_for_text(f"{text} was turn {number}")
+        assert await bot.stop() == 0
 
 
 async def test_a_failed_turn_is_reported_and_the_bot_goes_on(demo: RunningDemo, bot: NodeProcess) -> None:
