@@ -170,6 +170,48 @@ async def test_toasts_sent_while_the_hub_was_away_appear_afterwards(chromium: Br
     await context.close()
 
 
+async def test_a_stream_that_ends_is_replaced_by_one_that_continues_after_the_last_change(
+    chromium: Browser, shop: ShopPage
+) -> None:
+    context = await chromium.new_context(base_url=shop.url, viewport=WIDE)
+    await context.add_init_script(RECORD_STREAMS)
+    async with open_checked_page(context) as page:
+        await page.goto("/")
+        await wait_until(lambda: len(shop.hub.toast_streams) == 1)
+        await shop.inbox.insert_toast(title="One")
+        await expect(page.locator(".popup")).to_contain_text("One")
+        await wait_until(lambda: are_all_seen(shop.inbox))
+        [seen] = await shop.inbox.changes()
+        await expect(page.locator(".bell")).to_have_attribute("aria-label", "Notifications, 1 unread")
+        await wait_until(lambda: page.evaluate("last => streams[0].last === last", str(seen.seq)))
+        shop.hub.toast_streams.close_all()
+        await wait_until(lambda: page.evaluate("streams[1]?.source.readyState === EventSource.OPEN"))
+
+        assert await page.evaluate("streams[0].source.readyState") == 2, "it does not connect again by itself"
+        after = await page.evaluate("streams.map(({ source }) => new URL(source.url).searchParams.get('after'))")
+        assert after == ["0", str(seen.seq)]
+        tickets = await page.evaluate("streams.map(({ source }) => new URL(source.url).searchParams.get('ticket'))")
+        assert len({*tickets}) == 2
+    await context.close()
+
+
+async def are_all_seen(inbox: Inbox) -> bool:
+    return all(toast.seen_at for toast in await inbox.list_toasts())
+
+
+RECORD_STREAMS = """
+window.streams = [];
+window.EventSource = class extends EventSource {
+  constructor(url) {
+    super(url);
+    const record = { source: this, last: "" };
+    streams.push(record);
+    this.addEventListener("toast", (event) => { record.last = event.lastEventId; });
+  }
+};
+"""
+
+
 async def test_an_expired_token_is_replaced(chromium: Browser, shop: ShopPage, travel: Travel) -> None:
     context = await chromium.new_context(base_url=shop.url, viewport=WIDE)
     page = await context.new_page()
