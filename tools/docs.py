@@ -4,20 +4,25 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.typescript import typescript_types
+
 from pabal.api import routes
 from pabal.db.schema_reference import database_markdown
 from pabal.notifications.decision.table import decision_table_markdown
 from pabal.settings import Settings, variable_name
 from pabal.settings_display import display_setting
+from pabal.web.openapi import build_openapi
 from pabal.web.reference import api_markdown
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
 
 def generated_documents() -> Iterator[tuple[Path, str]]:
     """Every generated file with its current content."""
     yield DOCS / "api.md", api_markdown(routes.ROUTES)
     yield DOCS / "database.md", database_markdown()
+    yield ROOT / "clients" / "typescript" / "src" / "api.ts", typescript_types(build_openapi(routes.ROUTES))
     yield with_section("running.md", "settings", settings_table())
     yield with_section("notifications.md", "table", decision_table_markdown())
 

@@ -33,6 +33,7 @@ from pabal.notifications.operator_alerts import (
     send_operator_alerts,
 )
 from pabal.notifications.people.links import purge_link_requests
+from pabal.notifications.people.stream_tickets import purge_stream_tickets
 from pabal.notifications.people.tokens import purge_person_tokens
 from pabal.notifications.toasts.stream_slots import purge_toast_streams
 from pabal.operators.sessions import purge_operator_sessions
@@ -109,6 +110,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("purge limits", 10 * MINUTE, limits.purge_rate_limits),
         Chore("purge operator sessions", HOUR, purge_operator_sessions),
         Chore("purge person tokens", HOUR, purge_person_tokens),
+        Chore("purge stream tickets", HOUR, purge_stream_tickets),
         Chore("purge link requests", HOUR, purge_link_requests),
         Chore("purge toast streams", MINUTE, purge_toast_streams),
         Chore("disable programs", HOUR, disable_unseen_programs),

@@ -24,7 +24,7 @@ from pabal.core.database_url import parse_database_url
 from pabal.core.duration import parse_duration
 from pabal.core.errors import FieldError, InvalidSettings
 from pabal.core.nats_url import NatsServer, parse_nats_urls
-from pabal.core.network import is_loopback, is_origin
+from pabal.core.network import check_origins, is_loopback, is_origin, normalize_origins
 
 ENV_PREFIX = "PABAL_"
 MIN_PASSWORD_LENGTH = 8
@@ -142,7 +142,7 @@ class Settings(BaseSettings):
             "0 disables the limit; trusted proxies have none."
         ),
     )
-    callback_allow: CommaList = Field(
+    callback_allow: Annotated[CommaList, AfterValidator(check_origins)] = Field(
         default_factory=list[str],
         description="More origins that callbacks may be sent to, e.g. http://127.0.0.1; without a port, any port.",
     )
@@ -152,6 +152,10 @@ class Settings(BaseSettings):
             "More host names for the web pages, e.g. hub.local. The host of PABAL_PUBLIC_URL, localhost and addresses "
             "are always allowed."
         ),
+    )
+    allowed_origins: Annotated[CommaList, AfterValidator(normalize_origins)] = Field(
+        default_factory=list[str],
+        description="Origins of your own pages that may show a person's toasts, e.g. https://app.example.org.",
     )
     webhook_secret: SecretStr | None = Field(
         None,
@@ -312,14 +316,6 @@ class Settings(BaseSettings):
             except ValueError:
                 raise ValueError(f"{network!r} is not an address or network") from None
         return networks
-
-    @field_validator("callback_allow")
-    @classmethod
-    def _check_origins(cls, origins: list[str]) -> list[str]:
-        for origin in origins:
-            if not is_origin(origin):
-                raise ValueError(f"{origin!r} is not an origin such as https://host or http://127.0.0.1:9000")
-        return origins
 
     @field_validator("allowed_hosts")
     @classmethod

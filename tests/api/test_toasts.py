@@ -97,6 +97,7 @@ def test_person_endpoints_are_documented() -> None:
         ("GET", "/v1/toasts"),
         ("GET", STREAM),
         ("GET", "/me/stream"),
+        ("POST", "/v1/toasts/ticket"),
         ("POST", "/v1/toasts/{id}/seen"),
         ("POST", "/v1/toasts/{id}/read"),
         ("POST", "/v1/toasts/{id}/archive"),
@@ -108,7 +109,8 @@ def test_person_endpoints_are_documented() -> None:
     for route in PERSON_ROUTES:
         operation = document["paths"][route.path][route.method.lower()]
         service_security = [{"token": ["people:write"]}] if route.permission else []
-        assert operation["security"] == [*service_security, {"person": []}, {"cookie": []}]
+        ticket_security = [{"ticket": []}] if route.path == STREAM else []
+        assert operation["security"] == [*service_security, {"person": []}, {"cookie": []}, *ticket_security]
         assert {"401", "403", "503"} <= operation["responses"].keys()
 
 

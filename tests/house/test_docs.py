@@ -21,7 +21,9 @@ def docs() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT)  # as `python -m tools.docs` does
+        spec.loader.exec_module(module)
     return module
 
 

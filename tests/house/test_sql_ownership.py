@@ -36,6 +36,7 @@ OWNERS = {
         "notification.requests",
         "notification.rules",
         "notification.service_links",
+        "notification.stream_tickets",
         "notification.templates",
         "notification.toast_streams",
         "notification.toasts",

@@ -121,14 +121,14 @@ class StreamClient:
 
 @asynccontextmanager
 async def connect_stream(
-    address: str, token: str, last: int | None = None, path: str = "/v1/events"
+    address: str, token: str | None, last: int | None = None, path: str = "/v1/events"
 ) -> AsyncGenerator[StreamClient]:
-    """Open a stream."""
+    """Open a stream. Without a token, the path carries a ticket."""
     parts = urlsplit(address)
     assert parts.port
     reader, writer = await asyncio.open_connection("127.0.0.1", parts.port)
     try:
-        lines = [f"GET {path} HTTP/1.1", "host: hub", f"authorization: Bearer {token}"]
+        lines = [f"GET {path} HTTP/1.1", "host: hub", *([f"authorization: Bearer {token}"] if token else [])]
         if last is not None:
             lines.append(f"last-event-id: {last}")
         writer.write("\r\n".join([*lines, "", ""]).encode())

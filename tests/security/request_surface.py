@@ -3,6 +3,7 @@
 READ_HEADERS = frozenset(
     {
         "accept-language",
+        "access-control-request-method",
         "authorization",
         "content-length",
         "content-type",

@@ -43,6 +43,7 @@ class Demo:
         )
         [self.password] = re.findall(r"with the password (\S.*)\)", lines["Console"])
         self.person = lines.get("Person", "").split(" ")[0]
+        self.shop = lines.get("Shop", "").split(" ")[0]
 
     def _greeting(self) -> Generator[tuple[str, str]]:
         """The printed lines by their first word, up to how to stop it."""

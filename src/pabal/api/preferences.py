@@ -120,6 +120,7 @@ ROUTES = tuple(
         handler,
         permission=Permission.WRITE_PEOPLE,
         person_auth=True,
+        cross_origin=True,
         may_raise=(NotFound,),
         hide_path=True,
         tag="notifications",

@@ -38,6 +38,7 @@ from pabal.console.trace import page as trace_page
 from pabal.hub import Hub
 from pabal.notifications.people.links import LINK_PAGE_PATH
 from pabal.operators.operators import Role
+from pabal.web.public_files import PublicFiles
 
 PAGES: tuple[Page | Action, ...] = (
     *overview.PAGES,
@@ -74,6 +75,7 @@ def console_routes(hub: Hub) -> list[BaseRoute]:
         Route("/console/login", public_handler(hub, sign_in_action), methods=["POST"]),
         Route("/console/language", public_handler(hub, switch_language_action), methods=["POST"]),
         Mount("/console/static", StaticFiles(packages=[("pabal.console", "static")])),
+        Mount("/static", PublicFiles(packages=[("pabal.web", "static")])),
         Route("/console/{rest:path}", not_found_page),
         Route("/me", public_handler(hub, person_page, person_error_page), methods=["GET"]),
         Route("/me", public_handler(hub, open_person_link_action, person_error_page), methods=["POST"]),

@@ -115,7 +115,8 @@ class ForeignOrigin(Forbidden):
 
     def __init__(self) -> None:
         super().__init__(
-            "a page of another site sent this request; if it is the hub's page, set PABAL_PUBLIC_URL to its address"
+            "a page of another site sent this request; if it is the hub's page, set PABAL_PUBLIC_URL to its address; "
+            "if it is yours, add its origin to PABAL_ALLOWED_ORIGINS"
         )
 
 

@@ -8,7 +8,7 @@ SECRET_TEXT = re.compile(
     | [bB](?<!\w.)(?P<bot>(?i:ot)\s++)[\w.-]{40,}+              # the same of Discord
     | :(?P<url>//[^:/@\s]*+:)(?:[^@\s/]|/(?!/))++(?=@)          # a password in a URL
     | /(?P<path>(?i:sessions)/++)[0-9a-fA-F]{16,}               # a session token in a path
-    | [?&](?P<query>(?i:token|code)=)[^&\s"']+
+    | [?&](?P<query>(?i:token|ticket|code)=)[^&\s"']+
     | [pP](?<!\w.)(?P<cookie>(?i:abal_(?:session|form|me|person|portal|chat))=)[^;\s"']+
     | [aAcCpPsStT](?P<pair>
         (?i:assw(?:or)?d|assphrase|wd|ecret|oken|redentials?|(?:pi|ccess|rivate)[_-]?key)
@@ -16,7 +16,7 @@ SECRET_TEXT = re.compile(
         (?:(?<=")[^"\n]{1,1000}+|(?<=')[^'\n]{1,1000}+|[^\s"'&,;<>(){}\[\]]++)
     | [xX](?<!\w.)(?P<header>-(?:[a-zA-Z0-9]++-){0,4}(?i:secret|token|key|signature):\s?)[^\s"',;]++
     | -(?P<pem>----BEGIN\ [A-Z ]{0,30}KEY-----)[^-]++           # a private key
-    | [pP](?<!\w.)(?i:b[rsap]|rt)_[\w-]{8,}                     # our prefixed tokens
+    | [pP](?<!\w.)(?i:b[rsapt]|rt)_[\w-]{8,}                     # our prefixed tokens
     | [wW](?<!\w.)(?i:hsec)_[\w+/=-]{8,}                        # a webhook signing secret
     | [eE](?<![\w-].)(?i:yj)[\w-]++\.[\w-]++\.[\w-]+            # a JWT
     """,

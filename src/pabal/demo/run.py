@@ -3,13 +3,13 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from itertools import cycle
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
 from pabal.demo.bot import EchoBot
@@ -19,7 +19,7 @@ from pabal.demo.page import CALLBACK_PATH, demo_chat_app
 from pabal.demo.shop import FakeReceivers
 from pabal.web.server.server import WebServer
 
-DISCORD_PATH, RECEIVERS_PATH = "/discord", "/receivers"
+DISCORD_PATH, RECEIVERS_PATH, DASHBOARD_PATH = "/discord", "/receivers", "/dashboard"
 
 
 @asynccontextmanager
@@ -41,12 +41,13 @@ async def serve_fake_kakao(
 
 
 @asynccontextmanager
-async def serve_fakes(listener: socket.socket) -> AsyncGenerator[None]:
-    """Serve the fake Discord and the webhook receivers on one port."""
+async def serve_fakes(listener: socket.socket, dashboard: Sequence[BaseRoute] = ()) -> AsyncGenerator[None]:
+    """Serve the fake Discord, the webhook receivers and the shop's dashboard on one port."""
     app = Starlette(
         routes=[
             Mount(DISCORD_PATH, routes=FakeDiscord().routes()),
             Mount(RECEIVERS_PATH, routes=FakeReceivers().routes()),
+            Mount(DASHBOARD_PATH, routes=dashboard),
         ]
     )
     async with serve_demo_app(app, listener):

@@ -113,8 +113,13 @@ async def seed_demo(hub: Hub, receivers_url: str) -> DemoSeed:
             if rule.name not in existing:
                 await add_rule(tx, hub.templates, rule, DEMO_ACTOR)
         await seed_notifications(tx, hub)
-        link = await issue_person_link(tx, MINA.discord_id, DEMO_ACTOR)
-    return DemoSeed({name: secrets[name] for name in PUBLISHERS}, link.token)
+    return DemoSeed({name: secrets[name] for name in PUBLISHERS}, await issue_demo_token(hub))
+
+
+async def issue_demo_token(hub: Hub) -> str:
+    """Issue a token for one customer, as a shop does with `POST /v1/people/{id}/token`."""
+    async with hub.transaction() as tx:
+        return (await issue_person_link(tx, MINA.discord_id, DEMO_ACTOR)).token
 
 
 async def seed_service(tx: Tx, name: str, description: str) -> str:

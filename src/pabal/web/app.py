@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pabal.core.errors import MethodNotAllowed, NotFound, PabalError, RequestError
 from pabal.core.log import get_logger
 from pabal.hub import Hub
+from pabal.web.cross_origin import CrossOriginMiddleware
 from pabal.web.endpoint import build_endpoint
 from pabal.web.errors import error_response
 from pabal.web.middleware import RequestMiddleware, error_format_of, loggable_path
@@ -32,7 +33,10 @@ def create_app(hub: Hub, api_routes: Iterable[Route], extra_routes: Iterable[Bas
     app.middleware_stack = ExceptionMiddleware(
         app.router, {PabalError: handle_pabal_error, HTTPException: handle_http_exception}
     )
-    return RequestMiddleware(ExactPathRouter(routes, app), hub)
+    router: ASGIApp = ExactPathRouter(routes, app)
+    if origins := hub.settings.allowed_origins:
+        router = CrossOriginMiddleware(router, routes, origins)
+    return RequestMiddleware(router, hub)
 
 
 class ExactPathRouter:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from pabal.core.errors import Forbidden, InvalidClient, InvalidToken, Unauthenticated
 from pabal.db.tx import Tx
 from pabal.hub import Hub
+from pabal.notifications.people.stream_tickets import use_stream_ticket
 from pabal.notifications.people.tokens import PERSON_COOKIE_LIFETIME, PERSON_TOKEN_PREFIX, Person, find_person_by_token
 from pabal.relay.auth import (
     AccountOwner,
@@ -19,8 +20,8 @@ from pabal.relay.auth import (
     verify_owner_token,
 )
 from pabal.web.cookies import read_cookie
-from pabal.web.origin import SAFE_METHODS, is_same_origin, refuse_unknown_host
-from pabal.web.request import RequestContext
+from pabal.web.origin import SAFE_METHODS, allowed_page_origin, is_same_origin, refuse_unknown_host
+from pabal.web.request import RequestContext, parse_query_pairs
 
 MAX_AUTHORIZATION_LENGTH = 4096
 """Characters of an Authorization header. Our access tokens have about 1,000."""
@@ -64,9 +65,12 @@ FORMER_PERSON_COOKIE = "pabal_person"
 """Was sent with every request. It is not read any more, and deleted with the next sign-in or sign-out."""
 
 
-async def authenticate_person(request: Request, hub: Hub) -> Person:
-    """The person whose token is in the Authorization header, or whose cookie the browser sends."""
+async def authenticate_person(request: Request, hub: Hub, *, accepts_ticket: bool = False) -> Person:
+    """The person whose token is in the Authorization header, whose ticket is in the query, or whose cookie it is."""
     header, cookie = request.headers.get("authorization"), read_cookie(request, PERSON_COOKIE)
+    if header is None and accepts_ticket and (ticket := dict(parse_query_pairs(request)).get("ticket")):
+        async with hub.transaction() as tx:
+            return await use_stream_ticket(tx, ticket, allowed_page_origin(request, hub))
     if header is None and cookie:
         refuse_unknown_host(request, hub)
         if request.method not in SAFE_METHODS and not is_same_origin(request, hub):

@@ -55,7 +55,7 @@ def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
         refuse_foreign_origin(request, hub)
         state = request.scope["state"]  # `request.state` would create an object at each use
         if route.person_auth and (route.permission is None or has_person_credentials(request)):
-            state["caller"] = await authenticate_person(request, hub)
+            state["caller"] = await authenticate_person(request, hub, accepts_ticket=route.ticket_auth)
         elif route.permission:  # before the request is parsed
             state["caller"] = await require_permission(request, hub, route, route.permission)
         elif needs_principal:

@@ -59,6 +59,12 @@ SECURITY_SCHEMES = {
         " accepted as well.",
     },
     "person": {"type": "http", "scheme": "bearer", "description": "A person's token, valid for fifteen minutes."},
+    "ticket": {
+        "type": "apiKey",
+        "in": "query",
+        "name": "ticket",
+        "description": "A ticket of `POST /v1/toasts/ticket`, which opens one stream within 30 seconds.",
+    },
     "cookie": {
         "type": "apiKey",
         "in": "cookie",
@@ -156,7 +162,7 @@ def describe_credentials(route: Route) -> str:
         permissions = (route.permission, *route.other_permissions)
         credentials.append(f"the permission {' or '.join(f'`{permission}`' for permission in permissions)}")
     if route.person_auth:
-        credentials.append("a person's token or cookie")
+        credentials.append("a person's token, cookie or ticket" if route.ticket_auth else "a person's token or cookie")
     if route.relay_auth:
         credentials.append(HANDLER_CREDENTIALS[HandlerAuth.RELAY])
     if route.handler_auth:
@@ -172,6 +178,8 @@ def security_requirements(route: Route) -> Iterable[dict[str, list[str]]]:
         yield {"token": [permission]}
     if route.person_auth:
         yield from ({"person": []}, {"cookie": []})
+    if route.ticket_auth:
+        yield {"ticket": []}
     if route.relay_auth:
         yield {"relay": []}
     if route.handler_auth:

@@ -34,6 +34,19 @@ def own_origins(request: Request, settings: Settings) -> set[str]:
     return {f"{scheme}://{host}" for host in hosts for scheme in schemes}
 
 
+def allowed_page_origin(request: Request, hub: Hub) -> str:
+    """The origin of the page that sent the request; empty for the hub's own pages and for programs.
+
+    Raise ForeignOrigin for pages that are not in PABAL_ALLOWED_ORIGINS.
+    """
+    origin = request.headers.get("origin", "")
+    if not origin or origin in own_origins(request, hub.settings):
+        return ""
+    if origin not in hub.settings.allowed_origins:
+        raise ForeignOrigin
+    return origin
+
+
 def refuse_foreign_origin(request: Request, hub: Hub) -> None:
     """Raise ForeignOrigin if a page of another site sent a request that changes something.
 

@@ -95,6 +95,10 @@ class Route:
     """Whether a session token or an account's relay token is required; the route serves only that tenant."""
     person_auth: bool = False
     """Whether a person's token or cookie is required; with a `permission` as well, either one is enough."""
+    ticket_auth: bool = False
+    """Whether a stream ticket in the query is enough as well, with `person_auth`; it is used by the request."""
+    cross_origin: bool = False
+    """Whether pages of `PABAL_ALLOWED_ORIGINS` may call the route, with a person's token or a ticket."""
     handler_auth: HandlerAuth | None = None
     """The credential that the handler checks itself, for the reference."""
     hide_path: bool = False

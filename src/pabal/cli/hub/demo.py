@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,9 +28,18 @@ from pabal.cli.target import DatabaseTarget, start_target
 from pabal.core.errors import PortInUse
 from pabal.core.log import configure_logging, get_logger
 from pabal.demo.bot import EchoBot
+from pabal.demo.dashboard import dashboard_routes
 from pabal.demo.discord import DEMO_DISCORD_TOKEN
-from pabal.demo.run import DISCORD_PATH, RECEIVERS_PATH, DemoVisitor, listener_url, serve_fake_kakao, serve_fakes
-from pabal.demo.seed_data import MINA, OPERATORS_CHANNEL, seed_demo
+from pabal.demo.run import (
+    DASHBOARD_PATH,
+    DISCORD_PATH,
+    RECEIVERS_PATH,
+    DemoVisitor,
+    listener_url,
+    serve_fake_kakao,
+    serve_fakes,
+)
+from pabal.demo.seed_data import MINA, OPERATORS_CHANNEL, issue_demo_token, seed_demo
 from pabal.demo.shop import DemoShop
 from pabal.hub import open_hub
 from pabal.settings import Settings, load_settings
@@ -87,7 +97,7 @@ class DemoConfig:
         update |= {"discord_dry_run": not self.has_samples}
         if self.has_samples:
             update |= {"discord_token": SecretStr(DEMO_DISCORD_TOKEN), "discord_api_url": fakes_url + DISCORD_PATH}
-            update |= {"operator_channel": OPERATORS_CHANNEL}
+            update |= {"operator_channel": OPERATORS_CHANNEL, "allowed_origins": [fakes_url]}
         return update
 
 
@@ -126,7 +136,7 @@ async def run_demo(settings: Settings, target: DatabaseTarget, config: DemoConfi
     async with (
         open_hub(settings, target.urls) as hub,
         serve_fake_kakao(config.chat, hub_url, skill_headers(settings), has_bot=config.has_bot) as kakao,
-        serve_fakes(config.fakes),
+        serve_fakes(config.fakes, dashboard_routes(hub_url, MINA.name, partial(issue_demo_token, hub))),
     ):
         password = await first_admin_password(hub.db, settings)
         print_text(f"Chat     {chat_url}   (simulates KakaoTalk)", "bold")
@@ -143,6 +153,7 @@ async def run_demo(settings: Settings, target: DatabaseTarget, config: DemoConfi
                 await handlers.subscribe_services(tx)
             background += [DemoShop(hub_url, sample.secrets).run(), DemoVisitor(hub_url, kakao).run()]
             print_text(f"Person   {hub_url}/me?token={sample.person_token}   ({MINA.name}; valid once, for 15 minutes)")
+            print_text(f"Shop     {fakes_url}{DASHBOARD_PATH}/   (a page of another origin, with {MINA.name}'s toasts)")
             for line in TOUR_LINES:
                 print_text(line)
         print_text(f"Stop     Ctrl-C   ({'the data is kept' if config.keeps_data else 'the data is deleted'})")

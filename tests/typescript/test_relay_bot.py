@@ -1,0 +1,149 @@
+"""A bot in TypeScript behind the relay, with the simulated Kakao of the demo."""
+
+import re
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from pabal.demo.run import listener_url, serve_fake_kakao
+from pabal.hub import Hub
+from pabal.settings import Settings
+from support.demo import USER, RunningDemo
+from support.node import CLIENT, NodeProcess, run_node, write_program
+from support.server import serve_hub
+from support.wait import wait_until
+from support.webhook import WEBHOOK_HEADERS
+
+pytestmark = pytest.mark.anyio
+
+BOT = """
+const session = await pabal.createSession(env.URL);
+const onError = (error: unknown) => console.log("error", String(error));
+async function fetchLogged(...request: Parameters<typeof fetch>): Promise<Response> {
+  const last = new Headers(request[1]?.headers).get("last-event-id");
+  if (last && last !== "0") console.log(`resumed after ${last}`);
+  return fetch(...request);
+}
+const bot = new pabal.RelayBot({ url: env.URL, token: session.token, onError, fetch: fetchLogged });
+let turns = 0;
+bot.onMessage(async (message) => {
+  turns += 1;
+  console.log(`turn ${message.text} ${message.deliveryCount}`);
+  if (message.text === "wait") await new Promise<void>((resolve) => process.stdin.once("data", () => resolve()));
+  if (message.text === "fail") throw new Error("no idea");
+  return message.text === "silence" ? undefined : `${message.text} was turn ${turns}`;
+});
+console.log(session.pairingCode);
+const stop = new AbortController();
+process.on("SIGTERM", () => stop.abort());
+await bot.run(stop.signal);
+process.exit(0);
+"""
+
+TWICE = """
+async function fetchTwice(...request: Parameters<typeof fetch>): Promise<Response> {
+  const response = await fetch(...request);
+  if (!response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
+  const repeat = new TransformStream<string, string>({
+    transform: (chunk, output) => {
+      output.enqueue(chunk);
+      if (chunk.includes("event: message")) output.enqueue(chunk);
+    },
+  });
+  const body = response.body!.pipeThrough(new TextDecoderStream()).pipeThrough(repeat);
+  return new Response(body.pipeThrough(new TextEncoderStream()), response);
+}
+let turns"""
+"""A network that delivers every message of a stream twice."""
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"callback_allow": ["http://127.0.0.1"], "chat_language": "en"})
+
+
+@pytest.fixture
+async def demo(hub: Hub) -> AsyncGenerator[RunningDemo]:
+    async with AsyncExitStack() as stack:
+        hub_url = await stack.enter_async_context(serve_hub(hub))
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        kakao = await stack.enter_async_context(serve_fake_kakao(listener, hub_url, WEBHOOK_HEADERS, has_bot=True))
+        yield RunningDemo(hub_url, kakao, listener_url(listener))
+
+
+async def pair(demo: RunningDemo, line: str) -> None:
+    [code] = re.findall(r"[A-Z2-9]{4}-[A-Z2-9]{4}", line)
+    await demo.kakao.send_message(USER, f"/pair {code}")
+    await wait_until(lambda: any("Connected" in text for text in demo.texts()))
+
+
+@pytest.fixture
+async def bot(demo: RunningDemo, tmp_path: Path) -> AsyncGenerator[NodeProcess]:
+    """A bot that is paired with the user."""
+    async with run_node(write_program(tmp_path, BOT), URL=demo.hub + "/") as process:
+        await pair(demo, await process.line())
+        yield process
+
+
+async def test_the_example_answers_in_the_chat(demo: RunningDemo) -> None:
+    async with run_node(CLIENT / "examples" / "bot.ts", PABAL_URL=demo.hub) as process:
+        await pair(demo, await process.line())
+        await demo.kakao.send_message(USER, "안녕하세요")
+        await demo.wait_for_text("Echo: 안녕하세요")
+
+        assert await process.stop() == 0
+
+
+async def test_a_stream_that_breaks_is_continued_and_no_message_starts_two_turns(
+    hub: Hub, demo: RunningDemo, bot: NodeProcess
+) -> None:
+    await demo.kakao.send_message(USER, "wait")
+    assert await bot.line() == "turn wait 1"
+    for _ in range(3):
+        hub.relay.stream_registry.close_all()
+        assert await bot.line() == "resumed after 1"
+        await wait_until(lambda: len(hub.relay.stream_registry) == 1)
+    await demo.kakao.send_message(USER, "next")
+    bot.go_on()
+
+    await demo.wait_for_text("wait was turn 1")
+    assert await bot.line() == "turn next 1", "the message that waits was not started again"
+    await demo.wait_for_text("next was turn 2")
+    assert await bot.stop() == 0
+
+
+async def test_a_message_that_is_delivered_twice_starts_one_turn(demo: RunningDemo, tmp_path: Path) -> None:
+    program = write_program(
+        tmp_path, BOT.replace("fetch: fetchLogged", "fetch: fetchTwice").replace("let turns", TWICE)
+    )
+    async with run_node(program, URL=demo.hub) as bot:
+        await pair(demo, await bot.line())
+        for number, text in enumerate(("one", "two"), 1):
+            await demo.kakao.send_message(USER, text)
+            assert await bot.line() == f"turn {text} 1"
+            await demo.wait_for_text(f"{text} was turn {number}")
+        assert await bot.stop() == 0
+
+
+async def test_a_failed_turn_is_reported_and_the_bot_goes_on(demo: RunningDemo, bot: NodeProcess) -> None:
+    for text in ("fail", "silence"):
+        await demo.kakao.send_message(USER, text)
+        assert await bot.line() == f"turn {text} 1"
+        if text == "fail":
+            assert await bot.line() == "error Error: no idea"
+    await demo.kakao.send_message(USER, "hello")
+
+    await demo.wait_for_text("hello was turn 3")
+
+
+async def test_a_token_that_the_hub_does_not_know_ends_the_bot(demo: RunningDemo, tmp_path: Path) -> None:
+    source = """
+    const bot = new pabal.RelayBot({ url: env.URL, token: "0".repeat(64) });
+    try { await bot.run(new AbortController().signal); }
+    catch (error) { console.log((error as pabal.ApiError).status, (error as pabal.ApiError).code); }
+    """
+    async with run_node(write_program(tmp_path, source), URL=demo.hub) as process:
+        assert await process.end() == (0, ["401 UNAUTHORIZED"])
