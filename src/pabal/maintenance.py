@@ -17,6 +17,7 @@ from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
 from pabal.events.consume.handlers import disable_unseen_programs
 from pabal.events.consume.lane import LANE as EVENTS
+from pabal.events.consume.retention import EventRetention
 from pabal.events.dead_letters.dead_letters import list_dead_letter_backlogs, purge_dead_letters
 from pabal.events.publish.fan_out import expand_broadcasts
 from pabal.events.publish.publish import expire_idempotency_keys
@@ -97,7 +98,7 @@ def build_chores(settings: Settings, relay_metrics: RelayMetrics) -> tuple[Chore
         Chore("purge portal sessions", HOUR, purge_portal_sessions),
         Chore("purge control events", MINUTE, purge_control_events),
         Chore("purge streams", MINUTE, purge_dead_streams),
-        Chore("purge events", HOUR, purge_lane_chore(EVENTS, settings.keep_events)),
+        Chore("purge events", HOUR, EventRetention(whole_days(settings.keep_events)).delete_batch),
         Chore(
             "purge dead letters",
             HOUR,
@@ -223,12 +224,15 @@ def check_chore_runs(runs: Sequence[ChoreRun]) -> Finding:
 
 
 def purge_lane_chore(lane: Lane[Any, Any], keep: timedelta) -> Callable[[Tx, int], Awaitable[int]]:
-    """Purge ended rows of a lane. `keep` is rounded up to whole days."""
-
     async def purge(tx: Tx, batch: int) -> int:
-        return await lane.purge(tx, -(-keep // DAY), batch)
+        return await lane.purge(tx, whole_days(keep), batch)
 
     return purge
+
+
+def whole_days(keep: timedelta) -> int:
+    """A retention in days, rounded up."""
+    return -(-keep // DAY)
 
 
 def expire_messages_chore(language: ChatLanguage, relay_metrics: RelayMetrics) -> Callable[[Tx, int], Awaitable[int]]:

@@ -14,6 +14,7 @@ import pytest
 import pabal_client as client
 from conftest import url_with_database
 from pabal.core.errors import Invalid
+from pabal.core.ids import new_id
 from pabal.db import embedded
 from pabal.events.consume.lane import ClaimedEvent
 from pabal.events.publish.publish import EventDraft, PublishResult, publish_event_batch, publish_events
@@ -246,6 +247,16 @@ class TestDoorbell:
         await second_hub.publisher.put(drafts(1)[0])
         await wait_until(lambda: "order.n1" in woken)
         assert len(woken) == 5
+
+
+async def test_a_plain_insert_without_an_id_gets_one_that_sorts_by_time(owner: Connection) -> None:
+    """A random one would be written to any page of the index."""
+    insert = "insert into public.event_queue (event_type, source_service) values ('a.b', 'minu_find') returning id"
+    before, inserted, after = new_id(), await owner.fetchval(insert), await owner.fetchval("select pabal.uuid7()")
+
+    times = [id_.int >> 80 for id_ in (before, inserted, after)]
+    assert inserted.version == 7
+    assert times == sorted(times)
 
 
 class TestIdempotency:

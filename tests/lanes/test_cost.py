@@ -27,8 +27,6 @@ PAGES_FULL = 40 * DUE
 PAGES_ONE = 150
 PAGES_NONE = 80
 """Ten index descents, one per priority, or one scan of an index."""
-PAGES_BRIN = 200
-"""PAGES_NONE plus BRIN summaries, which are read completely."""
 PAGES_COUNTED = 12_000
 """200,000 waiting rows are counted, most of them in an index; future and finished rows cost nothing."""
 
@@ -115,7 +113,7 @@ CASES = {
         repair.Q.find_event_position, {"after": UUID(int=0), "window": DUE}, 1, PAGES_NONE
     ),
     "events, expire": Case(EVENTS.q.expire, {"batch": 5000}, 0, PAGES_NONE),
-    "events, purge": Case(EVENTS.q.purge, {"days": 30, "batch": 5000}, 1, PAGES_BRIN),
+    "events, purge": Case(EVENTS.q.purge, {"days": 30, "batch": 5000, "after": None}, 1, PAGES_NONE),
     "notifications, a full claim": notification_claim("dashboard_toast", DUE, PAGES_FULL),
     "notifications, a claim beside a flood of another channel": notification_claim("user_dm", 0, PAGES_NONE),
     "notifications, expire": Case(NOTIFICATIONS.q.expire, {"batch": 5000}, 0, PAGES_NONE),

@@ -16,6 +16,7 @@ TABLES = ("service_tokens", "refresh_tokens", "event_queue", "dead_letter_queue"
 # Deviations; docs/seeds.md gives the reason of each.
 COLUMNS = {
     "public.refresh_tokens.expires_at": "timestamp with time zone not null",
+    "public.event_queue.id": "uuid not null default uuid7()",
     "public.dead_letter_queue.event_id": "uuid",
 }
 CONSTRAINTS = {

@@ -65,6 +65,14 @@ class ExpiredLeaseCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class PurgedEvents:
+    """How many events a batch has deleted, and when the last of them was created."""
+
+    count: int
+    last_created_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class EventClaimFilter:
     """Due events of one service. The patterns are LIKE patterns of event types; None matches every type.
 
@@ -145,7 +153,11 @@ class EventLane(Lane[ClaimedEvent, EventClaimFilter]):
         return counts.due + counts.dead
 
     async def purge(self, tx: Tx, days: int, batch: int) -> int:
-        return await tx.value(self.q.purge, days=days, batch=batch)
+        return (await self.purge_after(tx, days, batch, None)).count
+
+    async def purge_after(self, tx: Tx, days: int, batch: int, after: datetime | None) -> PurgedEvents:
+        """Delete events that were created at that time or later and ended more than `days` ago, the oldest first."""
+        return await tx.one(PurgedEvents, self.q.purge, days=days, batch=batch, after=after)
 
 
 def claim_columns(requests: Sequence[ClaimRequest[EventClaimFilter]]) -> dict[str, list[Any]]:
