@@ -13,7 +13,6 @@ import pytest
 
 import pabal.client
 import pabal_client
-from pabal.settings import Settings
 from relay.skills import send_message
 from support.empty_environment import CLIENT, ROOT, build_wheel, create_environment, dependency_names, run
 from support.fake_kakao import run_fake_kakao
@@ -24,11 +23,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 README = CLIENT / "README.md"
 BOT = re.compile(r"^```python\n(import os\n.*?)^```$", re.DOTALL | re.MULTILINE)
 MAX_BOT_LINES = 15
-
-
-@pytest.fixture
-def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"callback_allow": ["http://127.0.0.1"]})
 
 
 @pytest.fixture(scope="module")
