@@ -6,7 +6,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from pabal.console import audit, dead_letters, events, health, live, overview
-from pabal.console.access import login, profile
+from pabal.console.access import login, operators, profile
 from pabal.console.access.csrf import is_not_cross_site
 from pabal.console.access.guards import Action, Page, person_handler, public_handler
 from pabal.console.access.login import login_page, sign_in_action, sign_out_action
@@ -56,6 +56,7 @@ PAGES: tuple[Page | Action, ...] = (
     *subscriptions.PAGES,
     *audit.PAGES,
     *profile.PAGES,
+    *operators.PAGES,
     *accounts.RELAY_PAGES,
     *accounts.PAGES,
     *conversations.PAGES,

@@ -156,7 +156,7 @@ async def update_service(tx: Tx, name: str, patch: ServicePatch, actor: Actor) -
     service = await find_service(tx, name)
     if rights := patch.apply_rights(service):
         service = await set_service_rights(tx, name, rights, actor)
-    if patch.description is not None:
+    if patch.description is not None and patch.description.strip() != (service.description or ""):
         service = await set_service_description(tx, name, patch.description, actor)
     return service
 

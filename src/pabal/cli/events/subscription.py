@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, assert_never
 from uuid import UUID
 
@@ -15,14 +14,13 @@ from pabal.cli.examples import examples
 from pabal.cli.id_argument import IdArgument, resolve_id
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, nothing_to_change
 from pabal.cli.output import local_time, print_json, print_rows, print_table, print_text, read_all_pages
-from pabal.core.duration import format_duration, parse_duration
 from pabal.core.errors import Invalid, SetupError
 from pabal.core.short_id import IdPattern
 from pabal.db.tx import Tx
 from pabal.events.events import OPERATOR_ACCESS
 from pabal.events.id_lookup import match_subscription_ids
 from pabal.events.push.pusher import PushResult
-from pabal.events.push.retry_schedule import DEFAULT_RETRY_SCHEDULE
+from pabal.events.push.retry_schedule import format_retry_schedule, parse_retry_schedule
 from pabal.events.subscriptions import (
     OnBlocked,
     Subscription,
@@ -362,19 +360,10 @@ def check_description(description: str | None) -> str | None:
     return description or None
 
 
-def parse_retry_schedule(text: str) -> list[int]:
-    try:
-        return [int(parse_duration(step).total_seconds()) for step in text.split(",")]
-    except ValueError as error:
-        raise Invalid.of_field("retry_schedule", str(error)) from None
-
-
 def push_fields(subscription: Subscription) -> list[tuple[str, Any]]:
-    steps = subscription.retry_schedule or DEFAULT_RETRY_SCHEDULE
-    text = ", ".join(format_duration(timedelta(seconds=step)) for step in steps)
     return [
         ("url", subscription.url),
         ("timeout", f"{subscription.timeout_seconds} s"),
-        ("retries after", text),
+        ("retries after", format_retry_schedule(subscription.retry_schedule)),
         ("on blocked", subscription.on_blocked),
     ]
