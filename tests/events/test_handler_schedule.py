@@ -18,10 +18,10 @@ WAIT = "select extract(epoch from next_retry_at - pabal.now())::float from publi
 RETRIES = "select max_retries, retries_from from public.event_queue where id = $1"
 
 
-def failing_program(**options: list[int]) -> client.App:
+def failing_program(retry_schedule: list[int] | None = None) -> client.App:
     program = client.App("minu_build")
 
-    @program.on("order.*", **options)
+    @program.on("order.*", retry_schedule=retry_schedule)
     async def fail(_event: client.Event) -> None:
         raise RuntimeError("oh no")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 
@@ -155,7 +155,7 @@ async def delete_operator(hub: Hub, context: RequestContext, caller: Authenticat
         await remove_operator(tx, name, context.actor(caller.service))
 
 
-def operator_fields(operator: OperatorSummary) -> dict[str, object]:
+def operator_fields(operator: OperatorSummary) -> dict[str, Any]:
     fields = asdict(operator)
     return {name: fields[name] for name in OperatorView.__struct_fields__}
 

@@ -1,7 +1,7 @@
 """Services: add, change, disable and remove them, and rotate their secrets."""
 
 from datetime import datetime, timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
 import msgspec
@@ -206,7 +206,7 @@ async def post_service_rotate_secret(
     return ServiceWithSecret(**service_fields(service), client_id=name, client_secret=secret)
 
 
-def service_fields(service: Service) -> dict[str, object]:
+def service_fields(service: Service) -> dict[str, Any]:
     return {name: getattr(service, name) for name in ServiceView.__struct_fields__}
 
 

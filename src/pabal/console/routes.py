@@ -5,7 +5,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from pabal.console import audit, dead_letters, events, health, live, overview
+from pabal.console import audit, dead_letters, events, first_run, health, live, overview
 from pabal.console.access import login, operators, profile
 from pabal.console.access.csrf import is_not_cross_site
 from pabal.console.access.guards import Action, Page, person_handler, public_handler
@@ -41,6 +41,7 @@ from pabal.operators.operators import Role
 
 PAGES: tuple[Page | Action, ...] = (
     *overview.PAGES,
+    *first_run.PAGES,
     *health.PAGES,
     *notifications.PAGES,
     *templates.PAGES,

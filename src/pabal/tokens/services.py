@@ -210,6 +210,11 @@ async def list_services(tx: Tx, *, after: str = "", limit: int | None = None) ->
     return await tx.all(Service, Q.list_services, after=after, limit=limit)
 
 
+async def has_active_services(tx: Tx) -> bool:
+    """Whether there is an enabled service besides the hub's own."""
+    return await tx.value(Q.has_active_services)
+
+
 async def set_service_active(tx: Tx, name: str, actor: Actor, *, active: bool) -> Service:
     """Enable or disable a service. While it is disabled, its secrets and tokens are rejected."""
     if name == HUB_SERVICE and not active:

@@ -19,6 +19,9 @@ where name > :after and removed_at is null
 order by name
 limit :limit;
 
+-- name: has_active_services
+select exists (select from public.services where is_active and name <> 'hub');
+
 -- name: lock_service
 -- This lock does not block the foreign keys of events and tokens.
 select name from public.services where name = :name and removed_at is null for no key update;

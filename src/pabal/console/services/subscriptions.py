@@ -1,7 +1,7 @@
 """The subscriptions of a service: add, change, pause, test and remove them, and describe their state."""
 
 from datetime import datetime
-from typing import Literal, assert_never, cast, get_args
+from typing import Literal, assert_never, get_args
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -194,7 +194,7 @@ def read_subscription_fields(fields: Form) -> SubscriptionPatch:
         description=description or None,
         set_retry_schedule="retry_schedule" in fields,
         retry_schedule=parse_retry_schedule(schedule) if schedule else None,
-        on_blocked=cast("OnBlocked | None", on_blocked or None),
+        on_blocked=on_blocked or None,
     )
 
 
