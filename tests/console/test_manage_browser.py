@@ -1,7 +1,7 @@
 """The first page of a hub, subscriptions and operators in a real browser."""
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, ViewportSize, expect
 
 from pabal.hub import Hub
 from pabal.operators.operators import Role, add_operator, disable_operator
@@ -52,7 +52,7 @@ async def test_the_pages_fit_every_screen(
         "service": "/console/services/shop",
         "services": "/console/services",
     }
-    for width, viewport in (("wide", {"width": 1440, "height": 900}), ("narrow", NARROW)):
+    for width, viewport in (("wide", ViewportSize(width=1440, height=900)), ("narrow", NARROW)):
         context = await chromium.new_context(
             base_url=address, locale="en-GB", viewport=viewport, color_scheme="dark" if scheme == "dark" else "light"
         )
