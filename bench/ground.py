@@ -27,7 +27,9 @@ def durable() -> Generator[embedded.ServerAddress]:
     folder.chmod(0o755)
     try:
         with embedded.start_embedded_server(folder) as server:
-            asyncio.run(apply_migrations(server.address.owner_url, login="pabal_hub"))
+            asyncio.run(
+                apply_migrations(server.address.owner_url, login="pabal_hub", settings={"pabal.keep_services": "on"})
+            )
             yield server.address
     finally:
         shutil.rmtree(folder, ignore_errors=True)

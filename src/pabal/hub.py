@@ -26,6 +26,7 @@ from pabal.events.consume.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.consume.pull import EventPollRequest, claim_events_for_polls
 from pabal.events.consume.transactional import TransactionalHandler
 from pabal.events.publish.publish import EventDraft, PublishResult, publish_events
+from pabal.events.push.handler_lane import HandlerLane
 from pabal.events.push.push_lane import PushDelivery, PushLane
 from pabal.events.push.pusher import Pusher
 from pabal.events.push.targets import PushSlot
@@ -341,7 +342,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
         workers.append(
             Worker(
                 f"handlers:{process}",
-                EVENT_LANE,
+                HandlerLane(handlers) if handlers.has_schedules else EVENT_LANE,
                 db,
                 hub.doorbell,
                 handlers.handle,

@@ -25,6 +25,10 @@ pytestmark = pytest.mark.anyio
 
 REMOVE_RULES = "delete from notification.rules"
 REMOVE_SUBSCRIPTIONS = "delete from pabal.subscriptions"
+REMOVE_SERVICES = """
+update public.services set is_active = false, disabled_at = now(), removed_at = now() where name = 'warehouse'
+"""
+REMOVE_OPERATORS = "delete from pabal.operators"
 
 
 @pytest.fixture
@@ -53,6 +57,8 @@ async def test_every_example_gets_the_documented_status(
     for name, permission, label, source, documented in examples:
         await example_hub.inbox.db.execute(REMOVE_RULES)
         await example_hub.inbox.db.execute(REMOVE_SUBSCRIPTIONS)
+        await example_hub.inbox.db.execute(REMOVE_SERVICES)
+        await example_hub.inbox.db.execute(REMOVE_OPERATORS)
         variables = await example_hub.variables(source, permission)
         if label == "curl":
             status = await run_curl(example_hub.web, source, variables)

@@ -50,7 +50,6 @@ async def test_an_option_replaces_its_values_and_keeps_the_others(
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["set", "minu_find"], "permission: give at least one of --permission, --may-publish, --may-subscribe"),
         (["set", "minu_find", "--may-publish", "Order"], "may_publish: must be up to 50 types such as order.paid"),
         (["set", "minu_find", "--permission", "people"], "permission: 'people' is not a permission"),
         (["set", "hub", "--permission", "read"], "The rights of the hub's own service cannot be changed"),

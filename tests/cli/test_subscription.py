@@ -105,10 +105,25 @@ async def test_the_retries_of_a_push_are_changed(run: Run, ask: Ask, there: Rece
     assert (changed["retry_schedule"], changed["on_blocked"]) == ([5, 120, 3600], "hold")
     assert "5s, 2m, 1h" in shown
     assert (restored["retry_schedule"], restored["on_blocked"]) == (None, "hold"), "it keeps what is not given"
-    nothing = run("set", added, code=1).stderr
-    assert nothing == "pabal: nothing to change: give --retry-schedule or --on-blocked\n"
+    nothing = run("set", added, code=2).stderr
+    assert nothing.startswith("pabal: nothing to change: give --type or --url or ")
     assert "retry_schedule: " in run("set", added, "--retry-schedule", "soon", code=1).stderr
     assert "retry_schedule: " in run("set", added, "--retry-schedule", "2d", code=1).stderr
+
+
+async def test_what_a_subscription_receives_and_where_is_changed(run: Run, ask: Ask, there: Receiver) -> None:
+    added = ask("add", "order.*", "--service", "minu_build", "--url", there.url)["id"]
+
+    types, url = ["--type", "order.paid", "--type", "order.refunded"], there.url + "/v2"
+    changed = ask("set", added, *types, "--url", url, "--description", "Billing", "--timeout", "30")
+    cleared = ask("set", added, "--description", "")
+
+    assert (changed["event_types"], changed["url"]) == (["order.paid", "order.refunded"], url)
+    assert (changed["description"], changed["timeout_seconds"]) == ("Billing", 30)
+    assert (cleared["description"], cleared["timeout_seconds"]) == (None, 30)
+    refused = run("set", added, "--url", "http://127.0.0.2/", code=1).stderr
+    assert "url: does not begin with https://. To allow it, add its origin to PABAL_CALLBACK_ALLOW" in refused
+    assert "event_types: are 1 to 50 types" in run("set", added, "--type", "Order", code=1).stderr
 
 
 async def test_the_test_push_reports_the_response(run: Run, ask: Ask, there: Receiver) -> None:
@@ -155,7 +170,12 @@ async def test_a_stopping_hub_releases_a_push_that_hangs(
         (
             ["add", "*", "--service", "minu_build", "--url", "https://10.0.0.1/"],
             1,
-            "url: resolves to an address that is not public",
+            "url: resolves to an address that is not public. To allow it, add its origin to PABAL_CALLBACK_ALLOW",
+        ),
+        (
+            ["add", "*", "--service", "minu_build", "--url", "http://127.0.0.2:9000/hook"],
+            1,
+            "url: does not begin with https://. To allow it, add its origin to PABAL_CALLBACK_ALLOW, such as http://127",
         ),
         (["add", "*", "--service", "minu_build", "--timeout", "61"], 2, "--timeout"),
         (["add", "*", "--service", "minu_build", "--description", "a\x1b[2Jb"], 1, "description: must be one line"),

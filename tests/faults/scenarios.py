@@ -223,7 +223,7 @@ async def open_machine(disk_size: str | None) -> AsyncGenerator[Machine]:
         server = await asyncio.to_thread(embedded.start_embedded_server, folder, options=options)
         machine = Machine(folder, server)
         try:
-            await apply_migrations(server.address.owner_url, login="pabal_hub")
+            await apply_migrations(server.address.owner_url, login="pabal_hub", settings={"pabal.keep_services": "on"})
             yield machine
         finally:
             await asyncio.to_thread(machine.kill_hub)

@@ -84,7 +84,7 @@ async def test_a_restart_of_postgres_loses_nothing(data_dir: Path, settings: Set
     server = embedded.start_embedded_server(data_dir)
     try:
         database_urls = DatabaseUrls(server.address.hub_url, server.address.owner_url)
-        await apply_migrations(server.address.owner_url, login="pabal_hub")
+        await apply_migrations(server.address.owner_url, login="pabal_hub", settings={"pabal.keep_services": "on"})
         async with open_notification_hub(settings, database_urls, discord, no_travel) as notifier:
             requests = [await notifier.request(recipient=str(200 + number)) for number in range(60)]
             async with notifier.run_worker(concurrency=4, hold=timedelta(seconds=2)):

@@ -89,7 +89,7 @@ async def crashing_hub(folder: Path) -> AsyncGenerator[CrashingHub]:
     crashing_hub = CrashingHub(folder, server, "")
     try:
         endpoint = server.address
-        await apply_migrations(endpoint.owner_url, login="pabal_hub")
+        await apply_migrations(endpoint.owner_url, login="pabal_hub", settings={"pabal.keep_services": "on"})
         settings = Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
         async with (
             open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub,

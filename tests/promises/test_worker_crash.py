@@ -138,7 +138,7 @@ class TestLostServer:
     @pytest.fixture
     async def hub(self, database: DurableServer, settings: Settings) -> AsyncGenerator[Hub]:
         endpoint = database.server.address
-        await apply_migrations(endpoint.owner_url, login="pabal_hub")
+        await apply_migrations(endpoint.owner_url, login="pabal_hub", settings={"pabal.keep_services": "on"})
         async with open_connection(endpoint.owner_url) as owner:
             await owner.execute(RECORD_COMPLETIONS)
         async with open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub:

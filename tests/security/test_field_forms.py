@@ -169,11 +169,9 @@ COMPARED = {
     "request_recipient_named": Comparison(
         "recipient_id", "text", by_type(field_type(NotificationBody, "recipient_id")), TEXTS
     ),
-    "request_locale_form": Comparison(
-        "locale", "text", by_type(field_type(NotificationBody, "locale")), TEXTS, is_exact=True
-    ),
+    "request_locale_form": Comparison("locale", "text", by_type(field_type(NotificationBody, "locale")), TEXTS),
     "request_payload_object": Comparison("payload", "jsonb", is_object, OBJECTS, is_exact=True),
-    "person_locale_form": Comparison("locale", "text", by_type(Locale), TEXTS, is_exact=True),
+    "person_locale_form": Comparison("locale", "text", by_type(Locale), TEXTS),
     "rule_event_pattern_form": Comparison("event_pattern", "text", by_type(EventPattern), TEXTS),
     "rule_recipients_array": Comparison("recipients", "jsonb", by_type(PayloadPaths), (*LISTS, *OBJECTS)),
     "rule_channels_known": Comparison("channels", "text[]", by_type(RuleChannels), LISTS),
@@ -185,6 +183,7 @@ NOT_FROM_REQUESTS = {
     "valid_retry_count": "set by the engine",
     "event_ended_has_time": "set by triggers",
     "service_disabled_has_time": "set with is_active",
+    "service_removed_is_disabled": "set with is_active",
     "subscription_mode": "chosen from the URL",
     "subscription_push_has_url": "chosen from the URL",
     "subscription_disabled_has_reason": "set together",

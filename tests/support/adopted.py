@@ -24,7 +24,7 @@ comment on column identity.users.id is 'Id of the user.';
 async def create_hub_database(url: str, login: str | None = None) -> None:
     """Make an empty database a hub's."""
     if not IS_ADOPTED:
-        await apply_migrations(url, login=login)
+        await apply_migrations(url, login=login, settings={"pabal.keep_services": "on"})  # many tests use the four
         return
     await apply_migrations(url, to=load_migrations()[0].version)  # what the specification takes for granted
     async with open_connection(url) as conn:

@@ -12,12 +12,13 @@ from uuid import UUID
 import httpx2
 
 from pabal.hub import Hub
+from pabal.operators.operators import Role, add_operator
 from relay.people import new_session
 from support.failed_events import EventQueue
 from support.fake_kakao import FakeKakao
 from support.inbox import Inbox
 from support.notification_api import REQUEST
-from support.oauth_client import RegisteredService
+from support.oauth_client import TESTER, RegisteredService, register_oauth_service
 from support.receiver import Receiver
 from support.relay_rows import Chat, Owner
 from support.rules import add_test_rule
@@ -64,6 +65,8 @@ class ExampleHub:
             "EVENT_ID": lambda: self.event_queue.publish(source=SHOP, target=SHOP),
             "RECEIPT": self.claim_event,
             "SUBSCRIPTION_ID": self.add_subscription,
+            "SERVICE_NAME": self.add_service,
+            "OPERATOR_NAME": self.add_operator,
             "DEAD_LETTER_ID": self.add_dead_letter,
             "NOTIFICATION_ID": self.request_notification,
             "RULE_ID": self.add_rule,
@@ -107,6 +110,13 @@ class ExampleHub:
     async def add_subscription(self) -> UUID:
         subscription, _ = await subscribe(self.hub, SHOP, f"order.number_{next(NUMBERS)}", url=self.receiver.url)
         return subscription.id
+
+    async def add_service(self) -> str:
+        return (await register_oauth_service(self.hub, self.web, f"service_{next(NUMBERS)}", "read")).name
+
+    async def add_operator(self) -> str:
+        async with self.hub.transaction() as tx:
+            return (await add_operator(tx, f"operator{next(NUMBERS)}", "correct horse", Role.VIEWER, TESTER)).name
 
     async def add_dead_letter(self) -> UUID:
         event = await self.event_queue.publish(source=SHOP, target=SHOP)

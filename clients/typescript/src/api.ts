@@ -529,6 +529,8 @@ export interface KakaoPayload {
   userRequest: KakaoUserRequest;
   /** The bot of the channel. */
   bot?: KakaoBot | null;
+  /** The skill's parameters. Secure images in `params` become `blocks` of the message. */
+  action?: unknown;
 }
 
 export interface KakaoUser {
@@ -552,6 +554,8 @@ export interface KakaoUserRequest {
   callbackUrl?: string | null;
   /** Identifies the request: a repeated one gets the first response again. */
   eventId?: string | null;
+  /** Further parameters. Images in `media` become `blocks` of the message. */
+  params?: unknown;
 }
 
 /** One attempt to send a notification. */
@@ -752,6 +756,65 @@ export interface OAuthProblem {
   error: string;
   /** What went wrong, for people. */
   error_description: string;
+}
+
+/** An operator to add. Without a password, one is generated and shown in the response. */
+export interface OperatorBody {
+  /** The name to sign in with; case does not matter. */
+  name: string;
+  /** `viewer` reads, `admin` also changes things. */
+  role?: "admin" | "viewer";
+  /** The password. Without it, one is generated. */
+  password?: string | null;
+}
+
+export interface OperatorPage {
+  /** The operators. */
+  items: OperatorView[];
+  /** Always null: there is one page. */
+  cursor?: string | null;
+}
+
+/** The new password. Without one, a password is generated and shown in the response. */
+export interface OperatorPasswordBody {
+  /** The new password. Without it, one is generated. */
+  password?: string | null;
+}
+
+/** The new role. */
+export interface OperatorPatchBody {
+  /** `viewer` reads, `admin` also changes things. */
+  role: "admin" | "viewer";
+}
+
+/** An operator. */
+export interface OperatorView {
+  /** The name to sign in with. */
+  name: string;
+  /** `viewer` reads, `admin` also changes things. */
+  role: "admin" | "viewer";
+  /** When it was created. */
+  created_at: string;
+  /** When signing in was disabled. Null while it is enabled. */
+  disabled_at: string | null;
+  /** When the operator last signed in. */
+  last_signed_in_at: string | null;
+}
+
+/** An operator. `password` is shown only once, and only if it was generated. */
+export interface OperatorWithPassword {
+  /** The name to sign in with. */
+  name: string;
+  /** `viewer` reads, `admin` also changes things. */
+  role: "admin" | "viewer";
+  /** When it was created. */
+  created_at: string;
+  /** When signing in was disabled. Null while it is enabled. */
+  disabled_at: string | null;
+  /** When the operator last signed in. */
+  last_signed_in_at: string | null;
+  /** The generated password, shown only in this response. Null if the request had one. */
+  password: string | null;
 }
 
 /** Lifetime of the code, and data of your own to store with it. */
@@ -995,7 +1058,7 @@ export interface RelayMessageView {
   kakaoPayload: Record<string, unknown>;
   /** Deprecated: the same as `kakaoPayload`. */
   payload: Record<string, unknown>;
-  /** The user, the text and the channel of the message. */
+  /** The user, the text and the channel of the message. With images or the like also `blocks`: a list of `kind`, `url` and `text`. */
   normalized: Record<string, unknown>;
   /** Until when a reply can be sent, in epoch milliseconds. Null without a callback. */
   callbackExpiresAt: number | null;
@@ -1171,6 +1234,48 @@ export interface RuleView {
   updated_at: string;
 }
 
+/** How long the previous secret stays valid. */
+export interface SecretRotationBody {
+  /** How long the previous secret stays valid, in seconds: 7 days by default. 0 revokes all previous secrets at once. */
+  overlap_seconds?: number;
+}
+
+/** A service to add. Without patterns it may publish and receive every event type except the hub's. */
+export interface ServiceBody {
+  /** The name: 2 to 63 lower-case letters, digits and `_`, starting with a letter. */
+  name: string;
+  /** What its tokens may be granted: permissions, or the groups `read` and `write`. */
+  permissions: ("events:consume" | "events:publish" | "events:read" | "hub:admin" | "hub:events" | "hub:manage" | "notifications:read" | "notifications:send" | "people:token" | "people:write" | "read" | "tokens:admin" | "tokens:introspect" | "write")[];
+  /** What the service is for, in one line. */
+  description?: string | null;
+  /** The event types it may publish, such as `order.*`. Null for all but the hub's. */
+  may_publish?: string[] | null;
+  /** The event types it may receive, such as `billing.*`. Null for all but the hub's. */
+  may_subscribe?: string[] | null;
+}
+
+/** A service with its valid secrets. */
+export interface ServiceDetailView {
+  /** The name of the service; also its `client_id`. */
+  name: string;
+  /** What the service is for. */
+  description: string | null;
+  /** What its tokens may be granted, with the groups `read` and `write`. */
+  permissions: string[];
+  /** The event types it may publish. Null for all but the hub's. */
+  may_publish: string[] | null;
+  /** The event types it may receive. Null for all but the hub's. */
+  may_subscribe: string[] | null;
+  /** Whether its secrets and tokens work. */
+  is_active: boolean;
+  /** When it was disabled. Null while it is active. */
+  disabled_at: string | null;
+  /** When it was created. */
+  created_at: string;
+  /** Its valid secrets, the newest first; at most two. */
+  secrets: ServiceSecretView[];
+}
+
 /** A link that a service asserts. */
 export interface ServiceLink {
   /** The service that asserts the link. */
@@ -1187,6 +1292,79 @@ export interface ServiceLink {
 export interface ServiceLinkBody {
   /** The registered user. */
   user_id: string;
+}
+
+export interface ServicePage {
+  /** The services. */
+  items: ServiceView[];
+  /** Where the next page starts: pass it as `cursor`. Null on the last page. */
+  cursor: string | null;
+}
+
+/** The fields to change. Omitted fields stay unchanged. */
+export interface ServicePatchBody {
+  /** What its tokens may be granted: permissions, or the groups `read` and `write`. */
+  permissions?: ("events:consume" | "events:publish" | "events:read" | "hub:admin" | "hub:events" | "hub:manage" | "notifications:read" | "notifications:send" | "people:token" | "people:write" | "read" | "tokens:admin" | "tokens:introspect" | "write")[];
+  /** What the service is for, in one line. */
+  description?: string | null;
+  /** The event types it may publish, such as `order.*`. Null for all but the hub's. */
+  may_publish?: string[] | null;
+  /** The event types it may receive, such as `billing.*`. Null for all but the hub's. */
+  may_subscribe?: string[] | null;
+}
+
+/** A valid secret, without the secret itself. */
+export interface ServiceSecretView {
+  /** The id of the secret; not secret itself. */
+  id: string;
+  /** When it was created. */
+  created_at: string;
+  /** When it stops working. Null for never. */
+  expires_at: string | null;
+}
+
+/** A service. */
+export interface ServiceView {
+  /** The name of the service; also its `client_id`. */
+  name: string;
+  /** What the service is for. */
+  description: string | null;
+  /** What its tokens may be granted, with the groups `read` and `write`. */
+  permissions: string[];
+  /** The event types it may publish. Null for all but the hub's. */
+  may_publish: string[] | null;
+  /** The event types it may receive. Null for all but the hub's. */
+  may_subscribe: string[] | null;
+  /** Whether its secrets and tokens work. */
+  is_active: boolean;
+  /** When it was disabled. Null while it is active. */
+  disabled_at: string | null;
+  /** When it was created. */
+  created_at: string;
+}
+
+/** A service with its new secret, which is shown only once. */
+export interface ServiceWithSecret {
+  /** The name of the service; also its `client_id`. */
+  name: string;
+  /** What the service is for. */
+  description: string | null;
+  /** What its tokens may be granted, with the groups `read` and `write`. */
+  permissions: string[];
+  /** The event types it may publish. Null for all but the hub's. */
+  may_publish: string[] | null;
+  /** The event types it may receive. Null for all but the hub's. */
+  may_subscribe: string[] | null;
+  /** Whether its secrets and tokens work. */
+  is_active: boolean;
+  /** When it was disabled. Null while it is active. */
+  disabled_at: string | null;
+  /** When it was created. */
+  created_at: string;
+  /** The name to request tokens with. */
+  client_id: string;
+  /** The secret to request tokens with. Shown only in this response. */
+  client_secret: string;
 }
 
 /** A skill response, version 2.0: an immediate answer, or the promise of one through the callback. */
@@ -1482,6 +1660,89 @@ export interface Endpoints {
   /** Get the public keys that verify access tokens, including the next one (RFC 7517). */
   "GET /.well-known/jwks.json": {
     response: Record<string, unknown>;
+  };
+  /** List the services by name. */
+  "GET /v1/services": {
+    query: { cursor?: string | null; limit?: number };
+    response: ServicePage;
+  };
+  /** Add a service. Its secret is shown only in this response. */
+  "POST /v1/services": {
+    body: ServiceBody;
+    response: ServiceWithSecret;
+  };
+  /** Get a service with its valid secrets. */
+  "GET /v1/services/{name}": {
+    path: { name: string };
+    response: ServiceDetailView;
+  };
+  /** Change a service. New rights apply at once to the tokens and subscriptions that it already has. */
+  "PATCH /v1/services/{name}": {
+    path: { name: string };
+    body: ServicePatchBody;
+    response: ServiceView;
+  };
+  /** Remove a service that has no events, notifications, subscriptions and tokens. Disable any other one. */
+  "DELETE /v1/services/{name}": {
+    path: { name: string };
+    response: void;
+  };
+  /** Disable a service. Its secrets and tokens are refused at once. */
+  "POST /v1/services/{name}/disable": {
+    path: { name: string };
+    response: ServiceView;
+  };
+  /** Enable a disabled service. Its unexpired secrets and tokens work again. */
+  "POST /v1/services/{name}/enable": {
+    path: { name: string };
+    response: ServiceView;
+  };
+  /** Create a new secret, which is shown only in this response. The previous one stays valid during the overlap. */
+  "POST /v1/services/{name}/rotate-secret": {
+    path: { name: string };
+    body: SecretRotationBody;
+    response: ServiceWithSecret;
+  };
+  /** List the operators by name, on one page. */
+  "GET /v1/operators": {
+    response: OperatorPage;
+  };
+  /** Add an operator, who may sign in to the console at once. */
+  "POST /v1/operators": {
+    body: OperatorBody;
+    response: OperatorWithPassword;
+  };
+  /** Get an operator. */
+  "GET /v1/operators/{name}": {
+    path: { name: string };
+    response: OperatorView;
+  };
+  /** Change an operator's role, from their next request on. The last enabled admin stays one. */
+  "PATCH /v1/operators/{name}": {
+    path: { name: string };
+    body: OperatorPatchBody;
+    response: OperatorView;
+  };
+  /** Remove an operator and end their sessions. The audit log keeps the name. The last enabled admin stays. */
+  "DELETE /v1/operators/{name}": {
+    path: { name: string };
+    response: void;
+  };
+  /** Change an operator's password and end their sessions. */
+  "POST /v1/operators/{name}/password": {
+    path: { name: string };
+    body: OperatorPasswordBody;
+    response: OperatorWithPassword;
+  };
+  /** Disable an operator and end their sessions. The last enabled admin stays enabled. */
+  "POST /v1/operators/{name}/disable": {
+    path: { name: string };
+    response: OperatorView;
+  };
+  /** Enable a disabled operator. The password is as before. */
+  "POST /v1/operators/{name}/enable": {
+    path: { name: string };
+    response: OperatorView;
   };
   /** Publish an event. Returns once it is durable: 202, or 200 if it was already published with this key. */
   "POST /v1/queue/events": {

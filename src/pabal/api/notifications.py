@@ -23,6 +23,7 @@ from pabal.notifications.notifications import (
     list_notification_attempts,
     scan_notifications,
 )
+from pabal.notifications.recipient_forms import LOCALE_FORM, RECIPIENT_ID_FORM
 from pabal.notifications.requests import (
     NotificationDraft,
     RequestedNotification,
@@ -59,11 +60,11 @@ class NotificationBody(RequestBody, frozen=True, kw_only=True):
     """
 
     recipient_type: RecipientType
-    recipient_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:@-]{1,64}$(?!\n)")]
+    recipient_id: Annotated[str, msgspec.Meta(pattern=rf"^{RECIPIENT_ID_FORM}$(?!\n)")]
     template_key: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     payload: RawPayload = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     guild_id: UUID | None = None
-    locale: Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2}(-[A-Z]{2})?$(?!\n)")] | None = None
+    locale: Annotated[str, msgspec.Meta(pattern=rf"^{LOCALE_FORM}$(?!\n)")] | None = None
     scheduled_at: NotificationTime | None = None
     expires_at: NotificationTime | None = None
     idempotency_key: NotificationText | None = None

@@ -15,13 +15,15 @@ from pabal.notifications.people.links import ServiceLink, assert_service_link, w
 from pabal.notifications.people.preferences import parse_preferences_owner
 from pabal.notifications.people.tokens import issue_person_link
 from pabal.notifications.privacy import PersonDataCounts, erase_person, export_person
+from pabal.notifications.recipient_forms import RECIPIENT_ID_FORM, STORED_RECIPIENT_FORM
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, ResponseBody, Route
 
-PersonId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:@-]{1,64}$(?!\n)")]
+PersonId = Annotated[str, Meta(pattern=rf"^{RECIPIENT_ID_FORM}$(?!\n)")]
 """A Discord user id, as in `recipient_id`. The lookahead rejects a trailing newline, which `$` accepts in Python."""
+StoredPersonId = Annotated[str, Meta(pattern=rf"^{STORED_RECIPIENT_FORM}$(?!\n)")]
 
 PERSON_TOKENS_PER_SERVICE = RateLimit("person tokens of this service", 600, timedelta(minutes=1))
 TOKENS_PER_PERSON = RateLimit("tokens for this person", 20, timedelta(minutes=10))
@@ -81,7 +83,7 @@ async def post_person_token(
 
 
 async def get_person_export(
-    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: StoredPersonId
 ) -> PersonExportView:
     """Export everything the hub stores about a person as one document. The export is recorded in the audit log."""
     async with hub.transaction() as tx:
@@ -89,7 +91,7 @@ async def get_person_export(
 
 
 async def delete_person(
-    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: StoredPersonId
 ) -> PersonDataCounts:
     """Erase everything the hub stores about a person, by their Discord id. Pending notifications are not sent.
 

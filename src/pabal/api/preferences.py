@@ -22,13 +22,14 @@ from pabal.notifications.people.preferences import (
     update_preferences,
 )
 from pabal.notifications.people.tokens import Person
+from pabal.notifications.recipient_forms import LOCALE_FORM
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, ResponseBody, Route
 
 OptionalFlag = bool | UnsetType
-Locale = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2}(-[A-Z]{2})?$(?!\n)")]
+Locale = Annotated[str, msgspec.Meta(pattern=rf"^{LOCALE_FORM}$(?!\n)")]
 
 
 class PreferencesView(ResponseBody, frozen=True):

@@ -8,6 +8,7 @@ from pabal.api import (
     kakao_webhook,
     notifications,
     oauth,
+    operators,
     pairing,
     people,
     preferences,
@@ -16,6 +17,7 @@ from pabal.api import (
     relay_sessions,
     relay_stream,
     rules,
+    services,
     subscriptions,
     toasts,
 )
@@ -25,6 +27,8 @@ from pabal.web.route import Route
 RESOURCE_ROUTES: tuple[Route, ...] = (
     *health.ROUTES,
     *oauth.ROUTES,
+    *services.ROUTES,
+    *operators.ROUTES,
     *events.ROUTES,
     *event_claims.ROUTES,
     *subscriptions.ROUTES,

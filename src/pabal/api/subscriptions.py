@@ -1,7 +1,6 @@
 """Subscriptions: which events a service receives, and how."""
 
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from typing import Annotated, Self, assert_never
 from uuid import UUID
 
@@ -14,6 +13,8 @@ from pabal.core.errors import Conflict, DecryptionError, Forbidden, Invalid, Not
 from pabal.core.event_types import EVENT_WILDCARD_PATTERN, MAX_EVENT_PATTERNS, MAX_EVENT_TYPE_LENGTH
 from pabal.events.push.pusher import PushResult
 from pabal.events.subscriptions import (
+    MAX_SUBSCRIPTION_DESCRIPTION,
+    SUBSCRIPTION_TEST_LIMIT,
     OnBlocked,
     Subscription,
     SubscriptionDraft,
@@ -28,7 +29,6 @@ from pabal.events.subscriptions import (
     update_subscription,
 )
 from pabal.hub import Hub
-from pabal.limits import RateLimit
 from pabal.queue.outcome import Dead, Done, Retry, Unsent
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
@@ -47,10 +47,7 @@ RetrySchedule = Annotated[
     list[Annotated[int, msgspec.Meta(ge=1, le=86_400)]], msgspec.Meta(min_length=1, max_length=20)
 ]
 """Seconds before each retry of a push."""
-SubscriptionDescription = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
-
-SUBSCRIPTION_TEST_LIMIT = RateLimit("tests of this subscription", 10, timedelta(minutes=1))
-"""Each test sends a request at once, outside the queue."""
+SubscriptionDescription = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SUBSCRIPTION_DESCRIPTION)]
 
 
 class SubscriptionBody(RequestBody, frozen=True, kw_only=True):

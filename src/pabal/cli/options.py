@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter, Token
+from cyclopts import CycloptsError, Parameter, Token
 from cyclopts.validators import Number
 
 from pabal.core.duration import parse_duration
@@ -45,6 +45,11 @@ JsonPayload = Annotated[
     str,
     Parameter(allow_leading_hyphen=True, help="A JSON object; @FILE reads it from a file, - from standard input."),
 ]
+
+
+def nothing_to_change(*options: str) -> CycloptsError:
+    """The usage error of a `set` command without an option that changes something."""
+    return CycloptsError(msg=f"nothing to change: give {' or '.join(options)}")
 
 
 def repeatable(help: str) -> Any:

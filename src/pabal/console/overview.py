@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from pabal.console import charts
 from pabal.console.access.guards import Page
+from pabal.console.first_run import FIRST_RUN_PATH, is_unused
 from pabal.console.format import format_age, format_count
 from pabal.console.i18n import Translator
 from pabal.console.pages import build_url, render_page
@@ -41,6 +42,8 @@ class OverviewSnapshot:
     workers: Sequence[ProcessInfo]
     chores: Sequence[ChoreRun]
     backlogs: Sequence[SubscriptionBacklog]
+    is_unused: bool = False
+    """Whether nothing has happened in any lane yet."""
     without_transport: WithoutTransport | None = None
     """Notifications for Discord on a hub without a token."""
 
@@ -187,6 +190,7 @@ async def overview_page(hub: Hub, request: Request, session: OperatorSession) ->
         session=session,
         cards=cards,
         issues=find_issues(snapshot),
+        first_run_path=FIRST_RUN_PATH if snapshot.is_unused else "",
         workers=snapshot.workers,
         failing_chores=[run for run in snapshot.chores if run.error or run.is_overdue],
         healthy_chores=[run for run in snapshot.chores if not run.error and not run.is_overdue],
@@ -206,6 +210,7 @@ async def read_overview(hub: Hub) -> OverviewSnapshot:
             workers=await list_processes(tx),
             chores=await hub.chores.list_runs(tx),
             backlogs=await list_subscription_backlogs(tx),
+            is_unused=await is_unused(tx, hub.settings.issuer),
             without_transport=await read_without_transport(hub, tx),
         )
 

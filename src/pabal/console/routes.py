@@ -5,8 +5,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from pabal.console import audit, dead_letters, events, health, live, overview
-from pabal.console.access import login, profile
+from pabal.console import audit, dead_letters, events, first_run, health, live, overview
+from pabal.console.access import login, operators, profile
 from pabal.console.access.csrf import is_not_cross_site
 from pabal.console.access.guards import Action, Page, person_handler, public_handler
 from pabal.console.access.login import login_page, sign_in_action, sign_out_action
@@ -42,6 +42,7 @@ from pabal.web.public_files import PublicFiles
 
 PAGES: tuple[Page | Action, ...] = (
     *overview.PAGES,
+    *first_run.PAGES,
     *health.PAGES,
     *notifications.PAGES,
     *templates.PAGES,
@@ -57,6 +58,7 @@ PAGES: tuple[Page | Action, ...] = (
     *subscriptions.PAGES,
     *audit.PAGES,
     *profile.PAGES,
+    *operators.PAGES,
     *accounts.RELAY_PAGES,
     *accounts.PAGES,
     *conversations.PAGES,

@@ -39,6 +39,7 @@ PabalError
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Self
 
 
 class PabalError(Exception):
@@ -70,7 +71,7 @@ class Invalid(RequestError):
         super().__init__("; ".join(map(str, errors)))
 
     @classmethod
-    def of_field(cls, field: str, why: str) -> "Invalid":
+    def of_field(cls, field: str, why: str) -> Self:
         return cls(FieldError(field, why))
 
 

@@ -49,6 +49,10 @@ __all__ = [
 MIGRATION_LOCK_ID = 0x7061_6261_6C  # "pabal"
 LOCK_TIMEOUT = timedelta(minutes=2)
 LOCK_POLL_INTERVAL = timedelta(milliseconds=100)
+TABLE_LOCK_TIMEOUT = timedelta(seconds=3)
+"""How long a migration waits for a lock on a table. Other sessions that use the table wait behind it."""
+TABLE_LOCK_PAUSE = timedelta(seconds=1)
+"""The pause before the next try, in which those who waited go on."""
 CONNECT_TIMEOUT = timedelta(seconds=15)
 
 
@@ -61,34 +65,27 @@ async def apply_migrations(
     settings: Mapping[str, str] | None = None,
     folder: Path | None = None,
     lock_timeout: timedelta = LOCK_TIMEOUT,
+    table_lock_timeout: timedelta = TABLE_LOCK_TIMEOUT,
 ) -> list[Migration]:
     """Apply the pending migrations up to and including `to`, and grant `login` the service role.
 
     Returns the migrations that this call applied. A database of the development version is moved to the present
-    migrations first, all of them at once.
+    migrations first, all of them at once. A migration that waits too long for a lock on a table is rolled back and
+    tried again, for `lock_timeout` in all.
     """
     known, bridge = load_migrations(folder), load_bridge(folder)
     check_migration_target(to, known)
     done: list[Migration] = []
     async with connect_for_migration(url) as conn:
+        deadline = asyncio.get_running_loop().time() + lock_timeout.total_seconds()
         while True:
-            async with locked_transaction(conn, lock_timeout):
-                status = await read_applied_migrations(conn, known, bridge)
-                check_migration_status(status, known)
-                if not done:
-                    check_collisions(await _find_status_collisions(conn, known, status, to))
-                if status.needs_bridge and bridge is not None:
-                    if to is not None and to < known[-1].version:
-                        raise MigrationError(
-                            "the database was migrated by a development version of Pabal and can only be moved to the"
-                            " newest migration: run `pabal migrate up` without a target"
-                        )
-                    await _apply_bridge(conn, bridge, known)
-                    applied = known
-                else:
-                    applied = tuple(m for m in status.pending if to is None or m.version <= to)[:1]
-                    for migration in applied:
-                        await apply_migration(conn, migration, settings or {})
+            try:
+                async with locked_transaction(conn, lock_timeout):
+                    await _limit_table_locks(conn, table_lock_timeout)
+                    applied = await _apply_next(conn, known, bridge, to, settings or {}, is_first=not done)
+            except asyncpg.LockNotAvailableError as error:
+                await _pause_for_locks(deadline, error)
+                continue
             if not applied:
                 break
             done += applied
@@ -146,6 +143,47 @@ async def preflight_migrations(url: str, *, folder: Path | None = None) -> list[
         status = await read_applied_migrations(conn, known, bridge)
         check_migration_status(status, known)
         return await _find_status_collisions(conn, known, status, None)
+
+
+async def _apply_next(
+    conn: "MigrationConnection",
+    known: tuple[Migration, ...],
+    bridge: SquashBridge | None,
+    to: str | None,
+    settings: Mapping[str, str],
+    *,
+    is_first: bool,
+) -> tuple[Migration, ...]:
+    """Apply the next pending migration, or all of them to a database of the development version; return them."""
+    status = await read_applied_migrations(conn, known, bridge)
+    check_migration_status(status, known)
+    if is_first:
+        check_collisions(await _find_status_collisions(conn, known, status, to))
+    if status.needs_bridge and bridge is not None:
+        if to is not None and to < known[-1].version:
+            raise MigrationError(
+                "the database was migrated by a development version of Pabal and can only be moved to the newest"
+                " migration: run `pabal migrate up` without a target"
+            )
+        await _apply_bridge(conn, bridge, known)
+        return known
+    pending = tuple(m for m in status.pending if to is None or m.version <= to)[:1]
+    for migration in pending:
+        await apply_migration(conn, migration, settings)
+    return pending
+
+
+async def _pause_for_locks(deadline: float, error: asyncpg.LockNotAvailableError) -> None:
+    """Let the sessions that waited behind the migration go on. Raises MigrationError after the deadline."""
+    if asyncio.get_running_loop().time() >= deadline:
+        raise MigrationError(f"another transaction holds a table that the migration needs: {error}") from error
+    await asyncio.sleep(TABLE_LOCK_PAUSE.total_seconds())
+
+
+async def _limit_table_locks(conn: "MigrationConnection", timeout: timedelta) -> None:
+    """Limit the wait for each lock on a table, for the rest of the transaction."""
+    milliseconds = max(1, round(timeout.total_seconds() * 1000))
+    await conn.execute("select set_config('lock_timeout', $1, true)", str(milliseconds))
 
 
 async def _find_status_collisions(
@@ -293,7 +331,7 @@ async def _revert_one(conn: "MigrationConnection", migration: Migration, *, last
 async def _execute_file(conn: "MigrationConnection", file: str, sql: str) -> None:
     try:
         await conn.execute(sql)
-    except CONNECTION_ERRORS:
+    except (*CONNECTION_ERRORS, asyncpg.LockNotAvailableError):
         raise
     except asyncpg.PostgresError as error:
         position = getattr(error, "position", None)

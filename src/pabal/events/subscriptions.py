@@ -24,6 +24,7 @@ from pabal.db.tx import Tx
 from pabal.events.events import EventAccess
 from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope
 from pabal.keys.keyring import KeyRing
+from pabal.limits import RateLimit
 
 Q = load_queries(__file__)
 log = get_logger()
@@ -37,6 +38,9 @@ MAX_SUBSCRIPTIONS = 100
 SECRET_OVERLAP = timedelta(hours=24)
 """How long the previous secret signs beside the new one."""
 SECRET_BYTES = 32
+MAX_SUBSCRIPTION_DESCRIPTION = 500
+SUBSCRIPTION_TEST_LIMIT = RateLimit("tests of this subscription", 10, timedelta(minutes=1))
+"""Each test sends a request at once, outside the queue."""
 SUBSCRIPTIONS_TABLE = "pabal.subscriptions"
 
 SUBSCRIPTION_CONSTRAINT_FIELDS = {

@@ -1,7 +1,7 @@
 -- name: lock_service
 -- Serialises additions for one service, so that the count stays exact. `no key` does not block inserts of rows that refer to the
 -- service.
-select name from public.services where name = :service for no key update;
+select name from public.services where name = :service and removed_at is null for no key update;
 
 -- name: find_subscriber_rights
 select may_subscribe, receives_hub_events from public.services where name = :service;

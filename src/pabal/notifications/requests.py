@@ -3,7 +3,6 @@
 A notification that preferences suppress is inserted with its reason, so that it can be explained later.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -35,6 +34,7 @@ from pabal.notifications.decision.decide import (
 )
 from pabal.notifications.notifications import Notification, NotificationAccess, find_notification
 from pabal.notifications.people.preferences import load_recipient_profiles
+from pabal.notifications.recipient_forms import LOCALE_PATTERN, LOCALE_RULE, RECIPIENT_ID_RULE, RECIPIENT_PATTERN
 from pabal.notifications.states import NotificationReason, NotificationState
 from pabal.notifications.templates.template import Template
 
@@ -44,8 +44,6 @@ NOTIFICATION_LIMIT_PERIOD = timedelta(minutes=1)
 MAX_PAYLOAD_BYTES = 65_536
 MAX_KEY_LENGTH = 255
 GUILD_CONSTRAINT = "requests_guild_id_fkey"
-RECIPIENT_PATTERN = re.compile(r"[A-Za-z0-9_.:@-]{1,64}")
-LOCALE_PATTERN = re.compile(r"[a-z]{2}(-[A-Z]{2})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,9 +219,9 @@ def notification_draft_errors(draft: NotificationDraft) -> Iterable[FieldError]:
     if draft.channel not in draft.template.texts:
         yield FieldError("recipient_type", f"{draft.template.key} has no text for {draft.channel}")
     if not RECIPIENT_PATTERN.fullmatch(draft.recipient):
-        yield FieldError("recipient_id", "must have 1 to 64 letters, digits or any of . _ : @ -")
+        yield FieldError("recipient_id", RECIPIENT_ID_RULE)
     if draft.locale is not None and not LOCALE_PATTERN.fullmatch(draft.locale):
-        yield FieldError("locale", "must be a locale such as ko or en-US")
+        yield FieldError("locale", LOCALE_RULE)
     for name in ("idempotency_key", "dedupe_key", "incident", "correlation_id"):
         value = getattr(draft, name)
         if value is not None and not 0 < len(value) <= MAX_KEY_LENGTH:

@@ -91,6 +91,13 @@ async def list_operators(tx: Tx) -> list[OperatorSummary]:
     return await tx.all(OperatorSummary, Q.list_operators)
 
 
+async def find_operator(tx: Tx, name: str) -> OperatorSummary:
+    operator = await tx.maybe(OperatorSummary, Q.find_operator, name=name)
+    if operator is None:
+        raise NotFound(f"No such operator: {name[:64]}")
+    return operator
+
+
 async def set_operator_password(
     tx: Tx, name: str, password_hash: str, actor: Actor, *, expected_hash: str | None = None
 ) -> Operator:
@@ -136,6 +143,17 @@ async def enable_operator(tx: Tx, name: str, actor: Actor) -> Operator:
     operator = await lock_operator(tx, name)
     if await tx.run(Q.enable_operator, operator=operator.id):
         await record_action(tx, actor, "operator.enabled", operator.name)
+    return operator
+
+
+async def remove_operator(tx: Tx, name: str, actor: Actor) -> Operator:
+    """Remove an operator and end all of their sessions. The audit log keeps the name."""
+    admins = await tx.column(Q.lock_active_admins)
+    operator = await lock_operator(tx, name)
+    check_not_last_admin(operator, admins)
+    ended = await tx.run(Q.delete_operator_sessions, operator=operator.id)
+    await tx.run(Q.delete_operator, operator=operator.id)
+    await record_action(tx, actor, "operator.removed", operator.name, sessions=ended)
     return operator
 
 

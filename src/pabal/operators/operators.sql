@@ -17,6 +17,11 @@ select id, name, role, created_at, disabled_at, last_signed_in_at
 from pabal.operators
 order by lower(name);
 
+-- name: find_operator
+select id, name, role, created_at, disabled_at, last_signed_in_at
+from pabal.operators
+where lower(name) = lower(:name);
+
 -- name: lock_operator
 select id, name, role from pabal.operators where lower(name) = lower(:name) for update;
 
@@ -37,6 +42,9 @@ update pabal.operators set disabled_at = pabal.now() where id = :operator and di
 
 -- name: enable_operator
 update pabal.operators set disabled_at = null where id = :operator and disabled_at is not null;
+
+-- name: delete_operator
+delete from pabal.operators where id = :operator;
 
 -- name: delete_operator_sessions
 delete from pabal.operator_sessions where operator_id = :operator;

@@ -22,7 +22,15 @@ from pabal import __version__
 from pabal.core.errors import Invalid
 from pabal.outside.dns import PinnedNetworkBackend, SystemResolver
 from pabal.outside.http1 import ConnectionPool, ResponseParser
-from pabal.outside.ssrf import AllowedOrigins, Destination, HostLookup, parse_destination, resolve_host, url_error
+from pabal.outside.ssrf import (
+    AllowedOrigins,
+    Destination,
+    DestinationRefused,
+    HostLookup,
+    parse_destination,
+    resolve_host,
+    url_error,
+)
 
 MAX_RESPONSE_BODY = 64 * 1024
 MAX_CONNECTIONS = 256
@@ -35,6 +43,7 @@ HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 LOCAL_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 """The system's errors that say nothing about the receiver: no file descriptor, memory or local port is left."""
+ALLOW_HINT = "To allow it, add its origin to PABAL_CALLBACK_ALLOW, such as http://127.0.0.1:9000"
 NETWORK_ERRORS = (OSError, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 
 
@@ -121,9 +130,11 @@ class HttpClient:
 
     async def check_url(self, url: str) -> Destination:
         """Parse and resolve a URL; raise Invalid if it is not allowed or does not resolve."""
-        destination = parse_destination(url, self.allowed_origins)
         try:
+            destination = parse_destination(url, self.allowed_origins)
             await resolve_host(destination.host, destination.port, self._lookup, allowed=destination.allowed)
+        except DestinationRefused as error:
+            raise url_error(f"{error.errors[0].why}. {ALLOW_HINT}") from None
         except OSError:
             raise url_error("has a host that does not resolve") from None
         return destination

@@ -66,6 +66,10 @@ NON_PUBLIC_IPV6 = [
 NAT64 = IPv6Network("64:ff9b::/96")  # IPv4 addresses as seen from an IPv6-only host
 
 
+class DestinationRefused(Invalid):
+    """The URL is well-formed, but only the operator can allow requests to it."""
+
+
 @dataclass(frozen=True, slots=True)
 class AllowedOrigins:
     """The origins that the operator allows: exact scheme and host; without a port, any port."""
@@ -142,12 +146,12 @@ def parse_host(text: str) -> str:
 
 def check_public_destination(scheme: str, host: str) -> None:
     if scheme != "https":
-        raise url_error("does not begin with https://")
+        raise DestinationRefused.of_field("url", "does not begin with https://")
     address = parse_ip_literal(host)
     if address is not None:
         check_public_addresses([address])
     elif "." not in host or host.endswith(LOCAL_NAMES):
-        raise url_error("has a host on the local network")
+        raise DestinationRefused.of_field("url", "has a host on the local network")
 
 
 async def resolve_host(host: str, port: int, lookup: HostLookup, *, allowed: bool) -> list[IpAddress]:
@@ -166,7 +170,7 @@ async def resolve_host(host: str, port: int, lookup: HostLookup, *, allowed: boo
 
 def check_public_addresses(addresses: Iterable[IpAddress]) -> None:
     if not all(map(is_public_address, addresses)):
-        raise url_error("resolves to an address that is not public")
+        raise DestinationRefused.of_field("url", "resolves to an address that is not public")
 
 
 def is_public_address(address: IpAddress) -> bool:

@@ -20,6 +20,7 @@ class Permission(StrEnum):
     MANAGE_TOKENS = "tokens:admin"
     RECEIVE_HUB_EVENTS = "hub:events"
     ADMIN = "hub:admin"
+    MANAGE = "hub:manage"
 
 
 READ_PERMISSIONS = (Permission.READ_EVENTS, Permission.READ_NOTIFICATIONS)

@@ -26,6 +26,7 @@ Q = load_queries(__file__)
 SERVICE_NAME_PATTERN = r"^[a-z][a-z0-9_]{1,62}$(?!\n)"
 """The same form as `service_name_form` in the database. The lookahead rejects a trailing newline."""
 SERVICE_NAME = re.compile(SERVICE_NAME_PATTERN, re.ASCII)
+MAX_SERVICE_DESCRIPTION = 500
 SECRET_OVERLAP = timedelta(days=7)
 """How long the previous secret stays valid after a rotation, by default."""
 
@@ -81,6 +82,26 @@ class ServiceRights:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class ServicePatch:
+    """The fields to change; None keeps a value. Empty patterns mean all event types, an empty description none."""
+
+    permissions: Sequence[str] | None = None
+    may_publish: Sequence[str] | None = None
+    may_subscribe: Sequence[str] | None = None
+    description: str | None = None
+
+    def apply_rights(self, service: Service) -> ServiceRights | None:
+        """The rights after the change; None if they stay."""
+        if self.permissions is self.may_publish is self.may_subscribe is None:
+            return None
+        return ServiceRights(
+            service.permissions if self.permissions is None else self.permissions,
+            (service.may_publish or ()) if self.may_publish is None else self.may_publish,
+            (service.may_subscribe or ()) if self.may_subscribe is None else self.may_subscribe,
+        )
+
+
 def check_event_patterns(field_name: str, patterns: Sequence[str]) -> tuple[str, ...] | None:
     """Return the patterns without duplicates; None for all event types."""
     unique = tuple(dict.fromkeys(patterns))
@@ -103,7 +124,9 @@ async def add_service(
     if not SERVICE_NAME.fullmatch(name):
         raise Invalid.of_field("name", "must be 2 to 63 lower-case letters, digits and _, starting with a letter")
     rights = ServiceRights((*permissions,), may_publish, may_subscribe).columns()
-    service = await tx.maybe(Service, Q.insert_service, name=name, description=description, **rights)
+    service = await tx.maybe(
+        Service, Q.insert_service, name=name, description=check_service_description(description), **rights
+    )
     if service is None:
         raise Conflict(f"Service {name} already exists")
     await record_action(tx, actor, "service.added", name, **given_rights(rights))
@@ -128,6 +151,53 @@ def given_rights(columns: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in columns.items() if value is not None}
 
 
+async def update_service(tx: Tx, name: str, patch: ServicePatch, actor: Actor) -> Service:
+    """Change the fields of a service that the patch names."""
+    service = await find_service(tx, name)
+    if rights := patch.apply_rights(service):
+        service = await set_service_rights(tx, name, rights, actor)
+    if patch.description is not None and patch.description.strip() != (service.description or ""):
+        service = await set_service_description(tx, name, patch.description, actor)
+    return service
+
+
+async def set_service_description(tx: Tx, name: str, description: str | None, actor: Actor) -> Service:
+    """Replace the description of a service; None removes it."""
+    service = await tx.maybe(
+        Service, Q.set_service_description, name=name, description=check_service_description(description)
+    )
+    if service is None:
+        raise NotFound(f"No such service: {name}")
+    await record_action(tx, actor, "service.described", name)
+    return service
+
+
+async def remove_service(tx: Tx, name: str, actor: Actor) -> None:
+    """Remove a service that nothing refers to, with its secrets. Raises Conflict for any other one."""
+    if name == HUB_SERVICE:
+        raise Conflict("The hub's own service cannot be removed")
+    await lock_live_secrets(tx, name)
+    if uses := await tx.value(Q.find_service_uses, name=name):
+        raise Conflict(f"{name} cannot be removed, because it has {join_words(uses)}. Disable it instead")
+    await tx.run(Q.revoke_service_secrets, service=name)
+    await tx.run(Q.remove_service, name=name)
+    await record_action(tx, actor, "service.removed", name)
+    tx.notify(Channel.TOKENS)
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words as in a sentence: "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def check_service_description(description: str | None) -> str | None:
+    """Return the description without surrounding space; None if it is empty."""
+    text = (description or "").strip()
+    if len(text) > MAX_SERVICE_DESCRIPTION or not text.isprintable():
+        raise Invalid.of_field("description", f"must be one line of at most {MAX_SERVICE_DESCRIPTION} characters")
+    return text or None
+
+
 async def find_service(tx: Tx, name: str) -> Service:
     service = await tx.maybe(Service, Q.find_service, name=name)
     if service is None:
@@ -135,8 +205,14 @@ async def find_service(tx: Tx, name: str) -> Service:
     return service
 
 
-async def list_services(tx: Tx) -> list[Service]:
-    return await tx.all(Service, Q.list_services)
+async def list_services(tx: Tx, *, after: str = "", limit: int | None = None) -> list[Service]:
+    """Services by name, starting after `after`."""
+    return await tx.all(Service, Q.list_services, after=after, limit=limit)
+
+
+async def has_active_services(tx: Tx) -> bool:
+    """Whether there is an enabled service besides the hub's own."""
+    return await tx.value(Q.has_active_services)
 
 
 async def set_service_active(tx: Tx, name: str, actor: Actor, *, active: bool) -> Service:

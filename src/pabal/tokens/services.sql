@@ -1,34 +1,56 @@
 -- name: insert_service
 insert into public.services (name, description, permissions, may_publish, may_subscribe)
 values (:name, :description, :permissions, :may_publish, :may_subscribe)
-on conflict (name) do nothing
+on conflict (name) do update
+set description = excluded.description, permissions = excluded.permissions, may_publish = excluded.may_publish,
+    may_subscribe = excluded.may_subscribe, is_active = true, disabled_at = null, removed_at = null, created_at = pabal.now()
+where services.removed_at is not null
 returning name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now;
 
 -- name: find_service
 select name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now
 from public.services
-where name = :name;
+where name = :name and removed_at is null;
 
 -- name: list_services
 select name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now
 from public.services
-order by name;
+where name > :after and removed_at is null
+order by name
+limit :limit;
+
+-- name: has_active_services
+select exists (select from public.services where is_active and name <> 'hub');
 
 -- name: lock_service
 -- This lock does not block the foreign keys of events and tokens.
-select name from public.services where name = :name for no key update;
+select name from public.services where name = :name and removed_at is null for no key update;
 
 -- name: set_service_active
 update public.services
 set is_active = :active, disabled_at = case when :active then null else pabal.now() end
-where name = :name and is_active <> :active
+where name = :name and is_active <> :active and removed_at is null
 returning name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now;
 
 -- name: set_service_rights
 update public.services
 set permissions = :permissions, may_publish = :may_publish, may_subscribe = :may_subscribe
-where name = :name
+where name = :name and removed_at is null
 returning name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now;
+
+-- name: set_service_description
+update public.services
+set description = :description
+where name = :name and removed_at is null
+returning name, description, permissions, may_publish, may_subscribe, is_active, disabled_at, created_at, pabal.now() as now;
+
+-- name: find_service_uses
+select pabal.service_uses(:name);
+
+-- name: remove_service
+update public.services
+set is_active = false, disabled_at = coalesce(disabled_at, pabal.now()), removed_at = pabal.now()
+where name = :name and removed_at is null;
 
 -- name: list_live_secrets
 select id, created_at, expires_at
@@ -84,6 +106,6 @@ select s.name, s.description, s.permissions, s.may_publish, s.may_subscribe, s.i
            limit 1
        ) as last_token_at
 from public.services s
-where s.name > :after
+where s.name > :after and s.removed_at is null
 order by s.name
 limit :limit;

@@ -36,6 +36,7 @@ PERMISSION_DESCRIPTIONS = {
     Permission.RECEIVE_HUB_EVENTS: "Receive the hub's own events, such as token.issued and relay.message.received.",
     Permission.ADMIN: "Operate the hub: dead letters, rules, data of people, and the events, notifications and"
     " subscriptions of all services.",
+    Permission.MANAGE: "Manage services and the operators of the console. It can grant any permission.",
 }
 SECURITY_SCHEMES = {
     "token": {

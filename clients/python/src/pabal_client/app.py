@@ -11,7 +11,7 @@ async with pool.acquire() as connection, connection.transaction():
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar, Unpack
@@ -31,6 +31,7 @@ from pabal_client.transaction import (
 
 ASYNC_CONCURRENCY, SYNC_CONCURRENCY = 100, 10
 """Events that a handler handles at once by default."""
+MAX_SCHEDULE_STEPS, MAX_SCHEDULE_SECONDS = 20, 86_400
 
 HandlerFunction = TypeVar("HandlerFunction", bound=Callable[["Event"], Any])
 
@@ -59,6 +60,7 @@ class AppHandler:
     function: Callable[[Event], Any]
     concurrency: int
     timeout: float
+    retry_schedule: tuple[int, ...] | None = None
 
 
 class App:
@@ -69,7 +71,12 @@ class App:
         self.handlers: list[AppHandler] = []
 
     def on(
-        self, *event_types: str, service: str | None = None, concurrency: int | None = None, timeout: float = 60.0
+        self,
+        *event_types: str,
+        service: str | None = None,
+        concurrency: int | None = None,
+        timeout: float = 60.0,
+        retry_schedule: Sequence[int] | None = None,
     ) -> Callable[[HandlerFunction], HandlerFunction]:
         """Register a function, sync or async, for events of these types (`*` matches anything) to `service`.
 
@@ -77,13 +84,19 @@ class App:
 
         The event is done when the function returns. Return or raise Retry, Dead or Snooze for another outcome; any
         other exception is a retry.
+
+        `retry_schedule` are the seconds before each retry, such as [5, 30, 120, 600]: as many retries as it has, unless
+        the publisher chose a number. By default an event is tried four times, with a backoff of seconds.
         """
         if not event_types:
             raise TypeError("on() needs at least one event type, such as 'order.*'")
+        schedule = check_schedule(retry_schedule)
 
         def register(function: HandlerFunction) -> HandlerFunction:
             slots = default_concurrency(function) if concurrency is None else concurrency
-            self.handlers.append(AppHandler(event_types, self._service_name(service), function, slots, timeout))
+            self.handlers.append(
+                AppHandler(event_types, self._service_name(service), function, slots, timeout, schedule)
+            )
             return function
 
         return register
@@ -176,3 +189,12 @@ class App:
 def default_concurrency(function: Callable[..., Any]) -> int:
     """A waiting coroutine costs little; a sync handler has a thread for each event."""
     return ASYNC_CONCURRENCY if inspect.iscoroutinefunction(function) else SYNC_CONCURRENCY
+
+
+def check_schedule(schedule: Sequence[int] | None) -> tuple[int, ...] | None:
+    """The schedule as subscriptions have it: 1 to 20 delays of 1 to 86400 seconds."""
+    if schedule is None:
+        return None
+    if not 1 <= len(schedule) <= MAX_SCHEDULE_STEPS or not all(0 < step <= MAX_SCHEDULE_SECONDS for step in schedule):
+        raise ValueError("retry_schedule: must be 1 to 20 delays of 1 to 86400 seconds")
+    return tuple(schedule)

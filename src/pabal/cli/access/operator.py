@@ -1,4 +1,4 @@
-"""`pabal operator add|list|disable|enable|set-password|set-role`."""
+"""`pabal operator add|list|disable|enable|remove|set-password|set-role`."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -23,6 +23,7 @@ from pabal.operators.operators import (
     disable_operator,
     enable_operator,
     list_operators,
+    remove_operator,
     set_operator_password,
     set_operator_role,
 )
@@ -120,6 +121,15 @@ def operator_enable(
     """Enable a disabled operator. The password is as before."""
     operator = change_operator(connection, lambda tx: enable_operator(tx, name, cli_actor()))
     print_operator(operator, f"{operator.name} enabled", json=json)
+
+
+@app.command(name="remove", help_epilogue=examples("operator remove mina", "operator remove mina --json"))
+def operator_remove(
+    name: OperatorArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
+) -> None:
+    """Remove an operator and end their sessions at once. The audit log keeps the name."""
+    operator = change_operator(connection, lambda tx: remove_operator(tx, name, cli_actor()))
+    print_operator(operator, f"{operator.name} removed; sessions ended", json=json)
 
 
 def read_password(*, generate: bool) -> str:

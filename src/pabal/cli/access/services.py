@@ -1,4 +1,4 @@
-"""`pabal service add|list|show|set|disable|enable|rotate-secret`, and `pabal service sql-role`."""
+"""`pabal service add|list|show|set|disable|enable|remove|rotate-secret`, and `pabal service sql-role`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from pabal.cli.access.sql_roles import app as sql_role_app
 from pabal.cli.context import cli_actor, run_query, run_transaction
 from pabal.cli.examples import examples
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, parse_duration_option, repeatable
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, nothing_to_change, parse_duration_option, repeatable
 from pabal.cli.output import local_time, print_json, print_json_items, print_table, print_text, state_since
 from pabal.core.duration import format_duration
 from pabal.core.errors import Conflict, Invalid, NotFound
@@ -20,16 +20,17 @@ from pabal.tokens.permission import PERMISSION_NAMES, format_scope
 from pabal.tokens.services import (
     SECRET_OVERLAP,
     Service,
-    ServiceRights,
+    ServicePatch,
     ServiceSecret,
     add_service,
     count_live_families,
     find_service,
     list_live_secrets,
     list_services,
+    remove_service,
     rotate_service_secret,
     set_service_active,
-    set_service_rights,
+    update_service,
 )
 from pabal.tokens.sql_roles import list_sql_roles
 
@@ -79,8 +80,6 @@ def service_add(
     json: Json = False,
 ) -> None:
     """Add a service and print its client secret, which is shown only once."""
-    if description and not description.isprintable():
-        raise Invalid.of_field("description", "must be one line of text")
 
     async def add(tx: Tx) -> tuple[Service, str]:
         return await add_service(
@@ -172,25 +171,22 @@ def service_set(
     permission: Annotated[list[str] | None, PermissionOption] = None,
     may_publish: Annotated[list[str] | None, MayPublishOption] = None,
     may_subscribe: Annotated[list[str] | None, MaySubscribeOption] = None,
+    description: Annotated[str | None, Parameter(help="Description, one line. An empty text removes it.")] = None,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Change what a service may do. An option replaces all its earlier values; the others stay.
+    """Change a service and what it may do. An option replaces all its earlier values; the others stay.
 
     The change applies at once to the tokens and subscriptions that the service already has. A new permission is in its
     next token.
     """
-    if permission is None and may_publish is None and may_subscribe is None:
-        raise Invalid.of_field("permission", "give at least one of --permission, --may-publish, --may-subscribe")
+    patch = ServicePatch(permission, may_publish, may_subscribe, description)
+    if patch == ServicePatch():
+        raise nothing_to_change("--permission", "--may-publish", "--may-subscribe", "--description")
 
     async def change(tx: Tx) -> Service:
-        service = await require_service(tx, name)
-        rights = ServiceRights(
-            service.permissions if permission is None else permission,
-            (service.may_publish or ()) if may_publish is None else may_publish,
-            (service.may_subscribe or ()) if may_subscribe is None else may_subscribe,
-        )
-        return await set_service_rights(tx, name, rights, cli_actor())
+        await require_service(tx, name)
+        return await update_service(tx, name, patch, cli_actor())
 
     service = run_transaction(connection, change)
     if json:
@@ -199,6 +195,7 @@ def service_set(
     print_table(
         ("service", service.name),
         [
+            ("description", service.description or ""),
             ("permissions", " ".join(service.permissions)),
             ("may publish", event_patterns_text(service.may_publish)),
             ("may subscribe", event_patterns_text(service.may_subscribe)),
@@ -220,6 +217,23 @@ def service_enable(
 ) -> None:
     """Enable a disabled service. Its unexpired secrets and tokens work again; revoke them first to avoid that."""
     switch_service(connection, name, active=True, consequence="its unexpired secrets and tokens work again", json=json)
+
+
+@app.command(name="remove", help_epilogue=examples("service remove shop", "service remove shop --json"))
+def service_remove(
+    name: ServiceArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
+) -> None:
+    """Remove a service that has no events, notifications, subscriptions and tokens. Disable any other one."""
+
+    async def remove(tx: Tx) -> None:
+        await require_service(tx, name)
+        await remove_service(tx, name, cli_actor())
+
+    run_transaction(connection, remove)
+    if json:
+        print_json({"removed": name})
+    else:
+        print_text(f"{name} removed")
 
 
 @app.command(

@@ -50,6 +50,7 @@ def engine_handler(handler: AppHandler) -> EventHandler:
         handler_runner(handler.function),
         handler.concurrency,
         timedelta(seconds=handler.timeout),
+        handler.retry_schedule,
     )
 
 

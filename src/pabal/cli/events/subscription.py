@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, assert_never
 from uuid import UUID
 
@@ -13,16 +12,15 @@ from cyclopts.validators import Number
 from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
 from pabal.cli.examples import examples
 from pabal.cli.id_argument import IdArgument, resolve_id
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, nothing_to_change
 from pabal.cli.output import local_time, print_json, print_rows, print_table, print_text, read_all_pages
-from pabal.core.duration import format_duration, parse_duration
 from pabal.core.errors import Invalid, SetupError
 from pabal.core.short_id import IdPattern
 from pabal.db.tx import Tx
 from pabal.events.events import OPERATOR_ACCESS
 from pabal.events.id_lookup import match_subscription_ids
 from pabal.events.push.pusher import PushResult
-from pabal.events.push.retry_schedule import DEFAULT_RETRY_SCHEDULE
+from pabal.events.push.retry_schedule import format_retry_schedule, parse_retry_schedule
 from pabal.events.subscriptions import (
     OnBlocked,
     Subscription,
@@ -83,8 +81,7 @@ def subscription_add(
     json: Json = False,
 ) -> None:
     """Subscribe a service to events. For pushes, prints the signing secret, which is shown only once."""
-    if description and not description.isprintable():
-        raise Invalid.of_field("description", "must be one line of text")
+    description = check_description(description)
     steps = None if retry_schedule is None else parse_retry_schedule(retry_schedule)
 
     async def add(hub: "Hub") -> tuple[Subscription, str | None]:
@@ -137,13 +134,22 @@ def subscription_show(
     name="set",
     help_epilogue=examples(
         "subscription set 01a1e213…ea569f --retry-schedule 5s,1m,1h --on-blocked hold",
-        "subscription set 01a1e213…ea569f --retry-schedule default",
+        "subscription set 01a1e213…ea569f --type 'order.*' --url https://billing.example.org/v2/events",
     ),
 )
 def subscription_set(
     subscription_id: IdArgument,
     /,
     *,
+    event_type: Annotated[
+        list[str] | None,
+        Parameter(name="--type", negative="", help="An event type: 'order.*'. Repeat for more."),
+    ] = None,
+    url: Annotated[str | None, Parameter(help="Push to this URL instead.")] = None,
+    description: Annotated[str | None, Parameter(help="Description, one line. An empty text removes it.")] = None,
+    timeout: Annotated[
+        int | None, Parameter(validator=Number(gte=1, lte=60), help="Seconds the receiver has to respond, 1 to 60.")
+    ] = None,
     retry_schedule: Annotated[
         str | None, Parameter(help="Delays before the retries of a push, such as 5s,30s,2m; or default.")
     ] = None,
@@ -154,18 +160,29 @@ def subscription_set(
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Change how failed pushes of a subscription are retried. A retry that already waits keeps its time."""
-    if retry_schedule is None and on_blocked is None:
-        raise SetupError("nothing to change: give --retry-schedule or --on-blocked")
+    """Change a subscription. An option replaces its earlier value; the others stay. A waiting retry keeps its time."""
     steps = None if retry_schedule in {None, DEFAULT_SCHEDULE_NAME} else parse_retry_schedule(retry_schedule or "")
     patch = SubscriptionPatch(
-        set_retry_schedule=retry_schedule is not None, retry_schedule=steps, on_blocked=on_blocked
+        event_types=event_type,
+        url=url,
+        timeout_seconds=timeout,
+        set_description=description is not None,
+        description=check_description(description),
+        set_retry_schedule=retry_schedule is not None,
+        retry_schedule=steps,
+        on_blocked=on_blocked,
     )
-    actor = cli_actor()
-    _, subscription = change_subscription(
-        connection, subscription_id, lambda tx, row: update_subscription(tx, row, OPERATOR_ACCESS, patch, actor)
-    )
-    print_subscription(subscription, json=json)
+    if patch == SubscriptionPatch():
+        raise nothing_to_change("--type", "--url", "--description", "--timeout", "--retry-schedule", "--on-blocked")
+
+    async def change(hub: "Hub") -> Subscription:
+        if url is not None:
+            await hub.http_client.check_url(url)
+        async with hub.transaction() as tx:
+            row = await resolve_subscription_id(tx, subscription_id)
+            return await update_subscription(tx, row, OPERATOR_ACCESS, patch, cli_actor())
+
+    print_subscription(with_hub(connection, change), json=json)
 
 
 @app.command(
@@ -337,19 +354,16 @@ def subscription_state(subscription: Subscription) -> str:
     return "active"
 
 
-def parse_retry_schedule(text: str) -> list[int]:
-    try:
-        return [int(parse_duration(step).total_seconds()) for step in text.split(",")]
-    except ValueError as error:
-        raise Invalid.of_field("retry_schedule", str(error)) from None
+def check_description(description: str | None) -> str | None:
+    if description and not description.isprintable():
+        raise Invalid.of_field("description", "must be one line of text")
+    return description or None
 
 
 def push_fields(subscription: Subscription) -> list[tuple[str, Any]]:
-    steps = subscription.retry_schedule or DEFAULT_RETRY_SCHEDULE
-    text = ", ".join(format_duration(timedelta(seconds=step)) for step in steps)
     return [
         ("url", subscription.url),
         ("timeout", f"{subscription.timeout_seconds} s"),
-        ("retries after", text),
+        ("retries after", format_retry_schedule(subscription.retry_schedule)),
         ("on blocked", subscription.on_blocked),
     ]

@@ -23,6 +23,7 @@ from pabal.notifications.people.preferences import (
     update_preferences,
 )
 from pabal.notifications.privacy import PersonDataCounts, count_person_data, erase_person, export_person
+from pabal.notifications.recipient_forms import check_person_id
 
 app = cyclopts.App(
     name="person",
@@ -58,7 +59,7 @@ def person_preferences(
     json: Json = False,
 ) -> None:
     """Show or change a person's notification preferences. Without any, the defaults apply."""
-    owner, update = parse_preferences_owner(person), parse_preferences(set or [])
+    owner, update = parse_preferences_owner(check_person_id(person)), parse_preferences(set or [])
     check_consent_reason(update, reason)
     preferences = run_transaction(
         connection, lambda tx: update_preferences(tx, owner, update, cli_actor(), reason=reason)
@@ -84,6 +85,7 @@ def person_link(
 ) -> None:
     """Link a Discord account to a registered user, whose preferences then decide. What is off for either stays off."""
     check_reason(reason)
+    check_person_id(person)
     preferences = run_transaction(
         connection, lambda tx: link_discord_account(tx, person, user, cli_actor(), reason=reason)
     )

@@ -26,6 +26,7 @@ from pabal.cli.payload import read_payload
 from pabal.core.errors import FieldError, Invalid, InvalidSettings
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.preview import sample_payload
+from pabal.notifications.recipient_forms import check_locale
 from pabal.notifications.states import RecipientType
 from pabal.notifications.templates.catalogue import load_templates
 from pabal.notifications.templates.render import RenderedText, render_notification
@@ -109,6 +110,8 @@ def template_preview(
     )
     if problems := template.payload_errors(variables):
         raise Invalid(*problems)
+    if locale is not None:
+        check_locale(locale)
     if channel is not None and channel not in template.texts:
         raise Invalid.of_field("channel", f"{template_key} has no text for {channel}")
     texts = [*render_texts(template, variables, channel and NotificationChannel(channel), locale)]

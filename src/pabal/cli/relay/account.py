@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 from pabal.cli.context import cli_actor, run_query, run_transaction
 from pabal.cli.examples import examples
 from pabal.cli.id_argument import resolve_id
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, nothing_to_change
 from pabal.cli.output import (
     local_time,
     print_fields,
@@ -109,7 +109,7 @@ def account_set(
 ) -> None:
     """Change the settings of an account, also of one that a session created."""
     if rate_limit is None and answer_mode is None:
-        raise SetupError("nothing to change: give --rate-limit or --answer-mode")
+        raise nothing_to_change("--rate-limit", "--answer-mode")
 
     async def change(tx: Tx) -> Account:
         account_id = await resolve_account_id(tx, account_ref)

@@ -18,7 +18,7 @@ from pabal.notifications.people.preferences import (
     load_preferences,
     parse_preferences_owner,
 )
-from pabal.notifications.requests import RECIPIENT_PATTERN
+from pabal.notifications.recipient_forms import STORED_RECIPIENT_PATTERN
 from pabal.operators.operators import OperatorSession
 
 RECIPIENT_PATH = NOTIFICATIONS_PATH + "/person"
@@ -59,7 +59,7 @@ async def unlink_recipient_action(hub: Hub, request: Request, session: OperatorS
 
 
 def check_recipient_id(recipient: str) -> str:
-    if not RECIPIENT_PATTERN.fullmatch(recipient):
+    if not STORED_RECIPIENT_PATTERN.fullmatch(recipient):
         raise NotFound("No such person")
     return recipient
 

@@ -8,10 +8,11 @@ from pabal.console.access.guards import Action, Form, Page, operator_actor
 from pabal.console.pages import confirm_page, is_confirmed, read_cursor, redirect_with_flash, render_page, secret_page
 from pabal.console.services.credentials import OVERLAPS, newest_secret_id
 from pabal.console.services.paths import SERVICES_PATH, read_service_name
-from pabal.console.services.subscriptions import subscription_display_state, subscription_target
+from pabal.console.services.subscriptions import ON_BLOCKED, subscription_display_state, subscription_target
 from pabal.core.errors import Conflict, Invalid, RequestError
 from pabal.events import subscriptions
 from pabal.events.events import EventAccess
+from pabal.events.push.retry_schedule import format_retry_schedule
 from pabal.events.subscriptions import list_subscriptions
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
@@ -19,14 +20,16 @@ from pabal.tokens import explain, services
 from pabal.tokens.explain import count_live_families_capped, list_live_families
 from pabal.tokens.permission import Permission, expand_permissions
 from pabal.tokens.services import (
-    ServiceRights,
+    MAX_SERVICE_DESCRIPTION,
+    ServicePatch,
     add_service,
     count_live_families,
     find_service,
     list_live_secrets,
     list_service_summaries,
+    remove_service,
     set_service_active,
-    set_service_rights,
+    update_service,
 )
 from pabal.tokens.sql_roles import list_sql_roles
 from pabal.web.errors import error_status
@@ -34,7 +37,6 @@ from pabal.web.pagination import decode_cursor, next_cursor
 
 PAGE_SIZE = 50
 FAMILIES_PAGE_SIZE = 20
-MAX_DESCRIPTION_LENGTH = 500
 EMPTY_FORM: Form = ImmutableMultiDict[str, str]()
 
 
@@ -97,15 +99,15 @@ async def service_page(hub: Hub, request: Request, session: OperatorSession) -> 
         sql_roles=sql_roles,
         overlaps=tuple(OVERLAPS),
         is_hub=name == services.HUB_SERVICE,
+        max_description=MAX_SERVICE_DESCRIPTION,
+        on_blocked=ON_BLOCKED,
+        default_schedule=format_retry_schedule(None),
     )
 
 
 async def add_service_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Add a service and show its secret once. Sending the form again fails, because the name is taken."""
-    name, description = fields.get("name", "").strip(), fields.get("description", "").strip()
-    if description and (not description.isprintable() or len(description) > MAX_DESCRIPTION_LENGTH):
-        error = Invalid.of_field("description", f"must be one line of at most {MAX_DESCRIPTION_LENGTH} characters")
-        return await render_services_page(hub, request, session, error, fields)
+    name = fields.get("name", "").strip()
     try:
         async with hub.transaction() as tx:
             service, secret = await add_service(
@@ -113,7 +115,9 @@ async def add_service_action(hub: Hub, request: Request, session: OperatorSessio
                 name,
                 fields.getlist("permission"),
                 operator_actor(request, session),
-                description=description or None,
+                description=fields.get("description"),
+                may_publish=fields.get("may_publish", "").split(),
+                may_subscribe=fields.get("may_subscribe", "").split(),
             )
     except (Invalid, Conflict) as error:
         return await render_services_page(hub, request, session, error, fields)
@@ -121,13 +125,16 @@ async def add_service_action(hub: Hub, request: Request, session: OperatorSessio
 
 
 async def set_service_rights_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Replace the permissions of a service and the event types that it may publish and receive."""
+    """Replace the description and the permissions of a service, and the event types that it may publish and receive."""
     name = read_service_name(request)
-    rights = ServiceRights(
-        fields.getlist("permission"), fields.get("may_publish", "").split(), fields.get("may_subscribe", "").split()
+    patch = ServicePatch(
+        fields.getlist("permission"),
+        fields.get("may_publish", "").split(),
+        fields.get("may_subscribe", "").split(),
+        fields.get("description"),
     )
     async with hub.transaction() as tx:
-        await set_service_rights(tx, name, rights, operator_actor(request, session))
+        await update_service(tx, name, patch, operator_actor(request, session))
     return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.rights.changed")
 
 
@@ -151,6 +158,25 @@ async def disable_service_action(hub: Hub, request: Request, session: OperatorSe
     return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.disable.done")
 
 
+async def remove_service_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    """Remove a service that nothing refers to, after confirmation. Any other one can only be disabled."""
+    name = read_service_name(request)
+    async with hub.transaction() as tx:
+        secrets = await list_live_secrets(tx, (await find_service(tx, name)).name)
+        if not is_confirmed(fields):
+            return confirm_page(
+                request,
+                session,
+                text_id="services.remove.confirm",
+                count=len(secrets),
+                fields=fields,
+                return_url=f"{SERVICES_PATH}/{name}",
+                name=name,
+            )
+        await remove_service(tx, name, operator_actor(request, session))
+    return redirect_with_flash(SERVICES_PATH, "services.remove.done")
+
+
 async def enable_service_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     name = read_service_name(request)
     async with hub.transaction() as tx:
@@ -165,4 +191,5 @@ PAGES = (
     Action(SERVICES_PATH + "/{name}/rights", set_service_rights_action),
     Action(SERVICES_PATH + "/{name}/disable", disable_service_action),
     Action(SERVICES_PATH + "/{name}/enable", enable_service_action),
+    Action(SERVICES_PATH + "/{name}/remove", remove_service_action),
 )

@@ -63,7 +63,7 @@ async def adopt_database(
             counts = await count_rule_rows(conn, plan.groups, MOVED_SCHEMA)
             _refuse_conflicts(explain_row_conflicts(counts))
             for migration in await _list_pending(conn):
-                await apply_migration(conn, migration, {})
+                await apply_migration(conn, migration, {"pabal.keep_services": "on"})
                 progress(1)
             await _run_statements(conn, plan.copy_statements)
             await _run_statements(conn, plan.drop_statements)

@@ -41,6 +41,8 @@ class EventHandler:
     run: Callable[[ClaimedEvent], Awaitable[Outcome]]
     concurrency: int
     timeout: timedelta
+    retry_schedule: tuple[int, ...] | None = None
+    """Seconds before each retry; None means the backoff of the lane."""
 
     def matches(self, event: ClaimedEvent) -> bool:
         return event.target_service == self.service and any(
@@ -116,6 +118,14 @@ class EventHandlers:
                 self.handler_index_by_type.clear()
             self.handler_index_by_type[key] = index
         return index
+
+    @property
+    def has_schedules(self) -> bool:
+        return any(handler.retry_schedule for handler in self.handlers)
+
+    def retry_schedule(self, event: ClaimedEvent) -> tuple[int, ...] | None:
+        """The schedule of the handler of this event."""
+        return self.handlers[self._handler_index(event)].retry_schedule
 
     def is_handled_service(self, topic: str) -> bool:
         """Whether a wakeup concerns this program. The empty topic stands for all services."""

@@ -1,6 +1,6 @@
 """The event lane for pushes: claims events together with the target each is sent to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -130,5 +130,10 @@ class PushLane(Lane[PushDelivery, PushSlot]):
             and item.retries != item.event.max_retries
         ]
         if failed:
-            await tx.run(Q.schedule_retries, **self.fences(failed), retries=[item.retries for item in failed])
+            await set_scheduled_retries(tx, self.fences(failed), [item.retries for item in failed])
         return await super().settle(tx, settlements)
+
+
+async def set_scheduled_retries(tx: Tx, fences: Mapping[str, Sequence[UUID]], retries: Sequence[int]) -> None:
+    """Give failed events as many retries as their schedule has. The publisher's value is kept for a replay."""
+    await tx.run(Q.schedule_retries, **fences, retries=retries)

@@ -6,6 +6,9 @@ Plain functions; the caller passes the random number and the times.
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from pabal.core.duration import format_duration, parse_duration
+from pabal.core.errors import Invalid
+
 DEFAULT_RETRY_SCHEDULE = (5, 30, 2 * 60, 10 * 60, 3600, 4 * 3600, 12 * 3600)
 """Seconds before each retry, about 17 hours in all."""
 UNCHOSEN_RETRIES = 3
@@ -14,6 +17,19 @@ SCHEDULE_JITTER = 0.1
 MAX_RETRY_AFTER = timedelta(hours=1)
 BLOCKED_LIMIT = timedelta(minutes=10)
 """How long a failing push may hold back later events of its ordering key."""
+
+
+def parse_retry_schedule(text: str) -> list[int]:
+    """Parse delays such as `5s,30s,2m` into seconds."""
+    try:
+        return [int(parse_duration(step.strip()).total_seconds()) for step in text.split(",")]
+    except ValueError as error:
+        raise Invalid.of_field("retry_schedule", str(error)) from None
+
+
+def format_retry_schedule(schedule: Sequence[int] | None) -> str:
+    """The delays as text, such as `5s, 30s, 2m`; those of the default without a schedule."""
+    return ", ".join(format_duration(timedelta(seconds=step)) for step in schedule or DEFAULT_RETRY_SCHEDULE)
 
 
 def scheduled_retries(schedule: Sequence[int] | None, max_retries: int) -> int:

@@ -18,6 +18,7 @@ from pabal.db.errors import CheckViolation, ForeignKeyViolation, RetryableError,
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.decision.decide import NotificationChannel, PreferencesOrigin, RecipientProfile
+from pabal.notifications.recipient_forms import LOCALE_RULE, check_locale
 
 Q = load_queries(__file__)
 
@@ -139,6 +140,8 @@ async def update_preferences(
     """
     if update == PreferencesUpdate():
         return await load_preferences(tx, owner)
+    if update.locale is not None:
+        check_locale(update.locale)
     before = await _lock_preferences(tx, owner)
     flags = asdict(before.flags) | dict(update.flags)
     try:
@@ -153,7 +156,7 @@ async def update_preferences(
     except ForeignKeyViolation:
         raise NotFound("No such user") from None
     except CheckViolation:
-        raise Invalid.of_field("locale", "must be a language such as ko or en-US") from None
+        raise Invalid.of_field("locale", LOCALE_RULE) from None
     changes: dict[str, Any] = dict(update.flags)
     if update.night_consent is not None:
         changes["night_consent"] = update.night_consent

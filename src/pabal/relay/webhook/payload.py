@@ -1,12 +1,14 @@
 """Parse a webhook: the user, the channel, the text, and the id by which duplicates are recognised."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from pabal.core.errors import Invalid
+from pabal.relay.webhook.blocks import MessageBlock, read_message_blocks
 
 DEFAULT_CHANNEL = "default"
 MAX_KEY_LENGTH = 512
@@ -37,6 +39,7 @@ class KakaoUserRequest(KakaoStruct, frozen=True):
     utterance: str | None = None
     callback_url: str | None = msgspec.field(default=None, name="callbackUrl")
     event_id: str | None = msgspec.field(default=None, name="eventId")
+    params: Any = None
 
 
 class KakaoBot(KakaoStruct, frozen=True):
@@ -46,6 +49,7 @@ class KakaoBot(KakaoStruct, frozen=True):
 class KakaoPayload(KakaoStruct, frozen=True):
     user_request: KakaoUserRequest = msgspec.field(name="userRequest")
     bot: KakaoBot | None = None
+    action: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class InboundPayload:
     callback_url: str | None = field(repr=False)
     source_event_id: str
     raw_json: str = field(repr=False)
+    blocks: Sequence[MessageBlock] = ()
 
     @property
     def conversation_key(self) -> str:
@@ -71,7 +76,9 @@ class InboundPayload:
 
     @property
     def normalized(self) -> dict[str, Any]:
-        return {"userId": self.user_key, "text": self.text, "channelId": self.channel}
+        """What the bot gets beside Kakao's payload. `blocks` only if the message has images or the like."""
+        fields: dict[str, Any] = {"userId": self.user_key, "text": self.text, "channelId": self.channel}
+        return fields | {"blocks": self.blocks} if self.blocks else fields
 
 
 def parse_inbound_payload(payload: KakaoPayload, raw: str, time_bucket: int) -> InboundPayload:
@@ -105,6 +112,7 @@ def parse_inbound_payload(payload: KakaoPayload, raw: str, time_bucket: int) -> 
         callback_url=request.callback_url or None,
         source_event_id=derive_source_event_id(request, key, raw, time_bucket),
         raw_json=raw,
+        blocks=read_message_blocks(request.params, payload.action),
     )
 
 

@@ -1,0 +1,3 @@
+-- Which of the services an operator has disabled since is not known: they stay as they are.
+
+select 1;

@@ -1,0 +1,4 @@
+-- name: relay_progress
+select exists (select from public.conversation_mappings) as has_user,
+       exists (select from public.conversation_mappings where state = 'PAIRED') as has_pairing,
+       exists (select from public.relay_replies where spent_by = 'agent') as has_reply;

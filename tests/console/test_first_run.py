@@ -1,0 +1,81 @@
+"""The first page of a new hub: commands to type, and ticks for what has happened."""
+
+import shlex
+
+import pytest
+
+from pabal.cli.app import app
+from pabal.console.first_run import read_first_cards
+from pabal.hub import Hub
+from pabal.notifications.decision.decide import NotificationChannel
+from support.clusters import Connection
+from support.notifications import draft_notification, register_builtin_templates, request_drafts
+from support.operator import SignedInOperator
+from support.relay_rows import Chat
+from support.subscriptions import publish_test_event
+
+pytestmark = pytest.mark.anyio
+
+START = "/console/start"
+DISABLE = "update public.services set is_active = false, disabled_at = now() where name <> 'hub'"
+
+
+async def done_steps(hub: Hub) -> list[str]:
+    async with hub.autocommit() as tx:
+        cards = await read_first_cards(tx, "https://hub.example.org")
+    return [step.name for card in cards for step in card.steps if step.is_done]
+
+
+async def test_a_new_hub_has_no_ticks_and_the_overview_leads_there(
+    hub: Hub, viewer: SignedInOperator, owner: Connection
+) -> None:
+    await owner.execute(DISABLE)
+
+    page, overview = await viewer.get(START), await viewer.get("/console")
+    korean = await viewer.get(START, "ko")
+
+    assert page.status_code == 200
+    assert page.text.count("○") == 8
+    assert "✓" not in page.text
+    assert f'href="{START}"' in overview.text
+    assert "카카오톡 연결" in korean.text
+    assert await done_steps(hub) == []
+
+
+async def test_a_step_is_ticked_when_it_has_happened(hub: Hub, viewer: SignedInOperator, owner: Connection) -> None:
+    chat = Chat(owner)
+    account = await chat.owner()
+    await chat.conversation(account, "mina")
+    assert await done_steps(hub) == ["webhook", "pair", "service"]
+
+    event = await publish_test_event(hub, "order.paid", "minu_build")
+    assert "publish" in await done_steps(hub)
+    await owner.execute("update public.event_queue set status = 'completed', processed_at = now() where id = $1", event)
+    assert "receive" in await done_steps(hub)
+
+    await register_builtin_templates(hub)
+    await request_drafts(hub, draft_notification(hub, channel=NotificationChannel.DASHBOARD_TOAST))
+    assert "request" in await done_steps(hub)
+    await owner.execute("update notification.requests set state = 'sent', sent_at = now(), ended_at = now()")
+    assert await done_steps(hub) == ["webhook", "pair", "service", "publish", "receive", "request", "sent"]
+
+    page = (await viewer.get(START)).text
+    assert (page.count("✓"), page.count("○")) == (7, 1)
+    assert f'href="{START}"' not in (await viewer.get("/console")).text
+
+
+async def test_the_hubs_own_events_do_not_count(hub: Hub, owner: Connection) -> None:
+    await owner.execute("select pabal.publish('hub', 'token.issued')")
+
+    assert "publish" not in await done_steps(hub)
+
+
+async def test_every_command_is_one_of_the_command_line(hub: Hub) -> None:
+    async with hub.autocommit() as tx:
+        cards = await read_first_cards(tx, "https://hub.example.org")
+    commands = [command for card in cards for step in card.steps for command in step.commands]
+    lines = [shlex.split(command)[1:] for command in commands if command.startswith("pabal ")]
+
+    assert len(lines) == 9
+    for line in lines:
+        app.parse_args(line, exit_on_error=False, print_error=False)

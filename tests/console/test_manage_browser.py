@@ -1,0 +1,71 @@
+"""The first page of a hub, subscriptions and operators in a real browser."""
+
+import pytest
+from playwright.async_api import Browser, Page, ViewportSize, expect
+
+from pabal.hub import Hub
+from pabal.operators.operators import Role, add_operator, disable_operator
+from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
+from support.clusters import Connection
+from support.operator import PASSWORD, fast_password_hashing, sign_in_on_page
+from support.subscriptions import TESTER, publish_test_event, subscribe
+from tokens.token_operations import add_shop
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+URL = "https://hooks.example.org/services/T0000000/B0000000/abcdefghijklmnopqrstuvwxyz"
+
+
+async def test_a_tick_appears_when_the_event_is_published(hub: Hub, page: Page, owner: Connection) -> None:
+    await owner.execute("update public.services set is_active = false, disabled_at = now() where name <> 'hub'")
+    await sign_in_on_page(page)
+    await page.get_by_role("link", name="This hub is new").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Get started")
+    await expect(page.locator(".first-steps .done")).to_have_count(0)
+    await save_screenshot(page, "start-new")
+
+    await owner.execute("update public.services set is_active = true, disabled_at = null where name = 'minu_find'")
+    await publish_test_event(hub, "order.paid", "minu_build")
+
+    await expect(page.locator(".first-steps .done")).to_have_count(2)
+    done = page.locator(".first-steps .done", has_text="Publish an event.")
+    await expect(done.get_by_role("img", name="Done")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("language", ["en", "ko"])
+async def test_the_pages_fit_every_screen(
+    hub: Hub, chromium: Browser, address: str, scheme: str, language: str
+) -> None:
+    await add_shop(hub)
+    subscription, _ = await subscribe(hub, "shop", "order.*", "refund.made", url=URL)
+    await publish_test_event(hub, "order.paid", "minu_build")
+    with fast_password_hashing():
+        async with hub.transaction() as tx:
+            await add_operator(tx, "a.quite.long.name@operators.example.org", PASSWORD, Role.ADMIN)
+            await add_operator(tx, "지은", PASSWORD, Role.VIEWER)
+            await disable_operator(tx, "지은", TESTER)
+    pages = {
+        "start": "/console/start",
+        "operators": "/console/operators",
+        "subscription": f"/console/services/shop/subscriptions/{subscription.id}",
+        "service": "/console/services/shop",
+        "services": "/console/services",
+    }
+    for width, viewport in (("wide", ViewportSize(width=1440, height=900)), ("narrow", NARROW)):
+        context = await chromium.new_context(
+            base_url=address, locale="en-GB", viewport=viewport, color_scheme="dark" if scheme == "dark" else "light"
+        )
+        async with open_checked_page(context) as window:
+            await sign_in_on_page(window)
+            if language == "ko":
+                await window.get_by_role("button", name="한국어").click()
+                await expect(window.get_by_role("button", name="English")).to_be_visible()
+            for name, path in pages.items():
+                await window.goto(path)
+                for details in await window.locator("main details").all():
+                    await details.evaluate("e => e.open = true")
+                await save_screenshot(window, f"{name}-{width}-{scheme}-{language}")
+                assert await find_overflows(window) == [], f"{name} {width}"
+                assert await find_low_contrast(window) == [], f"{name} {width}"
+        await context.close()
