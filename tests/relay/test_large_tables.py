@@ -1,14 +1,18 @@
 """Large tables: every list returns one page and reads only that page."""
 
+from datetime import timedelta
+
 import httpx2
 import pytest
 
+from pabal.core.ids import new_id
 from pabal.hub import Hub
 from pabal.relay import messages
 from pabal.relay.delivery import follow
 from pabal.relay.delivery.follow import MessageFollower
 from pabal.relay.delivery.stream import MAX_MESSAGES_IN_FLIGHT
 from pabal.relay.messages import MessageFilter, list_messages
+from pabal.relay.webhook import receive
 from pabal.trace import relay
 from pabal.trace.relay import trace_conversation
 from relay.bot import connect_stream
@@ -22,6 +26,8 @@ MESSAGES, PAGE = 10_000, 50
 KEY = "channel:user"
 MAX_PAGES = 3 * PAGE
 """Database pages per list page: each row is found by an index."""
+
+HUB_PLANNER_SETTINGS = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 
 FILL_TABLES = """
 insert into inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id)
@@ -68,6 +74,54 @@ async def test_a_page_of_a_long_conversation_reads_only_that_page(chat: Chat, ow
     page_count, rows = await count_pages(chat.db, messages.Q.list_ids_in_conversation, arguments)
 
     assert rows == PAGE
+    assert page_count <= MAX_PAGES
+
+
+async def test_a_webhook_in_a_long_conversation_reads_no_other_messages_of_it(chat: Chat) -> None:
+    """Also if the conversation has become long since the statement was planned."""
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    fill = f"""
+        insert into inbound_messages (
+            account_id, conversation_key, kakao_payload, normalized, source_event_id, status, acked_at, ended_at, reason
+        )
+        select '{owner.id}', '{KEY}', '{{}}', '{{}}', n::text, 'ACKED', now(), now(), 'acked'
+        from generate_series(1, {MESSAGES}) n
+    """
+    second = timedelta(seconds=1)
+    arguments = {
+        "positions": [0],
+        "keys": [KEY],
+        "channels": ["channel"],
+        "users": ["user"],
+        "source_events": ["new"],
+        "payloads": ["{}"],
+        "normalized": ["{}"],
+        "callbacks": [None],
+        "ids": [new_id()],
+        "streams": [None],
+        "holders": [None],
+        "auto_holds": [None],
+        "holds": [None],
+        "process": new_id(),
+        "is_awaited": False,
+        "notify_channel": "",
+        "notify_prefix": None,
+        "lease": new_id(),
+        **dict.fromkeys(("lease_life", "poll_span", "callback_life", "queue_life"), second),
+        **dict.fromkeys(("new_per_hub", "new_per_channel"), 10),
+        **dict.fromkeys(("per_conversation", "per_channel"), 0),
+    }
+
+    page_count, rows = await count_pages(
+        chat.db,
+        receive.Q.receive_messages,
+        arguments,
+        prepare=HUB_PLANNER_SETTINGS,
+        grow=fill,
+    )
+
+    assert rows == 1
     assert page_count <= MAX_PAGES
 
 

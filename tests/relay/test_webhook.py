@@ -151,7 +151,7 @@ async def test_a_late_reply_is_shown_without_a_callback_and_again_only_to_the_du
         },
     )
     assert response.json()["code"] == "CALLBACK_EXPIRED"
-    payload = skill_payload("hello", callbackUrl=None)
+    payload = skill_payload("hello", callbackUrl=None, eventId="one")
 
     assert text_of(await post_webhook(web, payload)) == f"late\n{KOREAN_TEXTS.preparing}"
     assert text_of(await post_webhook(web, payload)) == f"late\n{KOREAN_TEXTS.preparing}"

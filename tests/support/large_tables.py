@@ -78,9 +78,12 @@ where relname ~ '(event_|requests|messages)';
 
 
 async def count_pages(
-    owner: Connection, query: Query, given: Mapping[str, object], *, prepare: str = ""
+    owner: Connection, query: Query, given: Mapping[str, object], *, prepare: str = "", grow: str = ""
 ) -> tuple[int, int]:
-    """Run a query and roll it back. Returns the pages it touched and the rows it returned."""
+    """Run a query and roll it back. Returns the pages it touched and the rows it returned.
+
+    `grow` is a statement that fills tables after the query was planned.
+    """
     values = ", ".join(literal(value) for value in query.bind(dict(given)))
     work = owner.transaction()
     await work.start()
@@ -88,6 +91,8 @@ async def count_pages(
         await owner.execute(f"{prepare}; prepare measured as {query.sql}")
         call = f"execute measured ({values})" if values else "execute measured"
         await owner.execute(f"savepoint warm; {call}; rollback to warm")  # the catalog is read once a session
+        if grow:
+            await owner.execute(grow)
         [plan] = json.loads(await owner.fetchval(f"explain (analyze, buffers, format json) {call}"))
         return plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"], plan["Plan"]["Actual Rows"]
     finally:

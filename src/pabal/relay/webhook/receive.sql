@@ -193,10 +193,10 @@ select a.position, c.position is not null as within_new_limits, coalesce(c.withi
        end as hold,
        (select count from emitted) > 0 as event_queued,
        p.delivery_seq, p.seq, p.created_at, p.callback_expires_at, p.kakao_payload, p.normalized,
-       coalesce(q.has_remote_stream, false) as has_remote_stream,
-       case when :notify_prefix::text is not null and (q.has_remote_stream or q.account_id is not null and :is_awaited)
-                and pg_notification_queue_usage() < 0.5
-           then pg_notify(:notify_channel, :notify_prefix::text || q.account_id) end::text is not null as is_notified
+       q.has_remote_stream,
+       case when :notify_prefix::text is not null and p.id is not null and p.delivery_seq is null
+                and (:is_awaited or q.has_remote_stream) and pg_notification_queue_usage() < 0.5
+           then pg_notify(:notify_channel, :notify_prefix::text || p.account_id) end::text is not null as is_notified
 from arrived a
 left join conversation_limits c on c.position = a.position
 left join admitted l on l.position = a.position
@@ -204,16 +204,15 @@ left join seen s on s.conversation_key = a.conversation_key and l.position is no
 left join owners o on o.conversation_key = a.conversation_key
 left join put p on p.id = a.id
 left join lateral (
-    select p.account_id, exists (
+    select p.id is not null and p.delivery_seq is null and exists (
         select from public.relay_streams t
         where t.account_id = p.account_id and t.parked_at is null and t.alive_until > pabal.now()
           and t.process_id is distinct from :process::uuid
     ) as has_remote_stream
-    where p.delivery_seq is null
-) q on p.id is not null
+) q on true
 left join public.inbound_messages e
-    on e.channel_id = a.channel_id and e.source_event_id = a.source_event_id
-   and e.conversation_key = a.conversation_key and a.is_message;
+    on e.channel_id = a.channel_id and e.source_event_id = a.source_event_id and a.is_message
+   and e.conversation_key is not distinct from a.conversation_key;  -- keeps the planner off all messages of the conversation
 
 -- name: queue_unclear
 -- For all accounts: messages that a statement of this process leased to a stream without its answer arriving. Waits for no
@@ -235,7 +234,7 @@ returning m.account_id;
 select id as duplicate_of, answer, callback_url is not null as has_callback,
        case when webhook_open_until > pabal.now() then webhook_open_until - pabal.now() end as hold
 from public.inbound_messages
-where conversation_key = :conversation_key and channel_id = :channel_id and source_event_id = :source_event_id;
+where conversation_key is not distinct from :conversation_key and channel_id = :channel_id and source_event_id = :source_event_id;
 
 -- name: save_first_response
 -- Only for responses that a duplicate could not build again.
