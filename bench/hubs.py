@@ -50,6 +50,7 @@ USER_COUNTS = (1, 32)
 COLUMNS = ["processes, wake-ups", "users", "/s", "stream p50 ms", "stream p99 ms", "hubs ms", "pg ms", "listening"]
 """CPU milliseconds are per message; `listening` are the connections that LISTEN."""
 COUNT_LISTENING = "select count(*) from pg_stat_activity where query like 'LISTEN %' or query like '%pg_notify($1, $2)'"
+OPTIONS = SERVER_OPTIONS | {"max_connections": "300"}
 SETTLING_SECONDS = 3.0
 """How long processes on NATS take at most to agree which one of them listens."""
 
@@ -193,7 +194,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="pabal-bench-"))
     folder.chmod(0o755)
     try:
-        with nats_server() as nats, embedded.start_embedded_server(folder / "server", options=SERVER_OPTIONS) as server:
+        with nats_server() as nats, embedded.start_embedded_server(folder / "server", options=OPTIONS) as server:
             asyncio.run(apply_migrations(server.address.owner_url, login="pabal_hub"))
             rows: list[list[object]] = [
                 [f"{count}, {name}", *asyncio.run(measure_wakeups(server, nats, count, doorbell, options.wakeups))]
