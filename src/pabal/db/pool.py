@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
@@ -248,7 +248,8 @@ class _PooledConnectionContext:
                     await self._plan_refresher.refresh(connection, self._deadline)
             except BaseException as error:
                 self._monitor.end_use(error)
-                await self._pool.release(connection)
+                with suppress(Unavailable), translate_errors():  # the monitor may terminate it at the same time
+                    await self._pool.release(connection)
                 raise
         return connection
 
