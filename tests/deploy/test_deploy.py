@@ -82,7 +82,7 @@ def test_the_cluster_names_its_variables() -> None:
     assert set(re.findall(r"\$\{(\w+)\}", (folder / "haproxy.cfg").read_text())) == variables_of(folder / "haproxy.env")
     assert set(services["haproxy"]["environment"]) == variables_of(folder / "haproxy.env")
     assert set(services["etcd1"]["environment"]) == variables_of(folder / "etcd.env")
-    assert set(services["db1"]["environment"]) - {"PABAL_DB_PASSWORD"} == variables_of(folder / "patroni.env")
+    assert set(services["db1"]["environment"]) == variables_of(folder / "patroni.env")
 
 
 def variables_of(path: Path) -> set[str]:

@@ -36,6 +36,10 @@ def format_row(scenario: ClusterScenario, result: TrialResult) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def describe_recovery(result: TrialResult) -> str:
+    return ", ".join(f"{lane} after {seconds:.1f} s" for lane, seconds in result.recovered_after.items())
+
+
 def make_folder() -> Path:
     """A folder that the user of the servers can enter."""
     folder = Path(tempfile.mkdtemp(prefix="pabal-ha-"))
@@ -64,7 +68,7 @@ async def run_scenarios(chosen: list[ClusterScenario], *, is_complete: bool) -> 
         for number, scenario in enumerate(chosen, 1):
             result = await run_cluster_scenario(cluster, scenario, folder, f"run_{number}")
             rows.append(format_row(scenario, result))
-            sys.stdout.write(f"{rows[-1]}\n  {result.recovered_after}\n")
+            sys.stdout.write(f"{rows[-1]}\n  {describe_recovery(result)}\n")
             for text in result.faults(scenario):
                 all_good = False
                 sys.stdout.write(f"  {text}\n")

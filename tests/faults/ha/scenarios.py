@@ -37,15 +37,15 @@ from support.relay_rows import Chat
 from support.wait import wait_until
 from support.webhook import WEBHOOK_SECRET
 
-BEFORE, FLOW, AFTER, OUTAGE = 4.0, 4.0, 6.0, 8.0
+BEFORE, FLOW, AFTER, OUTAGE = 7.0, 4.0, 6.0, 8.0
 """Seconds of load before the fault, with the new primary, and after the machine is back; and of a fault that lasts."""
 NOTABLE_GAP = 1.0
 """Seconds without an accepted message that count as an outage of a lane."""
 SHORT_GAP = 3.0
-LIMIT, LIMIT_OF_ETCD_LEADER = TTL + 3.0, TTL + 6.0
-"""Seconds after which all lanes must accept again.
+LIMIT, WAIT_FOR_SILENT, WAIT_FOR_ETCD = TTL + 3.0, 2.0, 2.0
+"""Seconds after which all lanes must accept again, and what Patroni and etcd may add.
 
-If the machine also led etcd, a new leader renews the lease of the dead primary first: an election more.
+Patroni asks the old primary once more, for two seconds if it is silent. A new leader of etcd renews all leases.
 """
 
 
@@ -57,6 +57,8 @@ class Trial:
     primary: Node
     workload: Workload
     proxies: list[FaultProxy]
+    started: float = 0.0
+    """When the fault began."""
     failed_over_after: float | None = None
     """Seconds until Patroni had another primary; None if there was no need."""
 
@@ -65,14 +67,13 @@ class Trial:
         return next(node for node in self.cluster.nodes if node is not self.primary)
 
     async def wait_for_another_primary(self) -> None:
-        started = monotonic()
         others = [node for node in self.cluster.nodes if node is not self.primary]
 
         async def is_replaced() -> bool:
             return any([await self.cluster.is_primary(node) for node in others])
 
         await wait_until(is_replaced, within=TTL + 30)
-        self.failed_over_after = monotonic() - started
+        self.failed_over_after = monotonic() - self.started
         accepted = {lane: len(times) for lane, times in self.workload.accepted_at.items()}
         lanes = self.workload.accepted_at
         await wait_until(lambda: all(len(lanes[lane]) > accepted[lane] for lane in lanes), within=TTL + 30)
@@ -162,6 +163,8 @@ class ClusterScenario:
     heal: Step
     can_write: bool = False
     """Whether the hubs can write all the time: then no lane may have a gap of more than `SHORT_GAP`."""
+    is_silent: bool = False
+    """Whether the machine neither answers nor refuses."""
     leads_etcd: bool = False
     """Whether the primary's machine is also the leader of etcd."""
     through_proxies: bool = False
@@ -172,16 +175,18 @@ class ClusterScenario:
     def limit(self) -> float:
         if self.can_write:
             return SHORT_GAP
-        return LIMIT_OF_ETCD_LEADER if self.leads_etcd else LIMIT
+        return LIMIT + WAIT_FOR_SILENT * self.is_silent + WAIT_FOR_ETCD * self.leads_etcd
 
 
 SCENARIOS = (
     ClusterScenario("machine of the primary killed with kill -9", kill_machine, restart_machine),
     ClusterScenario("the same, hubs behind HAProxy", kill_machine, restart_machine, through_haproxy=True),
     ClusterScenario("the same, also the leader of etcd", kill_machine, restart_machine, leads_etcd=True),
-    ClusterScenario("machine of the primary stopped (SIGSTOP)", stop_machine, continue_machine),
-    ClusterScenario("the same, also leader of etcd (SIGSTOP)", stop_machine, continue_machine, leads_etcd=True),
-    ClusterScenario("link of the primary down", cut_link, join_link),
+    ClusterScenario("machine of the primary stopped (SIGSTOP)", stop_machine, continue_machine, is_silent=True),
+    ClusterScenario(
+        "the same, also the leader of etcd", stop_machine, continue_machine, is_silent=True, leads_etcd=True
+    ),
+    ClusterScenario("link of the primary down", cut_link, join_link, is_silent=True),
     ClusterScenario("PostgreSQL of the primary killed with kill -9", kill_server, do_nothing),
     ClusterScenario("switchover", switch_over, do_nothing),
     ClusterScenario("machine of a standby killed with kill -9", kill_standby, restart_standby, can_write=True),
@@ -334,10 +339,10 @@ async def run_cluster_scenario(
         log_sizes = {node.name: (node.folder / "hub.log").stat().st_size for node in cluster.nodes}
         async with workload.running():
             await wait_until(lambda: min(map(len, workload.accepted_at.values())) >= 20, within=60)
-            await asyncio.sleep(BEFORE)
             await cluster.move_etcd_leader(trial.primary if scenario.leads_etcd else trial.standby)
+            await asyncio.sleep(BEFORE)  # longer than Patroni's loop: the move renewed its lease
             workload.db.terminate()  # the oracle connects again when the fault is over
-            started = monotonic()
+            started = trial.started = monotonic()
             await scenario.fault(trial)
             healed = monotonic()
             await scenario.heal(trial)
