@@ -8,14 +8,16 @@ import json
 import os
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 
 import httpx2
+from pydantic import SecretStr
 
 from faults.ha.cluster import (
     HEAL_TIMEOUT,
@@ -32,7 +34,7 @@ from pabal.settings import Settings
 from support.fake_kakao import run_fake_kakao
 from support.fault_proxy import FaultProxy
 from support.notifications import register_builtin_templates
-from support.pabal_process import PABAL, environment
+from support.pabal_process import PABAL, environment, pabal
 from support.relay_rows import Chat
 from support.wait import wait_until
 from support.webhook import WEBHOOK_SECRET
@@ -231,7 +233,7 @@ class TrialResult:
 async def open_proxies(nodes: list[Node]) -> AsyncGenerator[tuple[list[FaultProxy], dict[int, str]]]:
     """A proxy in front of each server, on the address outside of the machines."""
     proxies = [FaultProxy(node.address, 5432) for node in nodes]
-    servers = [await asyncio.start_server(proxy.serve, OUTSIDE, 0) for proxy in proxies]
+    servers = [await asyncio.start_server(partial(serve_quietly, proxy), OUTSIDE, 0) for proxy in proxies]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     try:
         yield proxies, {node.number: f"{OUTSIDE}:{port}" for node, port in zip(nodes, ports, strict=True)}
@@ -241,7 +243,13 @@ async def open_proxies(nodes: list[Node]) -> AsyncGenerator[tuple[list[FaultProx
             proxy.reset()
 
 
-def start_hub(node: Node, urls: DatabaseUrls) -> None:
+async def serve_quietly(proxy: FaultProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Python 3.11 logs a traceback for each connection that is cancelled when the loop ends."""
+    with suppress(asyncio.CancelledError):
+        await proxy.serve(reader, writer)
+
+
+def start_hub(node: Node, urls: DatabaseUrls, keys: str) -> None:
     assert urls.direct
     variables = environment(
         PABAL_DATA_DIR=str(node.folder / "hub"),
@@ -249,6 +257,7 @@ def start_hub(node: Node, urls: DatabaseUrls) -> None:
         PABAL_PORT="8700",
         PABAL_DATABASE_URL=urls.main,
         PABAL_DATABASE_DIRECT_URL=urls.direct,
+        PABAL_KEYS=keys,
         PABAL_WEBHOOK_SECRET=WEBHOOK_SECRET.get_secret_value(),
         PABAL_TRUSTED_PROXIES=OUTSIDE,
         PABAL_CALLBACK_ALLOW=f"http://{OUTSIDE}",
@@ -259,23 +268,22 @@ def start_hub(node: Node, urls: DatabaseUrls) -> None:
 
 
 @asynccontextmanager
-async def run_hubs(cluster: DatabaseCluster, urls: DatabaseUrls) -> AsyncGenerator[list[str]]:
-    """Run a hub on each machine; yields their addresses."""
-    addresses = [f"{node.address}:8700" for node in cluster.nodes]
+async def run_hubs(cluster: DatabaseCluster, urls: DatabaseUrls, keys: str) -> AsyncGenerator[None]:
+    """Run a hub on each machine, until they are ready."""
     for node in cluster.nodes:
-        start_hub(node, urls)
+        start_hub(node, urls, keys)
     try:
-        for node, address in zip(cluster.nodes, addresses, strict=True):
+        for node in cluster.nodes:
 
-            async def is_ready(node: Node = node, address: str = address) -> bool:
+            async def is_ready(node: Node = node) -> bool:
                 assert node.processes["hub"].poll() is None, node.read_log("hub")[-3000:]
                 try:
-                    return (await cluster.web.get(f"http://{address}/readyz")).status_code == 200
+                    return (await cluster.web.get(f"http://{node.address}:8700/readyz")).status_code == 200
                 except httpx2.HTTPError:
                     return False
 
             await wait_until(is_ready, START_TIMEOUT)
-        yield addresses
+        yield
     finally:
         for node in cluster.nodes:
             node.stop("hub")
@@ -300,7 +308,8 @@ async def open_trial(
             urls = DatabaseUrls(*(cluster.url(role, database, primary, through) for role in ("pabal_hub", "postgres")))
         hubs_of_nodes = [f"{node.address}:8700" for node in cluster.nodes]
         haproxy = stack.enter_context(run_haproxy(folder, hubs_of_nodes, cluster.nodes))
-        await stack.enter_async_context(run_hubs(cluster, urls))
+        keys = pabal("key", "generate", folder=folder).stdout.strip()
+        await stack.enter_async_context(run_hubs(cluster, urls, keys))
         web = await stack.enter_async_context(httpx2.AsyncClient(base_url=haproxy, timeout=10))
 
         async def is_served() -> bool:
@@ -311,6 +320,7 @@ async def open_trial(
             _env_file=None,  # pyright: ignore[reportCallIssue]
             data_dir=folder / "actors",
             webhook_secret=WEBHOOK_SECRET,
+            keys=SecretStr(keys),
         )
         hub = await stack.enter_async_context(open_hub(settings, urls))
         kakao = await stack.enter_async_context(run_fake_kakao(OUTSIDE))
