@@ -61,6 +61,9 @@ bench: $(VENV)/.ready-dev .venv-bench/.ready ## Run the benchmarks: engine, toke
 faults: $(VENV)/.ready-dev ## Run the fault scenarios and write their table to docs/reliability.md; about ten minutes.
 	@PYTHONPATH=tests $(BIN)/python -m faults.report
 
+faults-ha: $(VENV)/.ready-dev .venv-ha/.ready ## Run fail-overs of a PostgreSQL cluster on three simulated machines; needs root.
+	@PYTHONPATH=tests $(BIN)/python -m faults.ha.report
+
 MINUTES ?= 60
 soak: $(VENV)/.ready-dev ## Run a hub under load for MINUTES and watch what grows.
 	@PYTHONPATH=tests $(BIN)/python -m faults.soak $(MINUTES)
@@ -107,4 +110,11 @@ $(VENV)/.ready-node: clients/typescript/package.json $(VENV)/.ready-dev
 	@cd .venv-bench/node && ../bin/node ../node-wheel/lib/node_modules/npm/bin/npm-cli.js install --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel error
 	@touch $@
 
-.PHONY: help up quick test lint format docs screenshots browser maybe-browser bench faults soak mutate lock clean
+# The servers do not run as root, whose Python may be in a directory that only root can read: take the system's.
+.venv-ha/.ready: tests/faults/ha/requirements.txt tools/ha | $(VENV)/.ready
+	@tools/ha
+	@/usr/bin/python3 -m venv --without-pip .venv-ha
+	@$(BIN)/python -m pip --python .venv-ha/bin/python install -q --disable-pip-version-check -r tests/faults/ha/requirements.txt
+	@touch $@
+
+.PHONY: help up quick test lint format docs screenshots browser maybe-browser bench faults faults-ha soak mutate lock clean

@@ -15,8 +15,18 @@ from pabal.cli.options import Connection
 from pabal.cli.target import running_target
 from pabal.core.errors import Unavailable
 from pabal.core.finding import FindingLevel
-from pabal.db.connect import HOST_TIMEOUT, SOCKET_OPTIONS, ConnectOptions, HostDialer, connect_arguments, probe_server
+from pabal.db.connect import (
+    HOST_TIMEOUT,
+    SOCKET_OPTIONS,
+    AnswerClock,
+    ConnectOptions,
+    HostDialer,
+    HubConnection,
+    connect_arguments,
+    probe_server,
+)
 from pabal.db.migrate import read_migration_status
+from pabal.db.monitor import PoolMonitor
 from pabal.db.queries import parse_queries
 from pabal.doctor.doctor import run_checks
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -156,6 +166,35 @@ async def test_a_changed_primary_is_followed(
         await wait_until(lambda: second.accepted > 2 and hub.doorbell.listening)
 
         assert hub.db.connections_in_use() == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "timeouts"),
+    [
+        (ConnectionError("one: no answer; two: a standby"), [1.5, 1.5, 1.5, 1.5]),
+        (TimeoutError("one: no answer; two: no answer"), [1.5, 3.0, 5.0, 5.0]),
+    ],
+    ids=["one answers", "all are silent"],
+)
+async def test_only_if_all_hosts_are_silent_they_get_more_time(error: Exception, timeouts: list[float]) -> None:
+    """A silent host must not delay the search for the new primary by more than its usual timeout."""
+    dials: list[float] = []
+
+    async def dial(timeout: timedelta) -> HubConnection:
+        dials.append(timeout.total_seconds())
+        raise error
+
+    async def replace_idle() -> None:
+        raise AssertionError
+
+    monitor = PoolMonitor(AnswerClock(), timedelta(seconds=5), dial, replace_idle)
+    monitor.suspect(ConnectionResetError())
+    try:
+        await wait_until(lambda: len(dials) >= len(timeouts))
+    finally:
+        await monitor.stop()
+
+    assert dials[: len(timeouts)] == timeouts
 
 
 async def works(hub: Hub) -> bool:

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pabal.core.errors import Unavailable
+from pabal.db import plans
 from pabal.db.pool import ReservedDatabase
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -157,6 +158,24 @@ async def test_a_server_that_answers_but_is_slow_to_accept_connections_is_no_out
 
     proxy.admit_new_connections()
     await wait_until(lambda: works(hub))
+
+
+async def test_a_caller_that_leaves_while_its_connection_is_terminated_gets_no_error_of_the_driver(
+    proxied: tuple[FaultProxy, Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, hub = proxied
+    assert await works(hub)
+    monkeypatch.setattr(plans, "PLAN_CHECK_INTERVAL", 0.0)
+    [connection] = [one for one in hub.db._monitor._connections if not one.is_closed()]
+    proxy.halt()
+    caller = asyncio.create_task(works(hub))
+    await wait_until(lambda: hub.db.connections_in_use() == 1)
+
+    caller.cancel()
+    asyncio.get_running_loop().call_soon(connection.terminate)  # while the caller returns its connection
+
+    with pytest.raises(asyncio.CancelledError):
+        await caller
 
 
 async def test_a_deadline_also_bounds_the_commit(proxied: tuple[FaultProxy, Hub]) -> None:

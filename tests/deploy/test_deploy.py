@@ -37,8 +37,9 @@ def run(*command: object, **options: Any) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_dockerfile_passes_its_linter() -> None:
-    run(BIN / "hadolint", DEPLOY / "docker" / "Dockerfile")
+@pytest.mark.parametrize("folder", ["docker", "ha"])
+def test_the_dockerfile_passes_its_linter(folder: str) -> None:
+    run(BIN / "hadolint", DEPLOY / folder / "Dockerfile")
 
 
 def test_the_image_contains_all_that_it_copies() -> None:
@@ -69,6 +70,31 @@ def test_the_compose_file_names_its_variables() -> None:
             source = str(volume).partition(":")[0]
             if source.startswith("."):
                 assert (DEPLOY / "docker" / source).is_file()
+
+
+def test_the_cluster_names_its_variables() -> None:
+    """What the compose file, HAProxy, Patroni and etcd take from the environment is in their examples."""
+    folder = DEPLOY / "ha"
+    compose = (folder / "compose.yaml").read_text()
+    services = yaml.safe_load(compose)["services"]
+
+    assert set(re.findall(r"\$\{(\w+)", compose)) == variables_of(folder / ".env.example")
+    assert set(re.findall(r"\$\{(\w+)\}", (folder / "haproxy.cfg").read_text())) == variables_of(folder / "haproxy.env")
+    assert set(services["haproxy"]["environment"]) == variables_of(folder / "haproxy.env")
+    assert set(services["etcd1"]["environment"]) == variables_of(folder / "etcd.env")
+    assert set(services["db1"]["environment"]) == variables_of(folder / "patroni.env")
+
+
+def variables_of(path: Path) -> set[str]:
+    return set(re.findall(r"^(\w+)=", path.read_text(), re.MULTILINE))
+
+
+def test_patroni_accepts_its_times() -> None:
+    """Patroni corrects other values silently, and the fail-over would take longer than documented."""
+    dcs = yaml.safe_load((DEPLOY / "ha" / "patroni.yaml").read_text())["bootstrap"]["dcs"]
+
+    assert dcs["ttl"] >= max(20, dcs["loop_wait"] + 2 * dcs["retry_timeout"])
+    assert dcs["retry_timeout"] >= 3
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd")

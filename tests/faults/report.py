@@ -1,7 +1,6 @@
 """Run all fault scenarios and write their table to docs/reliability.md: `make faults`."""
 
 import asyncio
-import os
 import re
 import sys
 from pathlib import Path
@@ -36,8 +35,8 @@ async def main(names: list[str]) -> int:
     rows: list[str] = []
     all_good = True
     for scenario in chosen:
-        if scenario.disk_size and os.geteuid() != 0:
-            sys.stdout.write(f"left out, because it needs root: {scenario.name}\n")
+        if missing := scenario.missing():
+            sys.stdout.write(f"left out, because it needs {missing}: {scenario.name}\n")
             continue
         row, is_good = await run_row(scenario)
         all_good &= is_good

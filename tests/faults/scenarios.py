@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from time import monotonic
 
@@ -39,6 +40,8 @@ select count(pg_terminate_backend(pid)) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid()
 """
 
+FAKE_CLOCK = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+"""libfaketime, of the Debian package of this name."""
 WRITE_LOG = "select pg_logical_emit_message(true, 'ballast', repeat('x', 4000000))"
 
 
@@ -178,6 +181,19 @@ async def kill_hub(machine: Machine, _: Workload) -> None:
         await asyncio.sleep(1)
 
 
+async def skew_clocks(machine: Machine, workload: Workload) -> None:
+    """Restart the hub with a clock that is an hour fast, then with one that is an hour slow."""
+    for offset in ("+1h", "-1h"):
+        clock = {"LD_PRELOAD": str(FAKE_CLOCK), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        machine.child_variables |= clock
+        await asyncio.to_thread(machine.kill_hub)
+        await asyncio.to_thread(machine.start_hub)
+        assert machine.child
+        date = parsedate_to_datetime((await workload.web.get("/healthz")).headers["date"])
+        assert abs(date - datetime.now(UTC)) > timedelta(minutes=59), "the clock is not skewed"
+        await asyncio.sleep(OUTAGE)
+
+
 async def back_up(machine: Machine, _: Workload) -> None:
     await asyncio.to_thread(
         lambda: pabal_process(
@@ -198,6 +214,14 @@ class Scenario:
     in_process: bool = True
     disk_size: str | None = None
     """The size of a disk in memory for the server; needs root."""
+    fakes_clock: bool = False
+    """Whether it needs libfaketime."""
+
+    def missing(self) -> str | None:
+        """What this machine lacks to run it."""
+        if self.disk_size and os.geteuid() != 0:
+            return "root"
+        return "libfaketime" if self.fakes_clock and FAKE_CLOCK is None else None
 
 
 SCENARIOS = (
@@ -211,6 +235,7 @@ SCENARIOS = (
     Scenario("PostgreSQL stopped (SIGSTOP) for 6 s", stop_server),
     Scenario("disk full for 6 s", fill_disk, disk_size="320m"),
     Scenario("serve and work killed with kill -9, 3 times", kill_hub, in_process=False),
+    Scenario("clock of the hub 1 h fast, then 1 h slow", skew_clocks, in_process=False, fakes_clock=True),
     Scenario("backup under load", back_up, in_process=False),
 )
 

@@ -1,8 +1,10 @@
 """The answer to a COMMIT is lost on the wire: no reply is lost, and none is posted twice."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from typing import Any
 
 import httpx2
 import pytest
@@ -120,6 +122,26 @@ async def test_a_further_block_is_kept_once_although_the_answer_was_lost(bot: Bo
 
     await bot.send_reply(second, "now")
     assert (proxy.lost, bot.kakao.texts("second")) == (1, [["two", "now"]])
+
+
+async def test_a_reply_that_is_given_up_after_its_client_left_is_not_reported_as_unhandled(
+    bot: Bot, proxy: AnswerLossProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database stays away for longer than a claim can be confirmed, as during a fail-over."""
+    monkeypatch.setattr(send, "REPLY_HOLD", 0.01)
+    monkeypatch.setattr(send, "CONFIRM_WINDOW", timedelta(0))
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    message = await bot.insert_message("first")
+    proxy.lose_answers(CLAIM)
+    proxy.lose_answers(CONFIRM, ALWAYS)
+
+    with pytest.raises(Unavailable):
+        await bot.send_reply(message, "hello")
+    await wait_until(lambda: not bot.hub.relay.replies._in_flight)
+    gc.collect()
+
+    assert unhandled == []
 
 
 async def test_a_request_is_not_held_longer_than_its_client_waits(

@@ -32,7 +32,7 @@ class FakeKakao:
 
     def url(self, name: str) -> str:
         """The callback URL of one message."""
-        return f"http://127.0.0.1:{self.receiver.port}/callback/{name}?secret=capability"
+        return f"{self.receiver.url.removesuffix('/hook')}/callback/{name}?secret=capability"
 
     def responses(self, name: str) -> list[dict[str, Any]]:
         """All skill responses posted to this callback."""
@@ -55,6 +55,6 @@ class FakeKakao:
 
 
 @asynccontextmanager
-async def run_fake_kakao() -> AsyncGenerator[FakeKakao]:
-    async with run_receiver() as there:
+async def run_fake_kakao(host: str = "127.0.0.1") -> AsyncGenerator[FakeKakao]:
+    async with run_receiver(host=host) as there:
         yield FakeKakao(there)

@@ -5,6 +5,7 @@ of a session like a pooler: refuse them as PgBouncer does, or accept and ignore 
 """
 
 import asyncio
+import random
 import socket
 import struct
 from collections.abc import AsyncGenerator
@@ -15,6 +16,8 @@ from urllib.parse import urlsplit, urlunsplit
 SSL_REQUEST, CANCEL_REQUEST = 80877103, 80877102
 POOLER_PARAMETERS = {"user", "database", "application_name", "client_encoding"}
 """The startup parameters that a pooler accepts."""
+RETRANSMISSION = 0.2
+"""Seconds until a lost segment is sent again: the least that Linux waits."""
 
 
 class StartupSettings(Enum):
@@ -50,6 +53,9 @@ class FaultProxy:
         self.swallowed = asyncio.Event()
         """Set when the answer to a pattern was swallowed."""
         self.delay = 0.0
+        """Seconds that all bytes wait, in each direction."""
+        self.loss = 0.0
+        """The share of segments that are lost and sent again after `RETRANSMISSION`; the bytes behind them wait."""
         self.settings = StartupSettings.PASSED
         self.added_settings: dict[str, str] = {}
         """Settings of every new session. `default_transaction_read_only` makes the host look like a standby."""
@@ -185,8 +191,8 @@ class FaultProxy:
             await self._flowing.wait()
         if self._mood is Mood.DROP:
             return True
-        if self.delay:
-            await asyncio.sleep(self.delay)
+        if delay := self.delay + (RETRANSMISSION if self.loss and random.random() < self.loss else 0.0):
+            await asyncio.sleep(delay)
         return False
 
 

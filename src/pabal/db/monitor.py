@@ -131,6 +131,7 @@ class PoolMonitor:
         was_silent = self._is_silent()
         delay, timeout = FIRST_REDIAL_DELAY, min(HOST_TIMEOUT, self._connect_timeout)
         while True:
+            began = monotonic()
             try:
                 connection = await self._dial(timeout)
             except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
@@ -139,9 +140,12 @@ class PoolMonitor:
                 if self._is_silent() or not isinstance(error, TimeoutError):  # else it is only slow to accept us
                     self.outage_log.record_failure(summarize_error(error))
                     self._begin_outage(summarize_error(error))
-                await asyncio.sleep(spread(delay))
+                await asyncio.sleep(max(0.0, spread(delay) - (monotonic() - began)))
                 delay = min(delay * 2, MAX_REDIAL_DELAY)
-                timeout = min(timeout * 2, self._connect_timeout)
+                if isinstance(
+                    error, TimeoutError
+                ):  # of all hosts: else a silent one would delay the search for a new primary
+                    timeout = min(timeout * 2, self._connect_timeout)
                 continue
             connection.terminate()
             self._terminate({other for other in self._connections if other.host != connection.host})

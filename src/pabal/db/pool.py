@@ -255,7 +255,7 @@ class _PooledConnectionContext:
                     await self._plan_refresher.refresh(connection, self._deadline)
             except BaseException as error:
                 self._monitor.end_use(error)
-                with suppress(asyncpg.InterfaceError, asyncpg.InternalClientError):  # the driver has closed it already
+                with suppress(Unavailable), translate_errors():  # the monitor may terminate it at the same time
                     await self._pool.release(connection)
                 raise
         return connection

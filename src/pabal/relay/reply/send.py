@@ -24,6 +24,7 @@ from pabal.core.errors import (
     CallbackFailed,
     CallbackUnconfirmed,
     MessageNotFound,
+    PabalError,
     Unavailable,
 )
 from pabal.core.log import get_logger
@@ -116,8 +117,15 @@ class ReplySender:
     def _start(self, sending: Coroutine[Any, Any, ReplyResult]) -> "asyncio.Task[ReplyResult]":
         task = asyncio.create_task(sending)
         self._in_flight.add(task)
-        task.add_done_callback(self._in_flight.discard)
+        task.add_done_callback(self._end)
         return task
+
+    def _end(self, task: "asyncio.Task[ReplyResult]") -> None:
+        """Forget a task. Its caller may have left: then a refusal is expected, and the loop must not report it."""
+        self._in_flight.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, PabalError):
+            log.error("reply failed", exc_info=error)
 
     async def _send(self, reply: BotReply) -> ReplyResult:
         try:
