@@ -26,7 +26,8 @@ from pabal.db.embedded import ServerAddress
 from pabal.events.consume.lane import LANE as EVENTS
 from pabal.events.consume.lane import EventClaimFilter
 from pabal.events.publish.publish import EventDraft, publish_events
-from pabal.hub import DatabaseUrls, Hub, build_rules_handler, open_hub
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.hub_workers import build_rules_handler
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.notifications.dispatch.outcome import DispatchOutcome

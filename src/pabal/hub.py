@@ -1,17 +1,15 @@
 """The composition root: builds a hub from its settings. No other module wires packages together."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from pabal import __version__
 from pabal.audit.chain_head import ChainHeadFile
 from pabal.audit.sealer import AuditSealer
-from pabal.core.actor import HUB_ACTOR
 from pabal.core.forwarding import UntrustedProxyLog
 from pabal.core.metrics import Metrics
 from pabal.db.channels import Channel
@@ -19,29 +17,19 @@ from pabal.db.doorbell import Doorbell
 from pabal.db.pool import ConnectOptions, Database, ReservedDatabase
 from pabal.db.tx import Tx
 from pabal.db.urls import DatabaseUrls
-from pabal.events.consume.fair_claims import FairClaims
-from pabal.events.consume.handlers import EventHandlers
 from pabal.events.consume.lane import LANE as EVENT_LANE
-from pabal.events.consume.lane import ClaimedEvent, EventClaimFilter
+from pabal.events.consume.lane import ClaimedEvent
 from pabal.events.consume.pull import EventPollRequest, claim_events_for_polls
-from pabal.events.consume.transactional import TransactionalHandler
 from pabal.events.publish.publish import EventDraft, PublishResult, publish_events
-from pabal.events.push.handler_lane import HandlerLane
-from pabal.events.push.push_lane import PushDelivery, PushLane
 from pabal.events.push.pusher import Pusher
-from pabal.events.push.targets import PushSlot
 from pabal.keys.keyring import KeyRing
 from pabal.keys.load import load_keyring
 from pabal.maintenance import build_alert_chores, build_chores
-from pabal.notifications.dispatch.concurrency import DISPATCH_CONCURRENCY
 from pabal.notifications.dispatch.discord import DiscordSender, DryRunSender, MessageSender
-from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.notifications.dispatch.dispatcher import NotificationDispatcher
 from pabal.notifications.dispatch.missing_transport import MissingTransportSender
 from pabal.notifications.operator_alerts import AlertTarget
 from pabal.notifications.people.links import LINK_PAGE_PATH, LinkRequester
-from pabal.notifications.requests import notification_rate_limit
-from pabal.notifications.rules.apply_rules import apply_rules
 from pabal.notifications.templates.catalogue import TemplateCatalogue, load_templates
 from pabal.notifications.toasts.streams import ToastStreams
 from pabal.outside import discord, kakao
@@ -53,10 +41,7 @@ from pabal.outside.webhook import post_webhook
 from pabal.queue.batcher import Batcher
 from pabal.queue.chores import ChoreRunner
 from pabal.queue.long_poll import LongPoll
-from pabal.queue.outcome import Outcome
-from pabal.queue.processes import process_name, registered_process
 from pabal.queue.throughput import ThroughputCounter
-from pabal.queue.worker import Worker, WorkerConfig
 from pabal.relay.delivery.decrypted_claims import MessageClaimer
 from pabal.relay.delivery.lane import LANE as MESSAGE_LANE
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
@@ -68,10 +53,7 @@ from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.answer_signals import AnswerSignals
 from pabal.relay.reply.answer_speeds import AnswerSpeeds
 from pabal.relay.reply.callback import CallbackSender
-from pabal.relay.reply.poller import CallbackPoller
 from pabal.relay.reply.send import ReplySender
-from pabal.relay.reply.stall import StallWorker
-from pabal.relay.reply.waiting import WaitingReplyWorker
 from pabal.relay.webhook.handle import CONTENTION_TIMEOUT, WebhookHandler
 from pabal.relay.webhook.held import HeldWebhooks
 from pabal.relay.webhook.recall import CallbackRecaller
@@ -310,101 +292,6 @@ async def close_relay(relay: RelayServices, time_limit: timedelta) -> None:
     await relay.callbacks.close()
     await relay.stream_registry.drain()
     await relay.long_poll.close()
-
-
-def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any, Any] | CallbackPoller]:
-    """Build the workers of a process. The caller runs each one until it is stopped."""
-    process, db = process_name(), hub.db.with_deadline(SETTLE_DEADLINE)
-    config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
-    texts = chat_texts(hub.settings.chat_language)
-    workers: list[Worker[Any, Any, Any] | CallbackPoller] = [
-        build_push_worker(hub, hub.pusher, f"push:{process}", config),
-        build_rules_worker(hub, f"rules:{process}", config),
-        Worker(
-            f"dispatch:{process}",
-            NotificationDispatchLane(),
-            db,
-            hub.doorbell,
-            hub.dispatcher.handle,
-            hub.dispatcher.schedule,
-            replace(config, concurrency=DISPATCH_CONCURRENCY),
-        ),
-        WaitingReplyWorker(f"waiting:{process}", db, hub.relay.callbacks, texts),
-    ]
-    if delay := hub.settings.still_working_after:
-        workers.append(StallWorker(f"stall:{process}", db, hub.relay.callbacks, texts, delay))
-    if handlers:
-        handler_config = WorkerConfig(
-            concurrency=handlers.concurrency,
-            shutdown_grace=hub.settings.stop_within,
-            handler_timeout=handlers.handler_timeout,
-        )
-        workers.append(
-            Worker(
-                f"handlers:{process}",
-                HandlerLane(handlers) if handlers.has_schedules else EVENT_LANE,
-                db,
-                hub.doorbell,
-                handlers.handle,
-                handlers.schedule,
-                handler_config,
-                on_wakeup=handlers.is_handled_service,
-            )
-        )
-    return workers
-
-
-def build_push_worker(
-    hub: Hub, pusher: Pusher, name: str, config: WorkerConfig
-) -> Worker[PushDelivery, PushSlot, Outcome]:
-    """The worker that pushes events to their subscribers."""
-    return Worker(
-        name,
-        PushLane(),
-        hub.db.with_deadline(SETTLE_DEADLINE),
-        hub.doorbell,
-        pusher.handle,
-        pusher.schedule,
-        config,
-        on_wakeup=pusher.due_services.on_wakeup,
-        has_more=pusher.due_services.has_more,
-    )
-
-
-def build_rules_handler(hub: Hub) -> TransactionalHandler:
-    """The handler of the events queued for the hub: apply the notification rules in the settling transaction."""
-    rate_limit = notification_rate_limit(hub.settings.notifications_per_service)
-    return TransactionalHandler(hub.db, partial(apply_rules, catalogue=hub.templates, rate_limit=rate_limit))
-
-
-def build_rules_worker(
-    hub: Hub, name: str, config: WorkerConfig, handler: TransactionalHandler | None = None
-) -> Worker[ClaimedEvent, EventClaimFilter]:
-    """The worker of the events queued for the hub itself."""
-    claims = FairClaims(hub.db, HUB_ACTOR.name, config.concurrency, (handler or build_rules_handler(hub)).handle)
-    db = hub.db.with_deadline(SETTLE_DEADLINE)
-    return Worker(
-        name, EVENT_LANE, db, hub.doorbell, claims.handle, claims.schedule, config, on_wakeup=claims.is_concerned
-    )
-
-
-def register_hub_process(
-    hub: Hub, hub_workers: Sequence[Worker[Any, Any, Any] | CallbackPoller], handlers: EventHandlers | None = None
-) -> AbstractAsyncContextManager[None]:
-    """Register this process and its lanes in the table of processes for the duration of the block."""
-    workers = [worker for worker in hub_workers if isinstance(worker, Worker)]
-
-    async def report(tx: Tx) -> dict[str, Any]:
-        details: dict[str, Any] = {"version": __version__, "holds": sum(worker.in_flight for worker in workers)}
-        if unreadable := hub.relay.cipher.unreadable_count:
-            details["unreadable_keys"] = unreadable
-        details |= {"doorbell": hub.doorbell.transport, "lacks_nats": hub.doorbell.lacks_nats}
-        if handlers:
-            await handlers.mark_seen(tx)
-            details |= {"program": handlers.program, "handlers": handlers.event_types_by_service}
-        return details
-
-    return registered_process(hub.db, sorted({worker.lane.name for worker in workers}), report)
 
 
 def build_discord_sender(settings: Settings, db: Database, discord_client: HttpClient) -> MessageSender:

@@ -7,7 +7,8 @@ import pytest
 
 from pabal.events.consume.lane import LANE, EventClaimFilter
 from pabal.events.dead_letters.replay import replay_dead_letter
-from pabal.hub import Hub, build_rules_handler
+from pabal.hub import Hub
+from pabal.hub_workers import build_rules_handler
 from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.notifications.lane import ClaimedNotification

@@ -21,7 +21,8 @@ from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
 from pabal.db.doorbell import Doorbell
 from pabal.db.nats_transport import check_nats, default_nats_tls
 from pabal.doctor.doctor import run_checks
-from pabal.hub import DatabaseUrls, Hub, open_hub, register_hub_process
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.hub_workers import register_hub_process
 from pabal.queue.processes import process_name
 from pabal.settings import Settings
 from pabal.status import read_status, status_findings

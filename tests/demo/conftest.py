@@ -10,7 +10,8 @@ import pytest
 
 from pabal.demo.bot import EchoBot
 from pabal.demo.run import listener_url, serve_fake_kakao
-from pabal.hub import Hub, build_workers
+from pabal.hub import Hub
+from pabal.hub_workers import build_workers
 from pabal.settings import Settings
 from support.demo import RunningDemo
 from support.server import serve_hub

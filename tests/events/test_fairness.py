@@ -11,7 +11,8 @@ import pytest
 
 import pabal_client as client
 from pabal.events.consume.pull import EventPollRequest
-from pabal.hub import Hub, build_workers
+from pabal.hub import Hub
+from pabal.hub_workers import build_workers
 from pabal.queue.worker import Worker
 from support.clusters import Connection
 from support.handler_app import build_handlers

@@ -13,7 +13,8 @@ from pabal.events.consume.fair_claims import Q as FAIR_CLAIMS
 from pabal.events.consume.lane import LANE
 from pabal.events.push.due_services import Q as DUE_SERVICES
 from pabal.events.push.targets import Q as TARGETS
-from pabal.hub import DatabaseUrls, Hub, build_workers, open_hub
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.hub_workers import build_workers
 from pabal.queue.worker import Worker
 from pabal.settings import Settings
 from support.clusters import Connection

@@ -21,7 +21,8 @@ import httpx2
 from pabal.core.errors import PabalError
 from pabal.events.consume.lane import LANE, EventClaimFilter
 from pabal.events.publish.publish import EventDraft
-from pabal.hub import DatabaseUrls, Hub, build_workers, open_hub
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.hub_workers import build_workers
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Done

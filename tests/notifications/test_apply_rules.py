@@ -15,7 +15,8 @@ from pabal.db.tx import Tx
 from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.consume.transactional import TransactionalHandler
 from pabal.events.publish.publish import EventDraft, PublishResult, publish_events
-from pabal.hub import DatabaseUrls, Hub, build_rules_handler
+from pabal.hub import DatabaseUrls, Hub
+from pabal.hub_workers import build_rules_handler
 from pabal.notifications.rules.apply_rules import apply_rules
 from pabal.notifications.rules.evaluate_rules import MAX_NOTIFICATIONS_PER_RULE, RuleResult, collect_valid_drafts
 from pabal.notifications.rules.payload_paths import PayloadPathError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pabal.hub import build_workers
+from pabal.hub_workers import build_workers
 from pabal.notifications.decision.decide import Criticality, NotificationChannel
 from pabal.notifications.dispatch.concurrency import CONCURRENCY_SHARES, DISPATCH_CONCURRENCY, SHARE_BY_KIND
 from pabal.notifications.dispatch.discord_rate_limit import MAX_WAIT, MAX_WAITING_PER_ROUTE

@@ -7,7 +7,8 @@ import pytest
 from pabal.db.tx import Tx
 from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.consume.transactional import TransactionalHandler
-from pabal.hub import DatabaseUrls, Hub, build_rules_handler
+from pabal.hub import DatabaseUrls, Hub
+from pabal.hub_workers import build_rules_handler
 from pabal.notifications.rules.apply_rules import NOTIFICATIONS_PER_TRANSACTION, apply_rules
 from pabal.queue.outcome import Outcome
 from support.notifications import list_all_notifications, register_builtin_templates, sql

@@ -14,7 +14,8 @@ from pabal.db.tx import Tx
 from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
 from pabal.events.consume.transactional import TransactionalHandler
 from pabal.events.publish.publish import EventDraft, publish_events
-from pabal.hub import DatabaseUrls, Hub, build_rules_handler
+from pabal.hub import DatabaseUrls, Hub
+from pabal.hub_workers import build_rules_handler
 from pabal.limits import RateLimit, consume_rate_limit, read_rate_limits, refund_rate_limits, reserve_rate_limits
 from pabal.notifications.decision.texts import STEP_TEXTS
 from pabal.notifications.lane import LANE as NOTIFICATION_LANE

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pabal.db.tx import Tx
-from pabal.hub import Hub, build_workers, register_hub_process
+from pabal.hub import Hub
+from pabal.hub_workers import build_workers, register_hub_process
 from pabal.queue import processes
 from pabal.queue.processes import (
     DEAD_AFTER,

@@ -17,7 +17,8 @@ from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import CallbackExpired, DecryptionError, SetupError
 from pabal.core.finding import FindingLevel
 from pabal.doctor.doctor import run_checks
-from pabal.hub import DatabaseUrls, Hub, open_hub, register_hub_process
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.hub_workers import register_hub_process
 from pabal.keys.key import KeyUse
 from pabal.keys.keyring import open_or_create_keyring
 from pabal.keys.rotation import rewrap_all_envelopes

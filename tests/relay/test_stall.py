@@ -10,7 +10,8 @@ import httpx2
 import pytest
 
 from pabal.core.errors import CallbackExpired
-from pabal.hub import Hub, build_workers
+from pabal.hub import Hub
+from pabal.hub_workers import build_workers
 from pabal.relay.reply.stall import StallWorker, build_stall_body, claim_expiring_callbacks, new_claims
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from relay.skills import USE_CALLBACK, post_webhook, send_message, skill_payload, text_of

@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from pabal.core.errors import CallbackExpired, RateLimited
-from pabal.hub import DatabaseUrls, Hub, build_workers, open_hub
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.hub_workers import build_workers
 from pabal.relay.reply import callback, reply, send, waiting
 from pabal.relay.reply.send import DeliveredReply, KeptReply
 from pabal.relay.reply.waiting import WaitingReplyWorker, claim_waiting_replies, prepare_waiting_claims

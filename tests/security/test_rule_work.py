@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter
-from pabal.hub import DatabaseUrls, Hub, build_rules_handler
+from pabal.hub import DatabaseUrls, Hub
+from pabal.hub_workers import build_rules_handler
 from pabal.notifications.rules.evaluate_rules import MAX_NOTIFICATIONS_PER_RULE, MAX_TEXT_PER_EVENT
 from pabal.notifications.rules.payload_paths import MAX_STEPS_PER_EVENT, PayloadPathError, PayloadReader
 from support.loop_time import measure_loop_time

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 import pabal_client as client
 from pabal.cli.events.handlers_app import engine_handler
 from pabal.events.consume.handlers import EventHandlers
-from pabal.hub import Hub, build_workers
+from pabal.hub import Hub
+from pabal.hub_workers import build_workers
 
 
 def build_handlers(program: client.App, name: str = "shop.events:hub") -> EventHandlers:

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from pabal.events.consume.lane import ClaimedEvent, EventClaimFilter
 from pabal.events.consume.transactional import TransactionalHandler
-from pabal.hub import DatabaseUrls, Hub, build_rules_worker
+from pabal.hub import DatabaseUrls, Hub
+from pabal.hub_workers import build_rules_worker
 from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule
 from pabal.queue.worker import Worker, WorkerConfig
 from support.notifications import TESTER, sql

@@ -20,7 +20,8 @@ from pabal.events.subscriptions import (
     pause_subscription,
     resume_subscription,
 )
-from pabal.hub import Hub, build_push_worker, build_workers
+from pabal.hub import Hub
+from pabal.hub_workers import build_push_worker, build_workers
 from pabal.queue.worker import WorkerConfig
 from support.wait import wait_until
 

@@ -53,7 +53,7 @@ def publish_options(event: dict[str, Any]) -> dict[str, Any]:
     options["idempotency_key"] = event["origin_id"]
     options["correlation_id"] = event.get("correlation_id") or event["origin_id"]
     if not event["target_service"].startswith(CELL_PREFIX):
-        options["target_service"] = event["target_service"]
+        options["target"] = event["target_service"]
     return options
 
 

@@ -161,8 +161,8 @@ async def check_cells() -> None:
             client_of("billing", two.secrets["billing"]) as billing,
         ):
             for number in range(20):
-                await shop.publish("order.placed", {"id": number}, target_service="billing", ordering_key="customer")
-                await billing.publish("order.paid", {"id": number}, target_service="shop", ordering_key="customer")
+                await shop.publish("order.placed", {"id": number}, target="billing", ordering_key="customer")
+                await billing.publish("order.paid", {"id": number}, target="shop", ordering_key="customer")
             orders, payments = await asyncio.gather(take_events(billing, 20), take_events(shop, 20))
             assert [event.payload["id"] for event in orders] == [*range(20)], orders
             assert [event.payload["id"] for event in payments] == [*range(20)], payments

@@ -17,7 +17,8 @@ from pabal.core.log import get_logger
 from pabal.core.loop_watchdog import watched_event_loop
 from pabal.db.doorbell import wait_with_timeout
 from pabal.events.consume.handlers import EventHandlers
-from pabal.hub import Hub, build_workers, register_hub_process
+from pabal.hub import Hub
+from pabal.hub_workers import build_workers, register_hub_process
 from pabal.notifications.templates.catalogue import register_templates
 from pabal.web.app import create_app
 from pabal.web.request import parse_networks
