@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from pabal.core.actor import HUB_ACTOR
-from pabal.core.errors import CallbackExpired, DecryptionError, SetupError
+from pabal.core.errors import CallbackExpired, SetupError
 from pabal.core.finding import FindingLevel
 from pabal.doctor.doctor import run_checks
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -23,7 +23,6 @@ from pabal.keys.key import KeyUse
 from pabal.keys.keyring import open_or_create_keyring
 from pabal.keys.rotation import rewrap_all_envelopes
 from pabal.relay.accounts import delete_account, disable_account
-from pabal.relay.encryption.data_keys import DataKey, DataKeyCache
 from pabal.relay.messages import MessageFilter, find_message, list_messages
 from pabal.relay.privacy import erase_conversation, export_conversation
 from pabal.relay.reply.reply import encode_skill_response
@@ -232,19 +231,6 @@ async def test_a_hub_that_lost_its_keys_does_not_start(
     assert await fetch_texts(web, bot.owner) == [MESSAGE]
 
 
-async def test_an_envelope_is_bound_to_its_account_row_and_column() -> None:
-    owner, column, row = UUID(int=1), b"column", b"row"
-    key, other = DataKey(owner, b"1" * 32), DataKey(UUID(int=2), b"1" * 32)
-    envelope = key.encrypt(b"text", column, row)
-
-    assert key.decrypt(envelope, column, row) == b"text"
-    for wrong_key, wrong_column, wrong_row in ((other, column, row), (key, b"other", row), (key, column, b"other")):
-        with pytest.raises(DecryptionError):
-            wrong_key.decrypt(envelope, wrong_column, wrong_row)
-    with pytest.raises(DecryptionError):
-        key.decrypt(envelope[:-6], column, row)
-
-
 async def test_an_account_does_not_get_an_envelope_of_another_one(
     web: httpx2.AsyncClient, bot: Bot, chat: Chat
 ) -> None:
@@ -356,19 +342,6 @@ async def test_late_and_further_replies_go_along_with_a_callback(
     await bot.send_reply(await newest_message(bot.chat), REPLY)
 
     assert fake_kakao.texts("one") == [[LATE_REPLY, REPLY]]
-
-
-async def test_the_cache_of_keys_is_bounded(bot: Bot, hub: Hub, chat: Chat) -> None:
-    cache = DataKeyCache(hub.key_ring, max_keys=2)
-    owners = [(await chat.owner()).id for _ in range(3)]
-    async with hub.autocommit() as tx:
-        created = await cache.load(tx, owners, create=True)
-        loaded = [(await cache.load(tx, [owner]))[owner] for owner in owners]
-
-    assert len(cache) == 2
-    for key in loaded:
-        envelope = created[key.owner].encrypt(b"text", b"column", b"row")
-        assert key.decrypt(envelope, b"column", b"row") == b"text"
 
 
 async def test_a_key_that_a_fail_over_lost_is_not_used_any_more(
