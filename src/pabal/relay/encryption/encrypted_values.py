@@ -22,6 +22,7 @@ import msgspec
 from pabal.core.errors import DecryptionError, Invalid
 from pabal.db.stored_json import decode_any_json, decode_jsonb
 from pabal.relay.encryption.data_keys import DataKey, envelope_owner
+from pabal.relay.reply.validate import MAX_QUICK_REPLIES
 
 JsonObject = dict[str, Any]
 
@@ -149,11 +150,24 @@ def decrypt_body(keys: Mapping[UUID, DataKey], reply_id: UUID, body: JsonObject,
     for output in outputs:
         envelope = find_output_envelope(output)
         if envelope and envelope.row == reply_id.bytes:
-            plain = envelope.decrypt(keys)
-            if len([other for other in outputs if other is not None]) == 1:
+            plain, added = envelope.decrypt(keys), list_quick_replies(body)
+            if not added and len([other for other in outputs if other is not None]) == 1:
                 return plain
-            body = json.loads(plain)
+            body = add_quick_replies(json.loads(plain), added)
             break
     template: JsonObject = body.get("template") or {}
     complete: JsonObject = body | {"template": template | {"outputs": decrypt_outputs(keys, outputs)}}
     return json.dumps(complete, ensure_ascii=False).encode()
+
+
+def list_quick_replies(response: JsonObject) -> list[JsonObject]:
+    template: JsonObject = response.get("template") or {}
+    return template.get("quickReplies") or []
+
+
+def add_quick_replies(response: JsonObject, added: Sequence[JsonObject]) -> JsonObject:
+    """The response with the hub's quick replies after those of the bot, as many as Kakao allows."""
+    if not added:
+        return response
+    quick_replies = [*list_quick_replies(response), *added][:MAX_QUICK_REPLIES]
+    return response | {"template": response["template"] | {"quickReplies": quick_replies}}
