@@ -4,12 +4,16 @@ import httpx2
 import pytest
 
 from pabal.core.actor import HUB_ACTOR
+from pabal.core.errors import Unavailable
+from pabal.core.ids import new_id
 from pabal.hub import Hub
 from pabal.relay.accounts import delete_account, disable_account
+from pabal.relay.reply.recorded import ReplyToAnswered, keep_further_replies
+from pabal.relay.reply.reply import encode_skill_response
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.skills import USE_CALLBACK, send_message, text_of
-from support.relay_rows import Bot, Chat, Owner
+from support.relay_rows import Bot, Chat, Owner, digest, skill_response
 
 pytestmark = pytest.mark.anyio
 
@@ -49,3 +53,38 @@ async def test_a_message_after_its_account_was_replaced_is_stored_for_the_new_on
 
     polled = await web.get("/v1/messages", headers=other.header)
     assert [message["normalized"]["text"] for message in polled.json()["messages"]] == ["after"]
+
+
+async def test_a_token_is_looked_up_again_after_a_fail_over(bot: Bot, hub: Hub, chat: Chat) -> None:
+    """A fail-over may lose a pairing. The session is then paired with another account."""
+    await bot.send_reply(await bot.insert_message("first"), "hello")
+    other = await chat.owner()
+    await delete(hub, bot.owner)
+    await chat.db.execute("update accounts set relay_token_hash = $1 where id = $2", digest(bot.owner.token), other.id)
+    await chat.conversation(other)
+    message = await chat.message(other, bot.key, bot.kakao.url("second"))
+
+    await bot.send_reply(message, "hello again")
+
+    assert bot.kakao.texts("second") == [["hello again"]]
+
+
+async def test_a_key_that_cannot_be_read_refuses_only_the_blocks_of_its_account(bot: Bot, hub: Hub, chat: Chat) -> None:
+    other = await Bot.of(hub, chat, bot.kakao, "other")
+    blocks: list[ReplyToAnswered] = []
+    for each in (bot, other):
+        message = await each.insert_message(each.key)
+        await each.send_reply(message, "hello")
+        response = skill_response("more")
+        blocks.append(
+            ReplyToAnswered(new_id(), each.owner.id, message, bytes(32), encode_skill_response(response), response)
+        )
+    await chat.db.execute("update pabal.relay_keys set data_key = 'v1.lost.key' where account_id = $1", bot.owner.id)
+    assert hub.db.on_connect
+    hub.db.on_connect()
+
+    async with hub.autocommit() as tx:
+        refused, kept = await keep_further_replies(tx, blocks, hub.relay.cipher)
+
+    assert isinstance(refused, Unavailable)
+    assert kept is True
