@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
@@ -64,13 +65,17 @@ class FurtherReplyRow:
 
 
 async def find_recorded_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> Sequence[RecordedReply | None]:
-    """The recorded reply to each message; None if the message was deleted meanwhile."""
+    """The recorded reply to each message; None if the message was deleted meanwhile.
+
+    The recorded one may have been stored before encryption was switched on, under the plain hash of its response.
+    """
     rows = await tx.all(
         RecordedReply,
         Q.find_recorded_replies,
         accounts=[reply.account_id for reply in replies],
         messages=[reply.message_id for reply in replies],
         hashes=[reply.response_hash for reply in replies],
+        plain_hashes=[sha256(reply.response_json).digest() for reply in replies],
         responses=[reply.response_json.decode() for reply in replies],
     )
     recorded = {row.position: row for row in rows}
