@@ -29,8 +29,8 @@ JsonObject = dict[str, Any]
 PAYLOAD_COLUMN, CALLBACK_COLUMN = b"inbound_messages.kakao_payload:", b"inbound_messages.callback_url:"
 ANSWER_COLUMN, COMMAND_COLUMN = b"inbound_messages.answer:", b"command_answers.answer:"
 RESPONSE_COLUMN = b"relay_replies.response:"
+OUTPUT_FIELDS = {"envelope", "reply"}
 NORMALIZED_REFERENCE = '{"envelope":"kakao_payload"}'
-MAX_ENVELOPE_FIELDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,14 @@ class Envelope:
 
 
 def find_envelope(value: object, column: bytes, row: bytes) -> Envelope | None:
-    """The envelope in a column's value; None if the value is stored as it is."""
-    text = cast("JsonObject", value).get("envelope") if isinstance(value, dict) else value
-    if not isinstance(text, str) or (isinstance(value, dict) and len(cast("JsonObject", value)) > MAX_ENVELOPE_FIELDS):
-        return None
+    """The envelope in a column's value; None if it is stored as it is, although it may have a field of that name."""
+    match value:
+        case {"envelope": str() as text} if len(cast("JsonObject", value)) == 1:
+            pass
+        case str() as text:
+            pass
+        case _:
+            return None
     owner = envelope_owner(text)
     return owner and Envelope(text, owner, column, row)
 
@@ -115,8 +119,8 @@ def find_response_envelope(response: Mapping[str, Any] | None) -> Envelope | Non
 
 def find_output_envelope(output: object) -> Envelope | None:
     match output:
-        case {"envelope": str(), "reply": str() as reply}:
-            return find_envelope(cast("JsonObject", output), RESPONSE_COLUMN, reply_bytes(reply))
+        case {"envelope": str() as text, "reply": str() as reply} if cast("JsonObject", output).keys() == OUTPUT_FIELDS:
+            return find_envelope(text, RESPONSE_COLUMN, reply_bytes(reply))
         case _:
             return None
 
