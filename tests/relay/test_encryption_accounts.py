@@ -1,18 +1,24 @@
 """Encrypted texts when accounts come and go: nothing is refused because of the key of an account that is gone."""
 
+from datetime import timedelta
+
 import httpx2
 import pytest
 
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import Unavailable
 from pabal.core.ids import new_id
-from pabal.hub import Hub
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.accounts import delete_account, disable_account
+from pabal.relay.delivery.decrypted_claims import MessageClaimer
+from pabal.relay.delivery.lane import MessagePollRequest
+from pabal.relay.encryption import data_keys
 from pabal.relay.reply.recorded import ReplyToAnswered, keep_further_replies
 from pabal.relay.reply.reply import encode_skill_response
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.skills import USE_CALLBACK, send_message, text_of
+from relay.statement_proxy import counting_statements
 from support.relay_rows import Bot, Chat, Owner, digest, skill_response
 
 pytestmark = pytest.mark.anyio
@@ -88,3 +94,23 @@ async def test_a_key_that_cannot_be_read_refuses_only_the_blocks_of_its_account(
 
     assert isinstance(refused, Unavailable)
     assert kept is True
+
+
+async def test_the_messages_of_many_accounts_cost_one_lookup_of_keys(
+    web: httpx2.AsyncClient, chat: Chat, settings: Settings, database_urls: DatabaseUrls
+) -> None:
+    owners = [await chat.owner() for _ in range(3)]
+    for number, owner in enumerate(owners):
+        await chat.conversation(owner, f"user-{number}")
+        await send_message(web, f"text-{number}", f"user-{number}")
+    requests = {MessagePollRequest(owner.id, "poll:test", timedelta(minutes=1)): 10 for owner in owners}
+    async with (
+        counting_statements(database_urls.main) as (statements, url),
+        open_hub(settings, DatabaseUrls(url, database_urls.direct)) as hub,
+        hub.autocommit() as tx,
+    ):
+        claimed = await MessageClaimer(hub.relay.cipher).claim(tx, requests)
+
+    texts = [[message.normalized["text"] for message in claimed[request]] for request in requests]
+    assert texts == [["text-0"], ["text-1"], ["text-2"]]
+    assert statements.count(data_keys.Q.find_data_keys) == 1
