@@ -238,9 +238,8 @@ def build_relay(
     key_ring: KeyRing,
 ) -> RelayServices:
     remote_waiters = RemoteWaiters(doorbell)
-    data_keys = DataKeyCache(key_ring)
-    db.on_connect = data_keys.forget
-    cipher = MessageCipher(data_keys, is_on=settings.relay_encrypt_text)
+    cipher = MessageCipher(DataKeyCache(key_ring), is_on=settings.relay_encrypt_text)
+    db.on_connect = cipher.forget
     long_poll = LongPoll(
         db,
         doorbell,

@@ -77,7 +77,8 @@ async def test_a_page_of_a_long_conversation_reads_only_that_page(chat: Chat, ow
     assert page_count <= MAX_PAGES
 
 
-async def test_a_webhook_in_a_long_conversation_reads_no_other_messages_of_it(chat: Chat) -> None:
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
+async def test_a_webhook_in_a_long_conversation_reads_no_other_messages_of_it(chat: Chat, is_encrypted: bool) -> None:
     """Also if the conversation has become long since the statement was planned."""
     owner = await chat.owner()
     await chat.conversation(owner)
@@ -98,6 +99,8 @@ async def test_a_webhook_in_a_long_conversation_reads_no_other_messages_of_it(ch
         "payloads": ["{}"],
         "normalized": ["{}"],
         "callbacks": [None],
+        "key_accounts": [owner.id],
+        "is_encrypted": is_encrypted,
         "ids": [new_id()],
         "streams": [None],
         "holders": [None],

@@ -24,6 +24,11 @@ pytestmark = pytest.mark.anyio
 BUTTON = "답변 확인"
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
+def settings(settings: Settings, request: pytest.FixtureRequest) -> Settings:
+    return settings.model_copy(update={"relay_encrypt_text": request.param})
+
+
 def buttons_of(response: dict[str, Any]) -> list[str]:
     return [button["messageText"] for button in response["template"].get("quickReplies", [])]
 
@@ -111,6 +116,28 @@ async def test_a_reply_that_waited_for_the_rate_limit_carries_the_button(
 
     [posted] = bot.kakao.responses("first")
     assert (text_of(posted), buttons_of(posted)) == ("hello", [BUTTON])
+
+
+@pytest.mark.parametrize(("count", "shown"), [(2, [BUTTON]), (10, [])], ids=["with room", "full"])
+@pytest.mark.usefixtures("stopped_clock")
+async def test_the_own_quick_replies_of_a_reply_that_waited_stay(
+    bot: Bot, travel: Travel, monkeypatch: pytest.MonkeyPatch, count: int, shown: list[str]
+) -> None:
+    monkeypatch.setattr("pabal.relay.reply.send.REPLY_HOLD", 0)
+    await bot.send_late_reply("one", "two", "three")
+    await bot.chat.db.execute("update accounts set rate_limit_per_minute = 1")
+    message, response = await bot.insert_message("first"), skill_response("hello")
+    own = [{"label": f"{number}", "action": "message", "messageText": f"{number}"} for number in range(count)]
+    response["template"]["quickReplies"] = own
+    await bot.hub.relay.replies.send(
+        BotReply(digest(bot.owner.token), message, None, response, encode_skill_response(response))
+    )
+
+    await travel(timedelta(seconds=50))
+    await poll_once(bot)
+
+    [posted] = bot.kakao.responses("first")
+    assert buttons_of(posted) == [button["messageText"] for button in own] + shown
 
 
 async def test_a_reply_whose_claim_was_not_answered_carries_the_button(

@@ -7,7 +7,7 @@ create table if not exists pabal.relay_keys (
   created_at timestamptz not null default pabal.now()
 );
 comment on table pabal.relay_keys is 'Data keys that encrypt the texts of messages. Without the key ring, they and the texts are unreadable.';
-comment on column pabal.relay_keys.id is 'The account''s id; all zeros for the key of the hub, which hashes webhooks.';
+comment on column pabal.relay_keys.id is 'The account''s id; the highest id for the key of the hub, which hashes webhooks.';
 comment on column pabal.relay_keys.account_id is 'The account; deleting it destroys the key. NULL for the key of the hub.';
 comment on column pabal.relay_keys.data_key is 'The key, encrypted under a key of the key ring.';
 comment on column pabal.relay_keys.created_at is 'When it was generated.';

@@ -25,7 +25,12 @@ class MessageClaimer:
         self, tx: Tx, requests: Mapping[MessagePollRequest, int]
     ) -> dict[MessagePollRequest, list[ClaimedMessage]]:
         claimed = await LANE.claim_for_polls(tx, requests)
-        return {request: await decrypt_messages(tx, self.cipher, messages) for request, messages in claimed.items()}
+        all_messages = [message for messages in claimed.values() for message in messages]
+        decrypted = {message.id: message for message in await decrypt_messages(tx, self.cipher, all_messages)}
+        return {
+            request: [decrypted[message.id] for message in messages if message.id in decrypted]
+            for request, messages in claimed.items()
+        }
 
 
 async def decrypt_messages(

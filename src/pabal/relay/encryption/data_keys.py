@@ -28,8 +28,8 @@ from pabal.keys.keyring import KeyRing
 Q = load_queries(__file__)
 log = get_logger()
 
-HUB_KEY_OWNER = UUID(int=0)
-"""The owner of the key that hashes webhooks. Their account is not known yet."""
+HUB_KEY_OWNER = UUID(int=(1 << 128) - 1)
+"""The owner of the key that hashes webhooks. Their account is not known yet. Not the lowest id: paging begins there."""
 ENVELOPE_PREFIX = "d1."
 OWNER_END = len(ENVELOPE_PREFIX) + 32
 DATA_KEY_BYTES = 32

@@ -22,14 +22,15 @@ import msgspec
 from pabal.core.errors import DecryptionError, Invalid
 from pabal.db.stored_json import decode_any_json, decode_jsonb
 from pabal.relay.encryption.data_keys import DataKey, envelope_owner
+from pabal.relay.reply.validate import MAX_QUICK_REPLIES
 
 JsonObject = dict[str, Any]
 
 PAYLOAD_COLUMN, CALLBACK_COLUMN = b"inbound_messages.kakao_payload:", b"inbound_messages.callback_url:"
 ANSWER_COLUMN, COMMAND_COLUMN = b"inbound_messages.answer:", b"command_answers.answer:"
 RESPONSE_COLUMN = b"relay_replies.response:"
+OUTPUT_FIELDS = {"envelope", "reply"}
 NORMALIZED_REFERENCE = '{"envelope":"kakao_payload"}'
-MAX_ENVELOPE_FIELDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,14 @@ class Envelope:
 
 
 def find_envelope(value: object, column: bytes, row: bytes) -> Envelope | None:
-    """The envelope in a column's value; None if the value is stored as it is."""
-    text = cast("JsonObject", value).get("envelope") if isinstance(value, dict) else value
-    if not isinstance(text, str) or (isinstance(value, dict) and len(cast("JsonObject", value)) > MAX_ENVELOPE_FIELDS):
-        return None
+    """The envelope in a column's value; None if it is stored as it is, although it may have a field of that name."""
+    match value:
+        case {"envelope": str() as text} if len(cast("JsonObject", value)) == 1:
+            pass
+        case str() as text:
+            pass
+        case _:
+            return None
     owner = envelope_owner(text)
     return owner and Envelope(text, owner, column, row)
 
@@ -114,8 +119,8 @@ def find_response_envelope(response: Mapping[str, Any] | None) -> Envelope | Non
 
 def find_output_envelope(output: object) -> Envelope | None:
     match output:
-        case {"envelope": str(), "reply": str() as reply}:
-            return find_envelope(cast("JsonObject", output), RESPONSE_COLUMN, reply_bytes(reply))
+        case {"envelope": str() as text, "reply": str() as reply} if cast("JsonObject", output).keys() == OUTPUT_FIELDS:
+            return find_envelope(text, RESPONSE_COLUMN, reply_bytes(reply))
         case _:
             return None
 
@@ -149,11 +154,24 @@ def decrypt_body(keys: Mapping[UUID, DataKey], reply_id: UUID, body: JsonObject,
     for output in outputs:
         envelope = find_output_envelope(output)
         if envelope and envelope.row == reply_id.bytes:
-            plain = envelope.decrypt(keys)
-            if len([other for other in outputs if other is not None]) == 1:
+            plain, added = envelope.decrypt(keys), list_quick_replies(body)
+            if not added and len([other for other in outputs if other is not None]) == 1:
                 return plain
-            body = json.loads(plain)
+            body = add_quick_replies(json.loads(plain), added)
             break
     template: JsonObject = body.get("template") or {}
     complete: JsonObject = body | {"template": template | {"outputs": decrypt_outputs(keys, outputs)}}
     return json.dumps(complete, ensure_ascii=False).encode()
+
+
+def list_quick_replies(response: JsonObject) -> list[JsonObject]:
+    template: JsonObject = response.get("template") or {}
+    return template.get("quickReplies") or []
+
+
+def add_quick_replies(response: JsonObject, added: Sequence[JsonObject]) -> JsonObject:
+    """The response with the hub's quick replies after those of the bot, as many as Kakao allows."""
+    if not added:
+        return response
+    quick_replies = [*list_quick_replies(response), *added][:MAX_QUICK_REPLIES]
+    return response | {"template": response["template"] | {"quickReplies": quick_replies}}

@@ -68,6 +68,11 @@ class MessageCipher:
         """For how many accounts this process lacks the key."""
         return len(self._keys.unreadable)
 
+    def forget(self) -> None:
+        """Forget what was read from the database: a fail-over may have lost keys and pairings."""
+        self._keys.forget()
+        self._token_accounts.clear()
+
     async def load_keys(self, tx: Tx, owners: Collection[UUID]) -> dict[UUID, DataKey]:
         """The keys to encrypt with, of those accounts that exist; generated at their first use."""
         return await self._keys.load(tx, owners, create=True)

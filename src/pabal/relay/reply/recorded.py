@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
@@ -64,13 +65,17 @@ class FurtherReplyRow:
 
 
 async def find_recorded_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> Sequence[RecordedReply | None]:
-    """The recorded reply to each message; None if the message was deleted meanwhile."""
+    """The recorded reply to each message; None if the message was deleted meanwhile.
+
+    The recorded one may have been stored before encryption was switched on, under the plain hash of its response.
+    """
     rows = await tx.all(
         RecordedReply,
         Q.find_recorded_replies,
         accounts=[reply.account_id for reply in replies],
         messages=[reply.message_id for reply in replies],
         hashes=[reply.response_hash for reply in replies],
+        plain_hashes=[sha256(reply.response_json).digest() for reply in replies],
         responses=[reply.response_json.decode() for reply in replies],
     )
     recorded = {row.position: row for row in rows}
@@ -79,31 +84,33 @@ async def find_recorded_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> S
 
 async def keep_further_replies(
     tx: Tx, replies: Sequence[ReplyToAnswered], cipher: MessageCipher | None = None
-) -> Sequence[bool]:
+) -> Sequence[bool | Exception]:
     """Keep further blocks like late replies. False for one that is kept already, or above the limit of its message."""
-    responses = [reply.response_json.decode() for reply in replies]
+    responses: list[str | None] = [reply.response_json.decode() for reply in replies]
     if cipher is not None and cipher.is_on:
         responses = await encrypt_further_replies(tx, cipher, replies)
+    stored = [(reply, response) for reply, response in zip(replies, responses, strict=True) if response is not None]
     rows = await tx.all(
         FurtherReplyRow,
         Q.keep_further_replies,
-        ids=[reply.id for reply in replies],
-        accounts=[reply.account_id for reply in replies],
-        messages=[reply.message_id for reply in replies],
-        hashes=[reply.response_hash for reply in replies],
-        responses=responses,
+        ids=[reply.id for reply, _ in stored],
+        accounts=[reply.account_id for reply, _ in stored],
+        messages=[reply.message_id for reply, _ in stored],
+        hashes=[reply.response_hash for reply, _ in stored],
+        responses=[response for _, response in stored],
         keep=LATE_REPLY_RETENTION,
         max_blocks=MAX_FURTHER_REPLIES,
     )
-    kept = {row.position: row.is_kept for row in rows}
-    return [kept[position] for position in range(1, len(replies) + 1)]
+    kept = {stored[row.position - 1][0].id: row.is_kept for row in rows}
+    return [kept.get(reply.id, Unavailable(KEY_UNREADABLE)) for reply in replies]
 
 
-async def encrypt_further_replies(tx: Tx, cipher: MessageCipher, replies: Sequence[ReplyToAnswered]) -> list[str]:
-    accounts = {reply.account_id for reply in replies}
-    keys = await cipher.load_keys(tx, accounts)
-    if len(keys) < len(accounts):
-        raise Unavailable(KEY_UNREADABLE)
+async def encrypt_further_replies(
+    tx: Tx, cipher: MessageCipher, replies: Sequence[ReplyToAnswered]
+) -> list[str | None]:
+    """The responses encrypted; None for one whose account's key is missing."""
+    keys = await cipher.load_keys(tx, {reply.account_id for reply in replies})
     return [
-        encrypt_response(keys[reply.account_id], reply.id, reply.response_json, reply.response) for reply in replies
+        (key := keys.get(reply.account_id)) and encrypt_response(key, reply.id, reply.response_json, reply.response)
+        for reply in replies
     ]

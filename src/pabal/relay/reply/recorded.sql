@@ -4,13 +4,13 @@
 select a.position, f.id, f.fence, f.state, f.error, f.waits_until is not null as has_waited,
        coalesce(f.waits_until > pabal.now(), false) as is_waiting,
        floor(extract(epoch from f.settled_at) * 1000)::bigint as settled_at_ms,
-       coalesce(f.response_hash = a.hash, f.response = a.response::jsonb, false) as is_repeat,
+       coalesce(f.response_hash in (a.hash, a.plain_hash), f.response = a.response::jsonb, false) as is_repeat,
        s.id as further_id, coalesce(s.shown_with = s.continues, false) as is_joined
-from unnest(:accounts::uuid[], :messages::uuid[], :hashes::bytea[], :responses::text[])
-    with ordinality as a (account_id, message_id, hash, response, position)
+from unnest(:accounts::uuid[], :messages::uuid[], :hashes::bytea[], :plain_hashes::bytea[], :responses::text[])
+    with ordinality as a (account_id, message_id, hash, plain_hash, response, position)
 join public.relay_replies f on f.message_id = a.message_id and f.account_id = a.account_id
 left join public.relay_replies s
-    on s.continues = a.message_id and s.response_hash = a.hash and s.account_id = a.account_id;
+    on s.continues = a.message_id and s.response_hash in (a.hash, a.plain_hash) and s.account_id = a.account_id;
 
 -- name: keep_further_replies
 -- One statement for a batch. The lock on the message orders it against a cancellation and against other blocks of the message,

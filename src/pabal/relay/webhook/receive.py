@@ -144,8 +144,8 @@ class WebhookReceiver:
         texts = await self._prepare_texts(tx, [draft.payload for draft in drafts], ids)
         results: list[ReceiveResult | Exception | None] = [None] * len(drafts)
         for row in await self._store(tx, drafts, ids, texts):
-            error = texts.errors.get(row.position)
-            results[row.position] = error or await self._to_result(tx, row, drafts[row.position])
+            error = texts.errors.get((row.position, row.account_id))
+            results[row.position] = await self._to_result(tx, row, drafts[row.position], error)
         return [
             RetryableError("another transaction holds the conversation") if result is None else result
             for result in results
@@ -241,7 +241,9 @@ class WebhookReceiver:
             queue_life=self.queue_lifetime,
         )
 
-    async def _to_result(self, tx: Tx, row: ReceiveRow, draft: InboundDraft) -> ReceiveResult | Exception:
+    async def _to_result(
+        self, tx: Tx, row: ReceiveRow, draft: InboundDraft, encryption_error: Exception | None
+    ) -> ReceiveResult | Exception:
         if not row.within_new_limits:
             return UNKNOWN_USER
         if not row.within_conversation_limit:
@@ -252,9 +254,11 @@ class WebhookReceiver:
         duplicate_of, answer, has_callback, hold = row.duplicate_of, row.answer, row.has_callback, row.hold
         is_queued = row.state == "PAIRED" and not row.is_disabled and not draft.is_command
         if is_queued and row.message_id is None and duplicate_of is None:
-            first = await self._find_duplicate(tx, draft.payload)
+            first = None if encryption_error else await self._find_duplicate(tx, draft.payload)
             if first is None:
-                return RetryableError("the conversation has another account, or the message it repeats was deleted")
+                return encryption_error or RetryableError(
+                    "the conversation has another account, or the message it repeats was deleted"
+                )
             duplicate_of, answer, has_callback, hold = (
                 first.duplicate_of,
                 first.answer,

@@ -34,8 +34,8 @@ class StoredTexts:
     is_encrypted: bool = False
     decoded: list[Any] = field(default_factory=list[Any])
     """The payload of each message, for a stream that it is handed to."""
-    errors: dict[int, Exception] = field(default_factory=dict[int, Exception])
-    """Why a message cannot be encrypted, by position. It is not stored."""
+    errors: dict[tuple[int, UUID | None], Exception] = field(default_factory=dict[tuple[int, UUID | None], Exception])
+    """Why a message cannot be encrypted, by position and account. It is not stored."""
 
     def add(self, payload: str, normalized: str, callback: str | None, account: UUID | None, decoded: Any) -> None:
         self.payloads.append(payload)
@@ -47,8 +47,8 @@ class StoredTexts:
     def add_nothing(self) -> None:
         self.add("{}", "{}", None, None, None)
 
-    def refuse(self, position: int, error: Exception) -> None:
-        self.errors[position] = error
+    def refuse(self, position: int, account: UUID, error: Exception) -> None:
+        self.errors[position, account] = error
         self.add_nothing()
 
 
@@ -81,12 +81,12 @@ async def encrypt_texts(
             continue
         key = keys.get(account)
         if key is None:
-            texts.refuse(position, Unavailable(KEY_UNREADABLE, nothing_sent=True))
+            texts.refuse(position, account, Unavailable(KEY_UNREADABLE, nothing_sent=True))
             continue
         try:
             decoded = check_payload_json(payload.raw_json)
         except Invalid as error:
-            texts.refuse(position, error)
+            texts.refuse(position, account, error)
             continue
         url = payload.callback_url
         texts.add(
