@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from pabal.core.errors import Unavailable
 from pabal.core.finding import FindingLevel
 from pabal.core.nats_url import parse_nats_urls
+from pabal.db import nats_transport
 from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
 from pabal.db.doorbell import Doorbell
 from pabal.db.nats_transport import check_nats, default_nats_tls
@@ -207,6 +208,42 @@ async def test_a_process_that_lost_nats_and_those_on_nats_wake_each_other(
         for process in (forwarding, other):
             assert await wakes(cut_off.doorbell, process.doorbell, "from-cut-off")
             assert await wakes(process.doorbell, cut_off.doorbell, "to-cut-off")
+
+
+async def test_the_pauses_grow_for_a_server_that_accepts_and_closes(
+    nats: NatsProcess, open_process: OpenHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def record_pause(delay: float) -> float:
+        pauses.append(delay)
+        return 0.0
+
+    monkeypatch.setattr(nats_transport, "spread", record_pause)
+    monkeypatch.setattr(nats_transport, "NATS_PING_INTERVAL", timedelta(minutes=1))
+    async with run_nats_proxy(nats) as (proxy, url), open_process(url) as hub:
+        for count in range(1, 5):
+            await wait_until(lambda: hub.doorbell.transport == "nats")
+            proxy.reset()
+            await wait_until(lambda count=count: len(pauses) == count)
+
+    assert pauses == [0.1, 0.2, 0.4, 0.8]
+
+
+async def test_a_wakeup_that_nats_refuses_reaches_those_on_nats_by_notify(
+    nats: NatsProcess, open_process: OpenHub
+) -> None:
+    async with (
+        open_process(nats.url) as forwarding,
+        open_process(nats.url) as other,
+        open_process(nats.url) as refused,
+    ):
+        await wait_for_roles(forwarding, other, refused)
+        client = refused.doorbell._nats._client
+        assert client is not None
+        client._max_payload = 0
+
+        assert await wakes(refused.doorbell, other.doorbell, "refused")
 
 
 async def test_processes_without_nats_and_those_on_nats_wake_each_other(
