@@ -108,6 +108,7 @@ async def test_processes_on_nats_wake_each_other_without_notify(
 ) -> None:
     async with open_process(nats.url) as first, open_process(nats.url) as second:
         await wait_for_roles(first, second)
+        first.doorbell._notify_listeners_until = 0.0  # as after some seconds in which it heard none
         async with recorded_notifies(database_urls.main) as payloads:
             assert await wakes(first.doorbell, second.doorbell, "to-second")
             assert await wakes(second.doorbell, first.doorbell, "to-first")
@@ -263,6 +264,17 @@ async def test_processes_without_nats_and_those_on_nats_wake_each_other(
 
     assert len([payload for payload in payloads if "from-plain" in payload]) == 2  # nothing goes round in circles
     assert len([payload for payload in payloads if "to-plain" in payload]) == 2
+
+
+async def test_a_process_that_begins_to_forward_wakes_listeners_it_has_not_heard_yet(
+    nats: NatsProcess, open_process: OpenHub
+) -> None:
+    async with open_process(None) as plain:
+        await wait_until(lambda: listens(plain))
+        async with open_process(nats.url) as forwarding:
+            await wait_until(lambda: forwarding.doorbell.is_forwarding)
+
+            assert await wakes(forwarding.doorbell, plain.doorbell, "early")
 
 
 async def test_polling_under_load_is_announced_on_nats(nats: NatsProcess, open_process: OpenHub) -> None:
