@@ -74,6 +74,15 @@ def test_topics_that_exceed_one_notify_payload_wake_all_listeners() -> None:
     ]
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("topic", ["x" * 7950, "가" * 2700])
+def test_a_foreign_topic_that_fills_a_payload_is_shortened_beside_others(topic: str) -> None:
+    others = [Wakeup(channel, "short") for channel in Channel if channel is not Channel.EVENTS]
+
+    for wakeups in ([*others, Wakeup(Channel.EVENTS, topic)], [Wakeup(Channel.EVENTS, topic), *others]):
+        assert encode_wakeups(wakeups) == sorted(["events", *map(str, others)])
+
+
 async def test_a_wakeup_between_listening_and_waiting_is_not_missed(hub: Hub) -> None:
     await wait_until(lambda: hub.doorbell.listening)
     with hub.doorbell.listen(Channel.EVENTS) as listener:

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from pabal.core.errors import Unavailable
 from pabal.core.finding import FindingLevel
 from pabal.core.nats_url import parse_nats_urls
+from pabal.db import nats_transport
 from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
 from pabal.db.doorbell import Doorbell
 from pabal.db.nats_transport import check_nats, default_nats_tls
@@ -107,6 +108,7 @@ async def test_processes_on_nats_wake_each_other_without_notify(
 ) -> None:
     async with open_process(nats.url) as first, open_process(nats.url) as second:
         await wait_for_roles(first, second)
+        first.doorbell._notify_listeners_until = 0.0  # as after some seconds in which it heard none
         async with recorded_notifies(database_urls.main) as payloads:
             assert await wakes(first.doorbell, second.doorbell, "to-second")
             assert await wakes(second.doorbell, first.doorbell, "to-first")
@@ -209,6 +211,42 @@ async def test_a_process_that_lost_nats_and_those_on_nats_wake_each_other(
             assert await wakes(process.doorbell, cut_off.doorbell, "to-cut-off")
 
 
+async def test_the_pauses_grow_for_a_server_that_accepts_and_closes(
+    nats: NatsProcess, open_process: OpenHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def record_pause(delay: float) -> float:
+        pauses.append(delay)
+        return 0.0
+
+    monkeypatch.setattr(nats_transport, "spread", record_pause)
+    monkeypatch.setattr(nats_transport, "NATS_PING_INTERVAL", timedelta(minutes=1))
+    async with run_nats_proxy(nats) as (proxy, url), open_process(url) as hub:
+        for count in range(1, 5):
+            await wait_until(lambda: hub.doorbell.transport == "nats")
+            proxy.reset()
+            await wait_until(lambda count=count: len(pauses) == count)
+
+    assert pauses == [0.1, 0.2, 0.4, 0.8]
+
+
+async def test_a_wakeup_that_nats_refuses_reaches_those_on_nats_by_notify(
+    nats: NatsProcess, open_process: OpenHub
+) -> None:
+    async with (
+        open_process(nats.url) as forwarding,
+        open_process(nats.url) as other,
+        open_process(nats.url) as refused,
+    ):
+        await wait_for_roles(forwarding, other, refused)
+        client = refused.doorbell._nats._client
+        assert client is not None
+        client._max_payload = 0
+
+        assert await wakes(refused.doorbell, other.doorbell, "refused")
+
+
 async def test_processes_without_nats_and_those_on_nats_wake_each_other(
     nats: NatsProcess, open_process: OpenHub, database_urls: DatabaseUrls
 ) -> None:
@@ -226,6 +264,17 @@ async def test_processes_without_nats_and_those_on_nats_wake_each_other(
 
     assert len([payload for payload in payloads if "from-plain" in payload]) == 2  # nothing goes round in circles
     assert len([payload for payload in payloads if "to-plain" in payload]) == 2
+
+
+async def test_a_process_that_begins_to_forward_wakes_listeners_it_has_not_heard_yet(
+    nats: NatsProcess, open_process: OpenHub
+) -> None:
+    async with open_process(None) as plain:
+        await wait_until(lambda: listens(plain))
+        async with open_process(nats.url) as forwarding:
+            await wait_until(lambda: forwarding.doorbell.is_forwarding)
+
+            assert await wakes(forwarding.doorbell, plain.doorbell, "early")
 
 
 async def test_polling_under_load_is_announced_on_nats(nats: NatsProcess, open_process: OpenHub) -> None:

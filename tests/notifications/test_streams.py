@@ -228,6 +228,19 @@ async def test_slots_of_lost_processes_are_purged_and_those_of_open_streams_come
     await wait_until(lambda: has_no_slots(inbox))
 
 
+async def test_to_extend_slots_changes_no_index(inbox: Inbox, hub: Hub) -> None:
+    for number in range(30):
+        await hub.toast_streams.open(await inbox.person(str(number)), None)
+
+    async with inbox.db.transaction():
+        await inbox.db.execute("update notification.toast_streams set alive_until = alive_until + interval '10 s'")
+        writes = await inbox.db.fetchrow(
+            "select n_tup_upd, n_tup_hot_upd from pg_stat_xact_user_tables where relname = 'toast_streams'"
+        )
+
+    assert tuple(writes or ()) == (30, 30)
+
+
 async def has_no_slots(inbox: Inbox) -> bool:
     return await inbox.db.fetchval("select count(*) = 0 from notification.toast_streams")
 

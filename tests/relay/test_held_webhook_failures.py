@@ -11,20 +11,24 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from pydantic import SecretStr
 
 from pabal.core.errors import CallbackFailed, CallbackUnconfirmed
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.reply import webhook_answer
+from pabal.relay.reply.answer_signals import AnswerSignals
 from pabal.relay.reply.callback import SENDING_TIMEOUT_ERROR, rescue_lost_callbacks
-from pabal.relay.webhook import handle
+from pabal.relay.webhook import handle, held
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.holding import held_chat
 from relay.skills import USE_CALLBACK, post_webhook, skill_payload, text_of
+from relay.test_held_webhooks import lose_signal
 from relay.test_stall import Travel
 from support.answer_loss import AnswerLossProxy, losing_answers
 from support.clusters import Connection
 from support.fake_kakao import FakeKakao
+from support.nats_server import run_nats_server
 from support.relay_rows import Bot, Chat
 from support.wait import wait_until
 
@@ -57,6 +61,26 @@ def dying_process(database_urls: DatabaseUrls, folder: Path) -> "Generator[subpr
         for pipe in (process.stdin, process.stdout):
             assert pipe
             pipe.close()
+
+
+async def test_an_answer_whose_signal_nats_lost_is_found_by_the_poll(
+    chat: Chat, settings: Settings, database_urls: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "HOLD_WINDOW", timedelta(minutes=1))
+    monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 60.0)
+    async with run_nats_server() as nats:
+        on_nats = settings.model_copy(update={"doorbell": SecretStr(nats.url)})
+        async with open_hub(on_nats, database_urls) as hub, held_chat(hub, chat) as user:
+            await wait_until(lambda: hub.doorbell.is_forwarding)
+            webhook = user.start("hi")
+            message = await user.next_message()
+            await user.wait_until_held()
+            monkeypatch.setattr(AnswerSignals, "send", lose_signal)
+
+            await user.reply(message, "hello")
+
+            async with asyncio.timeout(30):
+                assert text_of(await webhook) == "hello"
 
 
 async def test_a_process_killed_between_the_fence_and_the_response_leaves_unknown_and_the_same_answer(

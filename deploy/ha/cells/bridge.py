@@ -2,7 +2,7 @@
 """Carry events into a cell: receive the signed pushes of another cell's hub, and publish each event here, once.
 
 Run one for each direction: `uvicorn bridge:app`. A push is answered after the event is durable here, so an event is
-neither lost (the other hub tries again) nor published twice (its id is the idempotency key).
+neither lost (the other hub tries again) nor published twice (its id is the idempotency key, for 24 hours).
 """
 
 import os
@@ -21,6 +21,9 @@ CELL_PREFIX = "cell_"
 """Services with this prefix stand for another cell."""
 COPIED_FIELDS = ("priority", "max_retries", "ordering_key", "traceparent")
 
+MAX_BODY_BYTES = 1_000_000
+"""A push is smaller: the payload of an event has at most 256 KiB."""
+
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncGenerator[None]:
@@ -32,8 +35,13 @@ async def lifespan(app: Starlette) -> AsyncGenerator[None]:
 
 async def receive_push(request: Request) -> Response:
     secrets = os.environ["BRIDGE_WEBHOOK_SECRETS"].split(",")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            return PlainTextResponse("the body is larger than any push", 413)
     try:
-        event = verify_webhook(secrets, request.headers, await request.body())
+        event = verify_webhook(secrets, request.headers, bytes(body))
     except WebhookVerificationError as error:
         return PlainTextResponse(str(error), 401)
     if event["source_service"].startswith(CELL_PREFIX):  # it came from a cell, so it has crossed already

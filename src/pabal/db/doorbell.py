@@ -88,7 +88,7 @@ class Doorbell:
         self._older_forwarder_until = 0.0
         """Until when another process is known to forward, which is older than this one."""
         self._notify_listeners_until = 0.0
-        """Until when processes that are not on NATS are known to listen."""
+        """Until when processes that are not on NATS may listen."""
 
     @property
     def listening(self) -> bool:
@@ -213,6 +213,8 @@ class Doorbell:
         self._notify.sender = FORWARDED + self._sender_id if self._nats.is_connected else self._sender_id
         self._choose_forwarder()
         self._sign_due.set()
+        if self.is_forwarding:  # it has just begun, and those that listen are heard every few seconds
+            self._expect_notify_listeners()
         if self.listening:
             for channel in set(Channel) - {Channel.POLLING}:
                 self.wake_here(Wakeup(channel))
@@ -235,6 +237,9 @@ class Doorbell:
         """Whether this process forwards, and there are listeners that are not on NATS."""
         return self.is_forwarding and monotonic() < self._notify_listeners_until
 
+    def _expect_notify_listeners(self) -> None:
+        self._notify_listeners_until = monotonic() + MISSED_SIGNS * KEEPALIVE_INTERVAL.total_seconds()
+
     def _receive_notify(self, payload: str) -> None:
         """Wake listeners for a notification. Any client can NOTIFY, so unknown payloads are ignored."""
         sender, _, text = payload.partition(" ")
@@ -248,7 +253,7 @@ class Doorbell:
         if not self.is_forwarding or sender.startswith(FORWARDED):
             return
         if not text:  # the self-test of another listener
-            self._notify_listeners_until = monotonic() + MISSED_SIGNS * KEEPALIVE_INTERVAL.total_seconds()
+            self._expect_notify_listeners()
         self._nats_outbox.add(wakeups)
 
     def _receive_nats(self, payload: str) -> None:

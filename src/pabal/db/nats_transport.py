@@ -53,7 +53,9 @@ class NatsTransport:
         self._on_change = on_change
         self._outage = OutageLog("nats disconnected", "nats connected again")
         self._client: Client | None = None
+        self._closed = asyncio.Event()
         self._subject = ""
+        self._reconnect_delay = FIRST_RECONNECT_DELAY
         self.was_tried = not servers
         """Whether the first attempt to connect is over."""
 
@@ -62,29 +64,29 @@ class NatsTransport:
         return self._client is not None
 
     async def send(self, payload: str) -> None:
-        if self._client is None:
+        client = self._client
+        if client is None:
             raise Unavailable("NATS is disconnected")
         try:
             async with asyncio.timeout(NATS_TIMEOUT.total_seconds()):
-                await self._client.publish(self._subject, payload.encode())
+                await client.publish(self._subject, payload.encode())
         except Exception as error:
+            self._disconnect(client)
             raise Unavailable(f"NATS: {describe_nats_error(error)}") from error
 
     async def run(self) -> None:
-        delay = FIRST_RECONNECT_DELAY
         while True:
             try:
                 await self._use_server(self._servers[0])
             except Exception as error:  # noqa: BLE001 the library raises errors of many kinds, and the task must go on
                 self._outage.record_failure(f"{self._servers[0]}: {describe_nats_error(error)}")
             finally:
-                was_connected, self._client = self._client is not None, None
-                if was_connected or not self.was_tried:
+                if not self.was_tried:
                     self.was_tried = True
                     self._on_change()
             self._servers.append(self._servers.pop(0))
-            delay = FIRST_RECONNECT_DELAY if was_connected else min(delay * 2, MAX_RECONNECT_DELAY)
-            await asyncio.sleep(spread(delay))
+            await asyncio.sleep(spread(self._reconnect_delay))
+            self._reconnect_delay = min(self._reconnect_delay * 2, MAX_RECONNECT_DELAY)
 
     async def _use_server(self, server: NatsServer) -> None:
         self._subject = await self._find_subject()
@@ -92,12 +94,23 @@ class NatsTransport:
             untyped: Any = client  # the type of `subscribe` is not complete
             await untyped.subscribe(self._subject, cb=self._on_message, pending_msgs_limit=MAX_UNREAD_PAYLOADS)
             await ping_nats(client)  # the subscription is in effect
-            self._client, self.was_tried = client, True
+            self._client, self._closed, self.was_tried = client, closed, True
             self._outage.end()
             self._on_change()
-            while not await wait_with_timeout(closed, NATS_PING_INTERVAL):
-                await ping_nats(client)
-        raise Unavailable("the server closed the connection")
+            try:
+                while not await wait_with_timeout(closed, NATS_PING_INTERVAL):
+                    await ping_nats(client)
+                    self._reconnect_delay = FIRST_RECONNECT_DELAY  # not for a server that accepts and closes
+            finally:
+                self._disconnect(client)
+        raise Unavailable("the connection was closed")
+
+    def _disconnect(self, client: "Client") -> None:
+        """Count as disconnected at once: to close a connection takes a while, and what it refuses goes by NOTIFY."""
+        if self._client is client:
+            self._client = None
+            self._closed.set()
+            self._on_change()
 
     async def _on_message(self, message: "Msg") -> None:
         self._receive(message.data.decode(errors="replace"))

@@ -59,11 +59,16 @@ class WakeupOutbox:
 
 
 def encode_wakeups(wakeups: Iterable[Wakeup]) -> list[str]:
-    """Encode wakeups for one payload. If they do not fit, channels with many topics lose them: all listeners wake."""
+    """Encode wakeups for one payload. If they do not fit, the longest channels lose their topics: all wake."""
     texts_of: defaultdict[Channel, set[str]] = defaultdict(set)
     for wakeup in wakeups:
         texts_of[wakeup.channel].add(str(wakeup))
-    while len(" ".join(texts := sorted(chain.from_iterable(texts_of.values())))) > MAX_PAYLOAD_BYTES:
-        longest = max(texts_of, key=lambda channel: len(texts_of[channel]))
+    while payload_size(texts := sorted(chain.from_iterable(texts_of.values()))) > MAX_PAYLOAD_BYTES:
+        longest = max(texts_of, key=lambda channel: payload_size(texts_of[channel]))
         texts_of[longest] = {str(longest)}
     return texts
+
+
+def payload_size(texts: Iterable[str]) -> int:
+    """The bytes of these texts in one payload. A topic that was forwarded may be as long as its payload."""
+    return len(" ".join(texts).encode())

@@ -35,9 +35,9 @@ class AnswerSignals:
         self._listener.__enter__()
 
     @property
-    def is_connected(self) -> bool:
-        """Whether signals of other processes arrive."""
-        return self._doorbell.listening
+    def is_reliable(self) -> bool:
+        """Whether all signals of other processes arrive. NATS loses some before it is known to be away."""
+        return self._doorbell.transport == "notify"
 
     @contextmanager
     def waiting(self, step: AnswerStep, message_id: UUID) -> Generator[asyncio.Event]:

@@ -163,7 +163,7 @@ class HeldWebhooks:
         with self._signals.waiting(AnswerStep.STORED, wait.message_id) as stored:
             while not self._closing.is_set() and (left := give_up_at - monotonic()) > 0:
                 timeout = timedelta(seconds=left)
-                if not self._signals.is_connected:
+                if not self._signals.is_reliable:
                     timeout = min(timeout, POLL_INTERVAL)
                 await wait_with_timeout(stored, timeout)
                 stored.clear()
