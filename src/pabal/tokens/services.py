@@ -152,7 +152,8 @@ def given_rights(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 async def update_service(tx: Tx, name: str, patch: ServicePatch, actor: Actor) -> Service:
-    """Change the fields of a service that the patch names."""
+    """Change the fields of a service that the patch names. A concurrent change waits, and keeps these fields."""
+    await lock_service(tx, name)
     service = await find_service(tx, name)
     if rights := patch.apply_rights(service):
         service = await set_service_rights(tx, name, rights, actor)
@@ -233,9 +234,14 @@ async def list_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
 
 async def lock_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
     """List the valid secrets and lock the service against concurrent rotations."""
+    await lock_service(tx, name)
+    return await list_live_secrets(tx, name)
+
+
+async def lock_service(tx: Tx, name: str) -> None:
+    """Lock a service against concurrent changes and its removal, until the transaction ends."""
     if await tx.value(Q.lock_service, name=name) is None:
         raise NotFound(f"No such service: {name}")
-    return await list_live_secrets(tx, name)
 
 
 async def count_live_families(tx: Tx, name: str) -> int:
