@@ -20,6 +20,7 @@ from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.tokens.explain import MAX_COUNTED_FAMILIES
 from pabal.tokens.permission import check_permission_names
+from pabal.tokens.revoke import revoke_service_tokens
 
 Q = load_queries(__file__)
 
@@ -129,6 +130,7 @@ async def add_service(
     )
     if service is None:
         raise Conflict(f"Service {name} already exists")
+    await revoke_service_tokens(tx, name, actor)  # issued while a former service of this name was being removed
     await record_action(tx, actor, "service.added", name, **given_rights(rights))
     return service, await _insert_service_secret(tx, name, actor, lifetime=None)
 
@@ -254,7 +256,7 @@ async def rotate_service_secret(
     """Create a new secret and return it; it cannot be read again. The previous one stays valid for `overlap`."""
     if name == HUB_SERVICE:
         raise Conflict("The hub's own service has no secret")
-    await find_service(tx, name)
+    await lock_service(tx, name)
     if overlap > timedelta():
         await tx.run(Q.limit_secret_lifetimes, service=name, overlap=overlap)
     else:
