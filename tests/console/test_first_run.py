@@ -5,7 +5,8 @@ import shlex
 import pytest
 
 from pabal.cli.app import app
-from pabal.console.first_run import read_first_cards
+from pabal.console.first_run import is_unused, read_first_cards
+from pabal.db.queries import Query
 from pabal.hub import Hub
 from pabal.notifications.decision.decide import NotificationChannel
 from support.clusters import Connection
@@ -18,6 +19,14 @@ pytestmark = pytest.mark.anyio
 
 START = "/console/start"
 DISABLE = "update public.services set is_active = false, disabled_at = now() where name <> 'hub'"
+
+ROWS_READ = Query(
+    "rows_read",
+    "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::integer from pg_stat_xact_user_tables"
+    " where relname in ('conversation_mappings', 'relay_replies', 'event_queue', 'requests')",
+    (),
+    "test_first_run",
+)
 
 
 async def done_steps(hub: Hub) -> list[str]:
@@ -79,3 +88,18 @@ async def test_every_command_is_one_of_the_command_line(hub: Hub) -> None:
     assert len(lines) == 9
     for line in lines:
         app.parse_args(line, exit_on_error=False, print_error=False)
+
+
+async def test_the_overview_does_not_search_a_large_hub_for_its_first_steps(hub: Hub, owner: Connection) -> None:
+    await Chat(owner).conversation(await Chat(owner).owner(), "mina")
+    await owner.execute(
+        "set session_replication_role = replica;"  # past foreign keys: only that the rows are there matters
+        " insert into public.relay_replies"
+        " (message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at, settled_at)"
+        " select pabal.uuid7(), pabal.uuid7(), 'channel:mina', 'hub', 'sent', pabal.uuid7(), pabal.now(), pabal.now()"
+        " from generate_series(1, 500); reset session_replication_role"
+    )
+
+    async with hub.transaction() as tx:
+        assert not await is_unused(tx)
+        assert await tx.value(ROWS_READ) <= 1

@@ -21,6 +21,7 @@ from tokens.token_operations import add_shop
 pytestmark = pytest.mark.anyio
 
 SHOP = "/console/services/shop"
+ROTATION_FORM = re.compile(r'/rotate">.*?name="newest" value="([^"]*)"', re.DOTALL)
 WEBHOOK_SECRET = re.compile(r"whsec_[\w+/=]{44}")
 PASSWORD = re.compile(r"<code>([\w-]{20})</code>")
 
@@ -103,7 +104,7 @@ async def test_a_push_subscription_is_added_changed_and_removed(
     delivered = await admin.post(f"{path}/test")
     receiver.responder = respond_with(500, b"oh no")
     failed = await admin.post(f"{path}/test")
-    rotated = await admin.post(f"{path}/rotate")
+    rotated = await admin.post(f"{path}/rotate", newest="none")
     question = await admin.post(f"{path}/remove")
     removed = await admin.post(f"{path}/remove", count="1")
 
@@ -122,6 +123,25 @@ async def test_a_push_subscription_is_added_changed_and_removed(
     assert await actions_of(owner) == [
         f"subscription.{action}" for action in ("added", "changed", "secret_rotated", "removed")
     ]
+
+
+async def test_a_rotation_that_is_sent_twice_keeps_the_secret_of_the_receiver(
+    hub: Hub, admin: SignedInOperator, owner: Connection, receiver: Receiver
+) -> None:
+    await add_shop(hub)
+    await admin.post(f"{SHOP}/subscriptions", event_types="order.*", url=receiver.url, timeout_seconds="20")
+    path = f"{SHOP}/subscriptions/{await owner.fetchval('select id from pabal.subscriptions')}"
+    query = "select previous_secret from pabal.subscriptions"
+    [newest] = ROTATION_FORM.findall((await admin.get(path)).text)
+
+    await admin.post(f"{path}/rotate", newest=newest)
+    previous = await owner.fetchval(query)
+    again = await admin.post(f"{path}/rotate", newest=newest)
+
+    assert (again.status_code, again.headers["location"]) == (303, path)
+    assert await owner.fetchval(query) == previous
+    [renewed] = ROTATION_FORM.findall((await admin.get(path)).text)
+    assert WEBHOOK_SECRET.search((await admin.post(f"{path}/rotate", newest=renewed)).text)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,7 @@ BY_CONVERSATION = "messages of users: the conversation determines the account"
 UNFILTERED = {
     ("stats.sql", "lane_stats"): "counts rows of all accounts, shows none",
     ("relay/first_steps.sql", "relay_progress"): "says whether any account was used, shows none",
+    ("relay/first_steps.sql", "relay_is_used"): "says whether any account was used, shows none",
     ("relay/messages.sql", "list_failed_callbacks"): "for an operator",
     ("relay/accounts.sql", "purge_unused_accounts"): MAINTENANCE,
     ("relay/auth.sql", "find_relay_token"): BY_TOKEN,

@@ -87,7 +87,7 @@ async def test_names_are_unique_ignoring_case(hub: Hub) -> None:
     assert await sign_in(hub, "MINA")
 
 
-@pytest.mark.parametrize("name", ["", "x" * 65, "a b", "<script>", "a\nb", "\x1b[31m", "a/b"])
+@pytest.mark.parametrize("name", ["", "x" * 65, "a b", "<script>", "a\nb", "\x1b[31m", "a/b", ".", ".."])
 async def test_an_invalid_name_is_refused(hub: Hub, name: str) -> None:
     with pytest.raises(Invalid, match="name: must be 1 to 64"):
         await add(hub, name)

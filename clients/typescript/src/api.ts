@@ -1682,7 +1682,7 @@ export interface Endpoints {
     body: ServicePatchBody;
     response: ServiceView;
   };
-  /** Remove a service that has no events, notifications, subscriptions and tokens. Disable any other one. */
+  /** Remove a service that has no events, notifications, subscriptions, database roles, links and tokens. */
   "DELETE /v1/services/{name}": {
     path: { name: string };
     response: void;

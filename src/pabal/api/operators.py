@@ -28,7 +28,7 @@ from pabal.tokens.verify import AuthenticatedService
 from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, ResponseBody, Route
 
-OperatorName = Annotated[str, msgspec.Meta(pattern=r"^[\w.@+-]{1,64}$(?!\n)")]
+OperatorName = Annotated[str, msgspec.Meta(pattern=r"^(?!\.+$)[\w.@+-]{1,64}$(?!\n)")]
 OperatorPassword = Annotated[str, msgspec.Meta(min_length=MIN_PASSWORD_LENGTH, max_length=MAX_PASSWORD_LENGTH)]
 
 

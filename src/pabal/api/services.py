@@ -174,7 +174,7 @@ async def patch_service(
 
 
 async def delete_service(hub: Hub, context: RequestContext, caller: AuthenticatedService, name: NewServiceName) -> None:
-    """Remove a service that has no events, notifications, subscriptions and tokens. Disable any other one."""
+    """Remove a service that has no events, notifications, subscriptions, database roles, links and tokens."""
     async with hub.transaction() as tx:
         await remove_service(tx, name, context.actor(caller.service))
 

@@ -9,11 +9,11 @@ from starlette.responses import Response
 from pabal.console.access.guards import Page
 from pabal.console.pages import render_page
 from pabal.db.tx import Tx
-from pabal.events.first_steps import read_event_progress
+from pabal.events.first_steps import read_event_progress, were_events_published
 from pabal.hub import Hub
-from pabal.notifications.first_steps import read_notification_progress
+from pabal.notifications.first_steps import read_notification_progress, were_notifications_requested
 from pabal.operators.operators import OperatorSession
-from pabal.relay.first_steps import read_relay_progress
+from pabal.relay.first_steps import is_relay_used, read_relay_progress
 from pabal.tokens.services import has_active_services
 
 FIRST_RUN_PATH = "/console/start"
@@ -94,10 +94,9 @@ async def read_first_cards(tx: Tx, address: str) -> list[FirstCard]:
     ]
 
 
-async def is_unused(tx: Tx, address: str) -> bool:
-    """Whether nothing but a service exists yet: then the overview points here."""
-    cards = await read_first_cards(tx, address)
-    return not any(step.is_done for card in cards for step in card.steps if step.name != "service")
+async def is_unused(tx: Tx) -> bool:
+    """Whether nothing but a service exists yet: then the overview points here. Reads a row of each lane at most."""
+    return not (await is_relay_used(tx) or await were_events_published(tx) or await were_notifications_requested(tx))
 
 
 PAGES = (Page(FIRST_RUN_PATH, first_run_page),)

@@ -210,7 +210,7 @@ async def read_overview(hub: Hub) -> OverviewSnapshot:
             workers=await list_processes(tx),
             chores=await hub.chores.list_runs(tx),
             backlogs=await list_subscription_backlogs(tx),
-            is_unused=await is_unused(tx, hub.settings.issuer),
+            is_unused=await is_unused(tx),
             without_transport=await read_without_transport(hub, tx),
         )
 

@@ -21,3 +21,8 @@ class EventProgress:
 
 async def read_event_progress(tx: Tx) -> EventProgress:
     return await tx.one(EventProgress, Q.event_progress, limit=EVENTS_READ)
+
+
+async def were_events_published(tx: Tx) -> bool:
+    """Whether a service published an event."""
+    return await tx.value(Q.events_were_published)

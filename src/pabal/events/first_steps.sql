@@ -7,3 +7,7 @@ with first as (
 )
 select exists (select from first) as has_event,
        exists (select from first where status = 'completed') as has_delivery;
+
+-- name: events_were_published
+select exists (select from public.event_queue where source_service < 'hub')
+       or exists (select from public.event_queue where source_service > 'hub');

@@ -21,3 +21,7 @@ class NotificationProgress:
 
 async def read_notification_progress(tx: Tx) -> NotificationProgress:
     return await tx.one(NotificationProgress, Q.notification_progress, limit=NOTIFICATIONS_READ)
+
+
+async def were_notifications_requested(tx: Tx) -> bool:
+    return await tx.value(Q.notifications_were_requested)

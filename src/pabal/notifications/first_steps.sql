@@ -7,3 +7,6 @@ select exists (select from notification.requests) as has_request,
            ) ended
            where ended.state = 'sent'
        ) as has_sent;
+
+-- name: notifications_were_requested
+select exists (select from notification.requests);

@@ -18,7 +18,8 @@ from pabal.operators.password import generate_password, hash_password
 
 Q = load_queries(__file__)
 
-OPERATOR_NAME = re.compile(r"[\w.@+-]{1,64}")
+OPERATOR_NAME = re.compile(r"(?!\.+$)[\w.@+-]{1,64}")
+"""Not only dots: browsers leave `..` out of a path, so that the pages of such an operator could not be opened."""
 
 
 class Role(StrEnum):
@@ -66,7 +67,7 @@ class OperatorSummary(Operator):
 
 async def add_operator(tx: Tx, name: str, password: str, role: Role, actor: Actor = HUB_ACTOR) -> Operator:
     if not OPERATOR_NAME.fullmatch(name):
-        raise Invalid.of_field("name", "must be 1 to 64 letters, digits and . _ @ + -")
+        raise Invalid.of_field("name", "must be 1 to 64 letters, digits and . _ @ + -, and not only dots")
     operator = await _insert_operator(tx, name, password, role, actor)
     if operator is None:
         raise Conflict(f"Operator {name} already exists")

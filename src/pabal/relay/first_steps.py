@@ -19,3 +19,8 @@ class RelayProgress:
 
 async def read_relay_progress(tx: Tx) -> RelayProgress:
     return await tx.one(RelayProgress, Q.relay_progress)
+
+
+async def is_relay_used(tx: Tx) -> bool:
+    """Whether Kakao called the hub."""
+    return await tx.value(Q.relay_is_used)

@@ -20,6 +20,7 @@ from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.tokens.explain import MAX_COUNTED_FAMILIES
 from pabal.tokens.permission import check_permission_names
+from pabal.tokens.revoke import revoke_service_tokens
 
 Q = load_queries(__file__)
 
@@ -129,6 +130,7 @@ async def add_service(
     )
     if service is None:
         raise Conflict(f"Service {name} already exists")
+    await revoke_service_tokens(tx, name, actor)  # issued while a former service of this name was being removed
     await record_action(tx, actor, "service.added", name, **given_rights(rights))
     return service, await _insert_service_secret(tx, name, actor, lifetime=None)
 
@@ -152,7 +154,8 @@ def given_rights(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 async def update_service(tx: Tx, name: str, patch: ServicePatch, actor: Actor) -> Service:
-    """Change the fields of a service that the patch names."""
+    """Change the fields of a service that the patch names. A concurrent change waits, and keeps these fields."""
+    await lock_service(tx, name)
     service = await find_service(tx, name)
     if rights := patch.apply_rights(service):
         service = await set_service_rights(tx, name, rights, actor)
@@ -233,9 +236,14 @@ async def list_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
 
 async def lock_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
     """List the valid secrets and lock the service against concurrent rotations."""
+    await lock_service(tx, name)
+    return await list_live_secrets(tx, name)
+
+
+async def lock_service(tx: Tx, name: str) -> None:
+    """Lock a service against concurrent changes and its removal, until the transaction ends."""
     if await tx.value(Q.lock_service, name=name) is None:
         raise NotFound(f"No such service: {name}")
-    return await list_live_secrets(tx, name)
 
 
 async def count_live_families(tx: Tx, name: str) -> int:
@@ -248,7 +256,7 @@ async def rotate_service_secret(
     """Create a new secret and return it; it cannot be read again. The previous one stays valid for `overlap`."""
     if name == HUB_SERVICE:
         raise Conflict("The hub's own service has no secret")
-    await find_service(tx, name)
+    await lock_service(tx, name)
     if overlap > timedelta():
         await tx.run(Q.limit_secret_lifetimes, service=name, overlap=overlap)
     else:

@@ -9,7 +9,7 @@ from pabal.core.errors import Conflict, NotFound
 from pabal.core.event_types import HUB_SERVICE
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.tokens.services import find_service
+from pabal.tokens.services import lock_service
 
 Q = load_queries(__file__)
 
@@ -28,7 +28,7 @@ async def add_sql_role(tx: Tx, service: str, role: str, actor: Actor) -> bool:
     """Let a database role act as a service in SQL. Returns False if it already may."""
     if service == HUB_SERVICE:
         raise Conflict("No database role acts as the hub")
-    await find_service(tx, service)
+    await lock_service(tx, service)
     if not await tx.value(Q.database_role_exists, role=role):
         raise NotFound(f"No such database role: {role}")
     if not await tx.run(Q.insert_sql_role, service=service, role=role):

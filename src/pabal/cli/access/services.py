@@ -223,7 +223,7 @@ def service_enable(
 def service_remove(
     name: ServiceArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Remove a service that has no events, notifications, subscriptions and tokens. Disable any other one."""
+    """Remove a service that has no events, notifications, subscriptions, database roles, links and tokens."""
 
     async def remove(tx: Tx) -> None:
         await require_service(tx, name)

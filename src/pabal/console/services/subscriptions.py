@@ -26,6 +26,7 @@ from pabal.events.subscriptions import (
     SubscriptionPatch,
     add_subscription,
     find_subscription,
+    lock_subscription,
     pause_subscription,
     remove_subscription,
     resume_subscription,
@@ -69,6 +70,7 @@ async def render_subscription_page(
         schedule_text=format_retry_schedule,
         default_schedule=format_retry_schedule(None),
         on_blocked=ON_BLOCKED,
+        newest_rotation=newest_rotation(subscription),
         is_tested=is_tested,
         test_error=test_error,
     )
@@ -129,11 +131,17 @@ async def remove_subscription_action(hub: Hub, request: Request, session: Operat
 
 
 async def rotate_subscription_secret_action(
-    hub: Hub, request: Request, session: OperatorSession, _fields: Form
+    hub: Hub, request: Request, session: OperatorSession, fields: Form
 ) -> Response:
-    """Create a new signing secret and show it once. The previous one also signs for a day."""
+    """Create a new signing secret and show it once. The previous one also signs for a day.
+
+    Only if the newest secret is still the one of the page: a form sent twice would end the one that the receiver has.
+    """
     name, subscription_id = read_service_name(request), request.path_params["id"]
     async with hub.transaction() as tx:
+        subscription = await lock_subscription(tx, subscription_id, service_access(name))
+        if fields.get("newest") != newest_rotation(subscription):
+            return redirect_with_flash(subscription_url(name, subscription_id), "services.secret.changed")
         _, secret = await rotate_subscription_secret(
             tx, hub.key_ring, subscription_id, service_access(name), operator_actor(request, session)
         )
@@ -196,6 +204,12 @@ def read_subscription_fields(fields: Form) -> SubscriptionPatch:
         retry_schedule=parse_retry_schedule(schedule) if schedule else None,
         on_blocked=on_blocked or None,
     )
+
+
+def newest_rotation(subscription: Subscription) -> str:
+    """What changes with every rotation of the secret."""
+    until = subscription.previous_secret_until
+    return until.isoformat() if until else "none"
 
 
 def service_access(name: str) -> EventAccess:

@@ -23,6 +23,8 @@ as $$
          then 'dead letters' end,
     case when exists (select from notification.requests r where r.source_service = service) then 'notifications' end,
     case when exists (select from pabal.subscriptions s where s.service_name = service) then 'subscriptions' end,
+    case when exists (select from pabal.service_sql_roles r where r.service_name = service) then 'database roles' end,
+    case when exists (select from notification.service_links l where l.service_name = service) then 'links of people' end,
     case when exists (
            select from public.token_families f
            where f.service_name = service and f.revoked_at is null and f.expires_at > pabal.now()
