@@ -46,6 +46,7 @@ FIRST_RECONNECT, MAX_RECONNECT = 0.5, 30.0
 """Seconds before a reconnect."""
 MAX_KNOWN_MESSAGES = 10_000
 ENDED_STATUS = 410
+NO_CONNECTION = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -269,5 +270,6 @@ class BotConnection:
                 timeout=self._timeout,
             )
         except httpx2.HTTPError as error:
-            return HubResponse(0, {}, f"{type(error).__name__}: {error}".encode())
+            is_unsent = isinstance(error, NO_CONNECTION)
+            return HubResponse(0, {}, f"{type(error).__name__}: {error}".encode(), is_unsent)
         return HubResponse(response.status_code, response.headers, response.content)

@@ -63,6 +63,8 @@ class HubResponse:
     status: int
     headers: Mapping[str, str]
     body: bytes
+    is_unsent: bool = False
+    """Whether the hub cannot have received the request: there was no connection."""
 
 
 NO_RESPONSE = HubResponse(0, {}, b"")
