@@ -182,6 +182,33 @@ async def test_messages_without_a_turn_stay_queued_when_the_bot_stops(
     assert reply == ["you said second"]
 
 
+async def test_a_bot_that_serves_again_handles_the_messages_without_a_turn(
+    web: httpx2.AsyncClient, owner: Owner, chat: Chat, mina: User, jun: User
+) -> None:
+    started = asyncio.Event()
+    chatbot = Bot(str(web.base_url), token=owner.token, concurrency=1, grace=0.1)
+
+    @chatbot.message
+    async def answer(message: ChatMessage) -> str:
+        if message.text == "first":
+            started.set()
+            await asyncio.Event().wait()
+        return echo(message)
+
+    async def is_delivered() -> bool:
+        return await chat.db.fetchval("select count(*) from inbound_messages where status = 'DELIVERED'") == 1
+
+    async with serving(chatbot):
+        await mina.write("first")
+        await started.wait()
+        waiting = await jun.write("second")
+        await wait_until(is_delivered)
+    async with serving(chatbot):
+        reply = await jun.reply(waiting)
+
+    assert reply == ["you said second"]
+
+
 async def test_a_message_that_another_process_took_starts_no_turn(
     web: httpx2.AsyncClient, owner: Owner, chat: Chat, mina: User, jun: User
 ) -> None:

@@ -109,6 +109,8 @@ class Bot:
         if self._function is None:
             raise TypeError("no handler: register one with @bot.message")
         stop = stop or asyncio.Event()
+        self._known.clear()  # of an earlier call: the hub delivers its messages without a turn again
+        self._last_id = ""
         async with httpx2.AsyncClient(base_url=self._address, follow_redirects=False) as http:
             calls = BotConnection(http, self._timeout)
             turns = BotTurns(
