@@ -33,7 +33,7 @@ from pabal_client.relay_requests import (
     reply_flow,
     start_turn_flow,
 )
-from pabal_client.transport import Flow, HubResponse, SendRequest, SleepFor, raise_for_response
+from pabal_client.transport import MAX_RETRY_AFTER, Flow, HubResponse, SendRequest, SleepFor, raise_for_response
 
 ResultT = TypeVar("ResultT")
 MessageFunctionT = TypeVar("MessageFunctionT", bound=MessageFunction)
@@ -172,8 +172,7 @@ class Bot:
                 delay = getattr(error, "retry_after", None)
                 log.warning("stream disconnected: %s", error)
             failures += 1
-            backoff = min(FIRST_RECONNECT * 2 ** min(failures - 1, 10), MAX_RECONNECT)
-            await asyncio.sleep(delay or backoff * (0.8 + 0.4 * random()))  # noqa: S311 jitter, not a secret
+            await asyncio.sleep(reconnect_delay(failures, delay))
 
     async def _take(self, event: StreamEvent, turns: BotTurns) -> None:
         match event.name:
@@ -201,20 +200,39 @@ class Bot:
     # The file with the session token
 
     def _load_token(self) -> None:
-        if self._token is None and self._token_file is not None:
-            with suppress(FileNotFoundError):
-                self._token = self._token_file.read_text().strip() or None
+        if self._token is None:
+            self._token = self._read_token_file()
+
+    def _read_token_file(self) -> str | None:
+        if self._token_file is None:
+            return None
+        try:
+            return self._token_file.read_text().strip() or None
+        except FileNotFoundError:
+            return None
 
     def _save_token(self) -> None:
         """Keep the token of a paired session. Before it is paired, a new one is as good."""
-        if self._owns_session and self._token_file is not None:
-            self._token_file.touch(mode=0o600)
-            self._token_file.write_text(f"{self._token}\n")
+        if not self._owns_session or self._token_file is None:
+            return
+        try:
+            if self._read_token_file() != self._token:
+                self._token_file.touch(mode=0o600)
+                self._token_file.chmod(0o600)
+                self._token_file.write_text(f"{self._token}\n")
+        except OSError as error:
+            log.error("token not saved, so that the next start needs a new pairing: %s", error)
 
     def _forget_token(self) -> None:
+        """Go on with a new session. The file stays until that one is paired: a proxy may have refused the token."""
         self._token = None
-        if self._token_file is not None:
-            self._token_file.unlink(missing_ok=True)
+
+
+def reconnect_delay(failures: int, retry_after: float | None) -> float:
+    """Seconds before a reconnect: exponential backoff, or what the hub asks for, within limits."""
+    jitter = 0.4 * random()  # noqa: S311 not a secret
+    backoff = min(FIRST_RECONNECT * 2 ** min(failures - 1, 10), MAX_RECONNECT) * (0.8 + jitter)
+    return max(backoff, min(retry_after or 0.0, MAX_RETRY_AFTER) * (1.0 + jitter))
 
 
 def raise_for_stream(response: HubResponse) -> None:
