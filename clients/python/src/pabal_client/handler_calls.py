@@ -14,8 +14,8 @@ async def call_handler(function: Callable[[ArgumentT], Any], argument: ArgumentT
     if inspect.iscoroutinefunction(function):
         return await function(argument)
     context = contextvars.copy_context()
-    work = asyncio.get_running_loop().run_in_executor(threads, context.run, call_plainly, function, argument)
-    result = await work
+    loop = asyncio.get_running_loop()
+    result = await loop.run_in_executor(threads, lambda: context.run(call_plainly, function, argument))
     return await result if inspect.isawaitable(result) else result
 
 
