@@ -289,6 +289,29 @@ async def test_the_consumer_extends_leases_and_aborts_the_handler_of_a_cancelled
         assert await consumer.end() == (0, [])
 
 
+async def test_a_consumer_that_is_refused_settles_what_it_has(
+    shop: RegisteredService, billing: RegisteredService, owner: Connection, tmp_path: Path
+) -> None:
+    await output_of(tmp_path, shop, "await client.publish('order.paid', {}, { target_service: 'billing' });")
+    source = """
+    let refuse = () => undefined as void;
+    const refused = new Promise<void>((resolve) => (refuse = resolve));
+    let claims = 0;
+    const fetchOnce: typeof fetch = async (url, options) => {
+      if (!String(url).endsWith("/v1/queue/claim") || claims++ === 0) return fetch(url, options);
+      refuse();
+      return Response.json({ code: "insufficient_scope", detail: "no" }, { status: 403 });
+    };
+    const other = new pabal.Client({ url: env.URL, service: env.SERVICE, secret: env.SECRET, fetch: fetchOnce });
+    const handle = () => refused.then(() => new Promise((resolve) => setImmediate(resolve)));
+    try { await other.consume(handle, { signal: stop.signal, waitSeconds: 1 }); }
+    catch (error) { console.log((error as pabal.ApiError).status); }
+    process.exit(0);"""
+
+    assert await output_of(tmp_path, billing, STOP + source) == ["403"]
+    assert [row["status"] for row in await rows(owner)] == ["completed"]
+
+
 async def test_an_exception_is_a_retry_with_its_stack(
     shop: RegisteredService, billing: RegisteredService, owner: Connection, tmp_path: Path
 ) -> None:
