@@ -182,6 +182,24 @@ async def test_a_silent_stream_is_replaced_and_resumed(monkeypatch: pytest.Monke
     assert [request.headers.get("last-event-id") for request in streams] == [None, "7", "7"]
 
 
+async def test_a_token_with_a_line_end_is_accepted_and_a_broken_one_is_never_shown(
+    web: httpx2.AsyncClient, owner: Owner, mina: User, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chatbot = Bot(str(web.base_url), token=f"{owner.token}\n")
+    chatbot.message(echo)
+    async with serving(chatbot):
+        assert await mina.reply(await mina.write("hello")) == ["you said hello"]
+    with pytest.raises(ValueError, match=r"^token: must be printable ASCII") as raised:
+        Bot(str(web.base_url), token="two words")
+    (tmp_path / "bot.token").write_text("two\nwords")
+    from_file = Bot(str(web.base_url), token_file=tmp_path / "bot.token")
+    from_file.message(echo)
+    with pytest.raises(ValueError, match=r"^token_file: must be printable ASCII"):
+        await from_file.serve()
+
+    assert "words" not in str(raised.value) + caplog.text
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_events_are_parsed_across_chunk_boundaries(size: int) -> None:
     text = "가\u2028나"

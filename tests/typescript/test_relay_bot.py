@@ -162,3 +162,13 @@ async def test_a_token_that_the_hub_does_not_know_ends_the_bot(demo: RunningDemo
     """
     async with run_node(write_program(tmp_path, source), URL=demo.hub) as process:
         assert await process.end() == (0, ["401 UNAUTHORIZED"])
+
+
+async def test_a_token_that_is_no_header_is_refused_and_not_shown(unused_port: int, tmp_path: Path) -> None:
+    source = """
+    const onError = (error: unknown) => { console.log(String(error)); process.exit(0); };
+    try { await new pabal.RelayBot({ url: env.URL, token: "two\\nwords", onError }).run(new AbortController().signal); }
+    catch (error) { console.log(String(error)); }
+    """
+    async with run_node(write_program(tmp_path, source), URL=f"http://127.0.0.1:{unused_port}") as process:
+        assert await process.end() == (0, ["TypeError: token: must be printable ASCII without spaces"])

@@ -5,7 +5,7 @@
 
 import { ApiError } from "./errors.ts";
 import { type StreamEvent, Watchdog, readEvents } from "./sse.ts";
-import { type Fetch, Transport, backoffMs, sleep } from "./transport.ts";
+import { type Fetch, Transport, backoffMs, checkToken, sleep } from "./transport.ts";
 
 /** The hub sends a ping every 20 seconds. */
 const SILENCE_MS = 60_000;
@@ -68,7 +68,8 @@ export class RelayBot {
   #lastEventId = "";
 
   constructor({ url, token, onError, onEvent, fetch }: RelayBotOptions) {
-    this.#transport = new Transport(url, async () => token, fetch);
+    const checked = checkToken(token);
+    this.#transport = new Transport(url, async () => checked, fetch);
     this.#onError = onError ?? ((error) => console.error(error));
     this.#onEvent = onEvent ?? (() => undefined);
   }

@@ -11,6 +11,7 @@ bot.run()
 
 import asyncio
 import logging
+import re
 import signal
 import sys
 import threading
@@ -46,6 +47,7 @@ FIRST_RECONNECT, MAX_RECONNECT = 0.5, 30.0
 """Seconds before a reconnect."""
 MAX_KNOWN_MESSAGES = 10_000
 ENDED_STATUS = 410
+TOKEN_PATTERN = re.compile(r"[!-~]+")
 NO_CONNECTION = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -77,7 +79,7 @@ class Bot:
         error_text: str | None = None,
     ) -> None:
         self._address = address
-        self._token = token
+        self._token = None if token is None else check_token("token", token)
         self._owns_session = token is None
         self._token_file = Path(token_file) if token_file else None
         self._show_code = show_code
@@ -207,9 +209,10 @@ class Bot:
         if self._token_file is None:
             return None
         try:
-            return self._token_file.read_text().strip() or None
+            text = self._token_file.read_text()
         except FileNotFoundError:
             return None
+        return check_token("token_file", text) if text.strip() else None
 
     def _save_token(self) -> None:
         """Keep the token of a paired session. Before it is paired, a new one is as good."""
@@ -226,6 +229,14 @@ class Bot:
     def _forget_token(self) -> None:
         """Go on with a new session. The file stays until that one is paired: a proxy may have refused the token."""
         self._token = None
+
+
+def check_token(name: str, text: str) -> str:
+    """The token without spaces around it. An error of the HTTP library about its header would contain it."""
+    token = text.strip()
+    if not TOKEN_PATTERN.fullmatch(token):
+        raise ValueError(f"{name}: must be printable ASCII without spaces")
+    return token
 
 
 def reconnect_delay(failures: int, retry_after: float | None) -> float:
