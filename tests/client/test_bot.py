@@ -116,11 +116,38 @@ async def test_a_saved_session_that_has_ended_is_replaced(web: httpx2.AsyncClien
     chatbot.message(echo)
 
     async with serving(chatbot):
+        code = await codes.get()
+        kept = token_file.read_text()
+        await send_message(web, f"/pair {code}", "mina")
+        reply = await mina.reply(await mina.write("hello"))
+
+    assert kept == "0" * 64, "a proxy that refuses a token does not delete it"
+    assert reply == ["you said hello"]
+    assert token_file.read_text().strip() != "0" * 64
+    assert token_file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_token_that_cannot_be_saved_does_not_end_the_bot(
+    web: httpx2.AsyncClient, mina: User, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    codes = asyncio.Queue[str]()
+    chatbot = Bot(str(web.base_url), token_file=tmp_path / "missing" / "bot.token", show_code=codes.put_nowait)
+    chatbot.message(echo)
+
+    async with serving(chatbot):
         await send_message(web, f"/pair {await codes.get()}", "mina")
         reply = await mina.reply(await mina.write("hello"))
 
     assert reply == ["you said hello"]
-    assert token_file.read_text().strip() != "0" * 64
+    assert "token not saved" in caplog.text
+
+
+def test_a_bot_reconnects_within_limits_whatever_the_hub_asks_for() -> None:
+    assert 0.4 <= bot.reconnect_delay(1, None) <= 0.6
+    assert 0.4 <= bot.reconnect_delay(1, 0.0) <= 0.6
+    assert 5.0 <= bot.reconnect_delay(1, 5.0) <= 7.0
+    assert bot.reconnect_delay(1, 86_400.0) < 90.0
+    assert 24.0 <= bot.reconnect_delay(100, None) <= 36.0
 
 
 async def test_a_dead_token_and_a_disabled_account_end_the_bot(
@@ -153,6 +180,24 @@ async def test_a_silent_stream_is_replaced_and_resumed(monkeypatch: pytest.Monke
         streams = [request for request in fake_hub.requests if request.target == "/v1/events"]
 
     assert [request.headers.get("last-event-id") for request in streams] == [None, "7", "7"]
+
+
+async def test_a_token_with_a_line_end_is_accepted_and_a_broken_one_is_never_shown(
+    web: httpx2.AsyncClient, owner: Owner, mina: User, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chatbot = Bot(str(web.base_url), token=f"{owner.token}\n")
+    chatbot.message(echo)
+    async with serving(chatbot):
+        assert await mina.reply(await mina.write("hello")) == ["you said hello"]
+    with pytest.raises(ValueError, match=r"^token: must be printable ASCII") as raised:
+        Bot(str(web.base_url), token="two words")
+    (tmp_path / "bot.token").write_text("two\nwords")
+    from_file = Bot(str(web.base_url), token_file=tmp_path / "bot.token")
+    from_file.message(echo)
+    with pytest.raises(ValueError, match=r"^token_file: must be printable ASCII"):
+        await from_file.serve()
+
+    assert "words" not in str(raised.value) + caplog.text
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
@@ -11,6 +12,9 @@ import pytest
 from client.bot_user import User, echo, serving
 from client.connections import LossyProxy
 from pabal_client import Bot, ChatMessage
+from pabal_client.bot import BotConnection
+from pabal_client.relay_requests import MIN_RETRY_DELAY, start_turn_flow
+from pabal_client.transport import NO_RESPONSE, Flow, HubResponse, SendRequest, SleepFor
 from support.relay_rows import Chat, Owner
 from support.wait import wait_until
 
@@ -95,6 +99,36 @@ async def test_a_lost_acknowledgement_starts_one_turn(
     assert turns == ["first", "second"]
 
 
+async def test_an_acknowledgement_that_was_never_sent_starts_no_turn() -> None:
+    """Another process may have acknowledged the message while the hub could not be reached."""
+
+    def send_once() -> Flow[HubResponse]:
+        return (yield SendRequest("GET", "/"))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        unused_port = listener.getsockname()[1]
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{unused_port}") as http:
+        refused = await BotConnection(http, 5.0).run_flow(send_once())
+    results: list[bool] = []
+    for failure in (refused, HubResponse(0, {}, b"ReadError")):
+        flow = start_turn_flow("token", "1")
+        next(flow)
+        flow.send(failure)
+        flow.send(NO_RESPONSE)
+        with pytest.raises(StopIteration) as end:
+            flow.send(HubResponse(200, {}, b'{"acknowledged": 0}'))
+        results.append(end.value.value)
+
+    assert results == [False, True]
+
+
+def test_a_bot_never_repeats_a_request_without_a_pause() -> None:
+    flow = start_turn_flow("token", "1")
+    next(flow)
+
+    assert flow.send(HubResponse(503, {"retry-after": "0"}, b"")) == SleepFor(MIN_RETRY_DELAY)
+
+
 async def test_conversations_run_at_once_and_each_in_order(
     web: httpx2.AsyncClient, owner: Owner, mina: User, jun: User
 ) -> None:
@@ -143,6 +177,33 @@ async def test_messages_without_a_turn_stay_queued_when_the_bot_stops(
     next_bot = Bot(str(web.base_url), token=owner.token)
     next_bot.message(echo)
     async with serving(next_bot):
+        reply = await jun.reply(waiting)
+
+    assert reply == ["you said second"]
+
+
+async def test_a_bot_that_serves_again_handles_the_messages_without_a_turn(
+    web: httpx2.AsyncClient, owner: Owner, chat: Chat, mina: User, jun: User
+) -> None:
+    started = asyncio.Event()
+    chatbot = Bot(str(web.base_url), token=owner.token, concurrency=1, grace=0.1)
+
+    @chatbot.message
+    async def answer(message: ChatMessage) -> str:
+        if message.text == "first":
+            started.set()
+            await asyncio.Event().wait()
+        return echo(message)
+
+    async def is_delivered() -> bool:
+        return await chat.db.fetchval("select count(*) from inbound_messages where status = 'DELIVERED'") == 1
+
+    async with serving(chatbot):
+        await mina.write("first")
+        await started.wait()
+        waiting = await jun.write("second")
+        await wait_until(is_delivered)
+    async with serving(chatbot):
         reply = await jun.reply(waiting)
 
     assert reply == ["you said second"]

@@ -230,3 +230,14 @@ async def test_futures_fail_if_the_buffer_is_cancelled(server: Receiver, address
         with pytest.raises(HubUnavailableError, match="stopped before the event was sent"):
             async with asyncio.timeout(RECEIVE_TIMEOUT):
                 await future
+
+
+async def test_a_retry_after_in_the_past_does_not_end_the_buffer(
+    buffering: Buffering, server: Receiver, address: HubAddress
+) -> None:
+    busy = respond_with(503, headers={"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"})
+    published = respond_with(200, json.dumps({"results": [{"status": 202, "id": str(uuid4())}]}).encode())
+    server.script.extend([busy] * 5)
+    server.responder = published
+    async with buffering(address, flush_interval=0.01) as publish:
+        assert await (await publish("order.placed"))

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -341,3 +342,38 @@ async def test_the_sync_consumer_raises_its_error(hub: Hub, web: httpx2.AsyncCli
 
     with pytest.raises(PermissionDeniedError):
         await asyncio.to_thread(consume)
+
+
+def raise_stop_iteration(_event: PulledEvent) -> object:
+    return next(iter(()))
+
+
+def retry_with_an_exception(_event: PulledEvent) -> None:
+    raise Retry(ValueError("closed"))  # pyright: ignore[reportArgumentType] a likely mistake
+
+
+def retry_with_a_timedelta(_event: PulledEvent) -> None:
+    raise Retry("closed", delay=timedelta(minutes=5))  # pyright: ignore[reportArgumentType] a likely mistake
+
+
+@pytest.mark.parametrize(
+    ("handle", "error"),
+    [
+        (raise_stop_iteration, "StopIteration"),
+        (retry_with_an_exception, "closed"),
+        (retry_with_a_timedelta, "TypeError"),
+    ],
+)
+async def test_an_odd_exception_of_a_handler_is_a_failed_attempt(
+    hub: Hub, shop: HubAddress, billing: HubAddress, handle: Callable[[PulledEvent], object], error: str
+) -> None:
+    """It never keeps its slot and its lease."""
+    [event_id] = await publish_many(shop)
+
+    async def has_failed() -> bool:
+        return bool((await load_event(hub, event_id)).last_error)
+
+    async with run_consumer(billing, handle):
+        await wait_until(has_failed)
+
+    assert error in str((await load_event(hub, event_id)).last_error)

@@ -83,6 +83,15 @@ def test_retry_after_may_be_a_date() -> None:
     assert 10 < wish <= 20
 
 
+def test_a_retry_after_in_the_past_is_no_negative_delay() -> None:
+    past = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
+
+    with pytest.raises(HubUnavailableError) as refused:
+        raise_for_response(HubResponse(503, {"retry-after": past}, b"busy"))
+
+    assert refused.value.retry_after == 0.0
+
+
 @pytest.mark.parametrize(
     ("answer", "kind", "text"),
     [

@@ -11,6 +11,7 @@ import pytest
 from pabal.demo.run import listener_url, serve_fake_kakao
 from pabal.hub import Hub
 from pabal.settings import Settings
+from support.clusters import Connection
 from support.demo import USER, RunningDemo
 from support.node import CLIENT, NodeProcess, run_node, write_program
 from support.server import serve_hub
@@ -139,6 +140,20 @@ async def test_a_failed_turn_is_reported_and_the_bot_goes_on(demo: RunningDemo, 
     await demo.wait_for_text("hello was turn 3")
 
 
+async def test_a_message_without_a_reply_is_acknowledged(
+    demo: RunningDemo, bot: NodeProcess, owner: Connection
+) -> None:
+    """Else the hub holds it: after 256 of them a stream gets no more, and the next process handles them again."""
+    for text in ("silence", "fail"):
+        await demo.kakao.send_message(USER, text)
+        assert await bot.line() == f"turn {text} 1"
+
+    async def are_acknowledged() -> bool:
+        return await owner.fetchval("select count(*) from public.inbound_messages where status = 'ACKED'") == 2
+
+    await wait_until(are_acknowledged)
+
+
 async def test_a_token_that_the_hub_does_not_know_ends_the_bot(demo: RunningDemo, tmp_path: Path) -> None:
     source = """
     const bot = new pabal.RelayBot({ url: env.URL, token: "0".repeat(64) });
@@ -147,3 +162,13 @@ async def test_a_token_that_the_hub_does_not_know_ends_the_bot(demo: RunningDemo
     """
     async with run_node(write_program(tmp_path, source), URL=demo.hub) as process:
         assert await process.end() == (0, ["401 UNAUTHORIZED"])
+
+
+async def test_a_token_that_is_no_header_is_refused_and_not_shown(unused_port: int, tmp_path: Path) -> None:
+    source = """
+    const onError = (error: unknown) => { console.log(String(error)); process.exit(0); };
+    try { await new pabal.RelayBot({ url: env.URL, token: "two\\nwords", onError }).run(new AbortController().signal); }
+    catch (error) { console.log(String(error)); }
+    """
+    async with run_node(write_program(tmp_path, source), URL=f"http://127.0.0.1:{unused_port}") as process:
+        assert await process.end() == (0, ["TypeError: token: must be printable ASCII without spaces"])

@@ -14,6 +14,7 @@ from pabal.hub import Hub
 from pabal.tokens.revoke import revoke_service_tokens
 from support.clusters import Connection
 from support.node import CLIENT, NodeProcess, run_node, write_program
+from support.notifications import register_builtin_templates
 from support.oauth_client import TESTER, RegisteredService, register_oauth_service
 from support.wait import wait_until
 
@@ -143,6 +144,60 @@ async def test_a_lost_response_does_not_publish_twice(
     assert len(await rows(owner)) == 1
 
 
+LOSSY_CLIENT = """
+let lost = 0;
+const fetchWithLoss: typeof fetch = async (url, options) => {
+  const response = await fetch(url, options);
+  if (!String(url).endsWith("/oauth/token") && lost++ === 0) throw new TypeError("connection reset");
+  return response;
+};
+const lossy = new pabal.Client({ url: env.URL, service: env.SERVICE, secret: env.SECRET, fetch: fetchWithLoss });
+"""
+"""A client that loses the first response of the hub."""
+
+
+@pytest.mark.parametrize("key", ["undefined", "null"])
+async def test_an_empty_idempotency_key_is_replaced(
+    shop: RegisteredService, owner: Connection, tmp_path: Path, key: str
+) -> None:
+    source = LOSSY_CLIENT + f"await lossy.publish('order.paid', {{}}, {{ idempotency_key: {key} }} as object);"
+
+    await output_of(tmp_path, shop, source)
+    assert len(await rows(owner)) == 1
+
+
+async def test_a_lost_response_does_not_notify_twice(
+    hub: Hub, web: httpx2.AsyncClient, owner: Connection, tmp_path: Path
+) -> None:
+    await register_builtin_templates(hub)
+    service = await register_oauth_service(hub, web, "shop", "notifications:send")
+    source = (
+        LOSSY_CLIENT
+        + """
+    const payload = { item: "Nitro", amount: 12900, currency: "KRW" };
+    const recipient = { recipient_type: "user_dm", recipient_id: "100000000000000001" } as const;
+    await lossy.notify({ ...recipient, template_key: "payment.succeeded", payload });
+    console.log(lost);"""
+    )
+
+    assert await output_of(tmp_path, service, source) == ["2"]
+    assert await owner.fetchval("select count(*) from notification.requests") == 1
+
+
+async def test_a_call_that_must_not_be_repeated_is_sent_once(
+    shop: RegisteredService, owner: Connection, tmp_path: Path
+) -> None:
+    source = (
+        LOSSY_CLIENT
+        + """
+    try { await lossy.call("POST /v1/queue/events", { body: { event_type: "order.paid" } }); }
+    catch (error) { console.log((error as Error).name); }"""
+    )
+
+    assert await output_of(tmp_path, shop, source) == ["HubUnavailableError"]
+    assert len(await rows(owner)) == 1
+
+
 async def test_concurrent_requests_share_one_token_and_a_revoked_one_is_replaced(
     hub: Hub, shop: RegisteredService, owner: Connection, tmp_path: Path
 ) -> None:
@@ -232,6 +287,29 @@ async def test_the_consumer_extends_leases_and_aborts_the_handler_of_a_cancelled
         assert cancelled.status_code == 200
         assert await consumer.line() == "aborted"
         assert await consumer.end() == (0, [])
+
+
+async def test_a_consumer_that_is_refused_settles_what_it_has(
+    shop: RegisteredService, billing: RegisteredService, owner: Connection, tmp_path: Path
+) -> None:
+    await output_of(tmp_path, shop, "await client.publish('order.paid', {}, { target_service: 'billing' });")
+    source = """
+    let refuse = () => undefined as void;
+    const refused = new Promise<void>((resolve) => (refuse = resolve));
+    let claims = 0;
+    const fetchOnce: typeof fetch = async (url, options) => {
+      if (!String(url).endsWith("/v1/queue/claim") || claims++ === 0) return fetch(url, options);
+      refuse();
+      return Response.json({ code: "insufficient_scope", detail: "no" }, { status: 403 });
+    };
+    const other = new pabal.Client({ url: env.URL, service: env.SERVICE, secret: env.SECRET, fetch: fetchOnce });
+    const handle = () => refused.then(() => new Promise((resolve) => setImmediate(resolve)));
+    try { await other.consume(handle, { signal: stop.signal, waitSeconds: 1 }); }
+    catch (error) { console.log((error as pabal.ApiError).status); }
+    process.exit(0);"""
+
+    assert await output_of(tmp_path, billing, STOP + source) == ["403"]
+    assert [row["status"] for row in await rows(owner)] == ["completed"]
 
 
 async def test_an_exception_is_a_retry_with_its_stack(

@@ -36,12 +36,12 @@ export class Client {
 
   /** Publish an event. Resolves when it is durable. It has an idempotency key, so a retry publishes it once. */
   publish(eventType: string, payload: Record<string, unknown> = {}, options: PublishOptions = {}): Promise<PublishedEvent> {
-    return this.#transport.send("POST", "/v1/queue/events", { json: eventBody({ ...options, event_type: eventType, payload }) });
+    return this.#transport.send("POST", "/v1/queue/events", { json: withKey({ ...options, event_type: eventType, payload }) });
   }
 
   /** Publish events in this order, in as few requests as fit. Each one has a result of its own: an id, or an error. */
   async publishMany(events: readonly EventBody[]): Promise<EventBatchItemView[]> {
-    const bodies = events.map((event) => JSON.stringify(eventBody(event)));
+    const bodies = events.map((event) => JSON.stringify(withKey(event)));
     const results: EventBatchItemView[] = [];
     while (results.length < bodies.length) {
       const batch = fitBatch(bodies.slice(results.length, results.length + MAX_BATCH));
@@ -60,9 +60,9 @@ export class Client {
     return new Consumer(this.#transport, handler, options).run();
   }
 
-  /** Request a notification to a person or a channel. */
+  /** Request a notification to a person or a channel. It has an idempotency key, so a retry requests it once. */
   notify(notification: NotificationBody): Promise<RequestedNotificationView> {
-    return this.#transport.send("POST", "/v1/notifications", { json: notification });
+    return this.#transport.send("POST", "/v1/notifications", { json: withKey(notification) });
   }
 
   /** Issue a token for a person, valid for 15 minutes: your page shows their toasts with it. */
@@ -70,20 +70,26 @@ export class Client {
     return this.#transport.send("POST", `/v1/people/${encodeURIComponent(personId)}/token`);
   }
 
-  /** Call any endpoint, such as `client.call("GET /v1/queue/events/{id}", { path: { id } })`. */
+  /**
+   * Call any endpoint, such as `client.call("GET /v1/queue/events/{id}", { path: { id } })`.
+   *
+   * A POST without an `idempotency_key` is sent once: if its response is lost, it may or may not have been processed.
+   */
   call<Name extends keyof Endpoints>(name: Name, args: CallArguments<Name>, signal?: AbortSignal): Promise<Endpoints[Name]["response"]> {
     const { path = {}, query, body } = args as { path?: Record<string, string>; query?: object; body?: object };
     const [method, pattern] = name.split(" ") as [string, string];
     const target = pattern.replace(/\{(\w+)\}/g, (_, field: string) => encodeURIComponent(String(path[field])));
-    const options: SendOptions = { signal };
+    const isRepeatable = method !== "POST" || Boolean((body as { idempotency_key?: string } | undefined)?.idempotency_key);
+    const options: SendOptions = { signal, retries: isRepeatable };
     if (query) options.query = query;
     if (body) options[pattern.startsWith("/oauth/") ? "form" : "json"] = body;
     return this.#transport.send(method, target, options);
   }
 }
 
-function eventBody(event: EventBody): EventBody {
-  return { idempotency_key: crypto.randomUUID(), ...event };
+/** The body with an idempotency key, so that it may be sent twice. */
+function withKey<Body extends EventBody | NotificationBody>(body: Body): Body {
+  return { ...body, idempotency_key: body.idempotency_key ?? crypto.randomUUID() };
 }
 
 /** The first bodies that fit into one request; at least one, which the hub may then refuse. */

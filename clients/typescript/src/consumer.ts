@@ -52,7 +52,7 @@ export class Consumer {
     this.#options = { ...defaults, ...options };
   }
 
-  /** Run until the signal is aborted, then finish or release the claimed events. */
+  /** Run until the signal is aborted or a claim is refused, then finish or release the claimed events. */
   async run(): Promise<void> {
     const { signal } = this.#options;
     signal.addEventListener("abort", () => this.#wakeClaiming(), { once: true });
@@ -60,8 +60,8 @@ export class Consumer {
     const settling = this.#settleLoop();
     try {
       await this.#claimLoop();
-      await this.#drain();
     } finally {
+      await this.#drain();
       clearInterval(heartbeat);
       this.#isEnded = true;
       this.#wakeSettling();

@@ -5,7 +5,7 @@
 
 import { ApiError } from "./errors.ts";
 import { type StreamEvent, Watchdog, readEvents } from "./sse.ts";
-import { type Fetch, Transport, backoffMs, sleep } from "./transport.ts";
+import { type Fetch, Transport, backoffMs, checkToken, sleep } from "./transport.ts";
 
 /** The hub sends a ping every 20 seconds. */
 const SILENCE_MS = 60_000;
@@ -68,7 +68,8 @@ export class RelayBot {
   #lastEventId = "";
 
   constructor({ url, token, onError, onEvent, fetch }: RelayBotOptions) {
-    this.#transport = new Transport(url, async () => token, fetch);
+    const checked = checkToken(token);
+    this.#transport = new Transport(url, async () => checked, fetch);
     this.#onError = onError ?? ((error) => console.error(error));
     this.#onEvent = onEvent ?? (() => undefined);
   }
@@ -134,10 +135,21 @@ export class RelayBot {
   async #takeTurn(message: ChatMessage): Promise<void> {
     try {
       const response = await this.#handler(message);
-      if (response !== undefined) await this.reply(message.id, response);
+      if (response !== undefined && response !== null) return await this.reply(message.id, response);
     } catch (error) {
       // An expired callback is no loss: the hub keeps the reply for the user's next message.
-      if (!(error instanceof ApiError && error.code === "CALLBACK_EXPIRED")) this.#onError(error);
+      if (error instanceof ApiError && error.code === "CALLBACK_EXPIRED") return;
+      this.#onError(error);
+    }
+    await this.#acknowledge(message.id);
+  }
+
+  /** End a message without a reply. Else the hub would hold it, and deliver it again to the next process. */
+  async #acknowledge(messageId: string): Promise<void> {
+    try {
+      await this.#transport.send("POST", "/v1/messages/ack", { json: { messageIds: [messageId] } });
+    } catch (error) {
+      this.#onError(error);
     }
   }
 }

@@ -88,7 +88,7 @@ export class Transport {
 
   async #sendOnce(method: string, path: string, options: SendOptions, token: string | undefined): Promise<Attempt> {
     const headers = new Headers(options.headers);
-    if (token !== undefined) headers.set("authorization", `Bearer ${token}`);
+    if (token !== undefined) headers.set("authorization", `Bearer ${checkToken(token)}`);
     let body: string | URLSearchParams | undefined;
     if (options.form !== undefined) body = toQuery(options.form);
     else {
@@ -114,6 +114,13 @@ export class Transport {
       return { error: unavailable(error) };
     }
   }
+}
+
+/** The token without spaces around it. An error of `fetch` about its header would contain it. */
+export function checkToken(text: string): string {
+  const token = text.trim();
+  if (!/^[!-~]+$/.test(token)) throw new TypeError("token: must be printable ASCII without spaces");
+  return token;
 }
 
 /** A 502 of the hub is final: Kakao refused a reply. A 502 of a proxy is not. */

@@ -11,6 +11,7 @@ bot.run()
 
 import asyncio
 import logging
+import re
 import signal
 import sys
 import threading
@@ -33,7 +34,7 @@ from pabal_client.relay_requests import (
     reply_flow,
     start_turn_flow,
 )
-from pabal_client.transport import Flow, HubResponse, SendRequest, SleepFor, raise_for_response
+from pabal_client.transport import MAX_RETRY_AFTER, Flow, HubResponse, SendRequest, SleepFor, raise_for_response
 
 ResultT = TypeVar("ResultT")
 MessageFunctionT = TypeVar("MessageFunctionT", bound=MessageFunction)
@@ -46,6 +47,8 @@ FIRST_RECONNECT, MAX_RECONNECT = 0.5, 30.0
 """Seconds before a reconnect."""
 MAX_KNOWN_MESSAGES = 10_000
 ENDED_STATUS = 410
+TOKEN_PATTERN = re.compile(r"[!-~]+")
+NO_CONNECTION = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -76,7 +79,7 @@ class Bot:
         error_text: str | None = None,
     ) -> None:
         self._address = address
-        self._token = token
+        self._token = None if token is None else check_token("token", token)
         self._owns_session = token is None
         self._token_file = Path(token_file) if token_file else None
         self._show_code = show_code
@@ -108,6 +111,8 @@ class Bot:
         if self._function is None:
             raise TypeError("no handler: register one with @bot.message")
         stop = stop or asyncio.Event()
+        self._known.clear()  # of an earlier call: the hub delivers its messages without a turn again
+        self._last_id = ""
         async with httpx2.AsyncClient(base_url=self._address, follow_redirects=False) as http:
             calls = BotConnection(http, self._timeout)
             turns = BotTurns(
@@ -169,8 +174,7 @@ class Bot:
                 delay = getattr(error, "retry_after", None)
                 log.warning("stream disconnected: %s", error)
             failures += 1
-            backoff = min(FIRST_RECONNECT * 2 ** min(failures - 1, 10), MAX_RECONNECT)
-            await asyncio.sleep(delay or backoff * (0.8 + 0.4 * random()))  # noqa: S311 jitter, not a secret
+            await asyncio.sleep(reconnect_delay(failures, delay))
 
     async def _take(self, event: StreamEvent, turns: BotTurns) -> None:
         match event.name:
@@ -198,20 +202,48 @@ class Bot:
     # The file with the session token
 
     def _load_token(self) -> None:
-        if self._token is None and self._token_file is not None:
-            with suppress(FileNotFoundError):
-                self._token = self._token_file.read_text().strip() or None
+        if self._token is None:
+            self._token = self._read_token_file()
+
+    def _read_token_file(self) -> str | None:
+        if self._token_file is None:
+            return None
+        try:
+            text = self._token_file.read_text()
+        except FileNotFoundError:
+            return None
+        return check_token("token_file", text) if text.strip() else None
 
     def _save_token(self) -> None:
         """Keep the token of a paired session. Before it is paired, a new one is as good."""
-        if self._owns_session and self._token_file is not None:
-            self._token_file.touch(mode=0o600)
-            self._token_file.write_text(f"{self._token}\n")
+        if not self._owns_session or self._token_file is None:
+            return
+        try:
+            if self._read_token_file() != self._token:
+                self._token_file.touch(mode=0o600)
+                self._token_file.chmod(0o600)
+                self._token_file.write_text(f"{self._token}\n")
+        except OSError as error:
+            log.error("token not saved, so that the next start needs a new pairing: %s", error)
 
     def _forget_token(self) -> None:
+        """Go on with a new session. The file stays until that one is paired: a proxy may have refused the token."""
         self._token = None
-        if self._token_file is not None:
-            self._token_file.unlink(missing_ok=True)
+
+
+def check_token(name: str, text: str) -> str:
+    """The token without spaces around it. An error of the HTTP library about its header would contain it."""
+    token = text.strip()
+    if not TOKEN_PATTERN.fullmatch(token):
+        raise ValueError(f"{name}: must be printable ASCII without spaces")
+    return token
+
+
+def reconnect_delay(failures: int, retry_after: float | None) -> float:
+    """Seconds before a reconnect: exponential backoff, or what the hub asks for, within limits."""
+    jitter = 0.4 * random()  # noqa: S311 not a secret
+    backoff = min(FIRST_RECONNECT * 2 ** min(failures - 1, 10), MAX_RECONNECT) * (0.8 + jitter)
+    return max(backoff, min(retry_after or 0.0, MAX_RETRY_AFTER) * (1.0 + jitter))
 
 
 def raise_for_stream(response: HubResponse) -> None:
@@ -269,5 +301,6 @@ class BotConnection:
                 timeout=self._timeout,
             )
         except httpx2.HTTPError as error:
-            return HubResponse(0, {}, f"{type(error).__name__}: {error}".encode())
+            is_unsent = isinstance(error, NO_CONNECTION)
+            return HubResponse(0, {}, f"{type(error).__name__}: {error}".encode(), is_unsent)
         return HubResponse(response.status_code, response.headers, response.content)

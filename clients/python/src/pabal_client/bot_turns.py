@@ -1,8 +1,6 @@
 """The turns of a bot: one after the other in a conversation, several conversations at once."""
 
 import asyncio
-import contextvars
-import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -10,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pabal_client.errors import ApiError, ClientError
+from pabal_client.handler_calls import call_handler
 from pabal_client.relay_requests import ChatMessage, ReplyContent
 
 log = logging.getLogger(__name__)
@@ -94,12 +93,7 @@ class BotTurns:
 
     async def _call_handler(self, message: ChatMessage) -> ReplyContent | None:
         try:
-            if inspect.iscoroutinefunction(self._function):
-                return await self._function(message)
-            context = contextvars.copy_context()
-            loop = asyncio.get_running_loop()
-            result = await loop.run_in_executor(self._threads, lambda: context.run(self._function, message))
-            return await result if inspect.isawaitable(result) else result
+            return await call_handler(self._function, message, self._threads)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():  # cancelled by `close`

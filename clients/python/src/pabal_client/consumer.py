@@ -5,8 +5,6 @@ until it is settled or lost, so `concurrency` bounds the memory.
 """
 
 import asyncio
-import contextvars
-import inspect
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
@@ -16,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from pabal_client.errors import ApiError, ClientError, HubUnavailableError, RateLimitError
+from pabal_client.handler_calls import call_handler
 from pabal_client.requests import (
     RELEASE_NACK,
     Nack,
@@ -118,25 +117,18 @@ class Consumer:
     # Handling
 
     async def _handle_event(self, event: PulledEvent) -> None:
+        result: object
         try:
-            nack = nack_from_result(await self._call_handler(event))
+            result = await call_handler(self.handle, event, self._threads)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():  # cancelled by the consumer: the event is lost or released
                 raise
-            nack = nack_from_result(error)  # cancelled by something the handler awaited: a failed attempt
+            result = error  # cancelled by something the handler awaited: a failed attempt
         except Exception as error:  # noqa: BLE001 any exception is a failed attempt
-            nack = nack_from_result(error)
-        self._finished[event.receipt] = nack
+            result = error
+        self._finished[event.receipt] = nack_from_result(result)
         self._work_done.set()
-
-    async def _call_handler(self, event: PulledEvent) -> object:
-        if inspect.iscoroutinefunction(self.handle):
-            return await self.handle(event)
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._threads, lambda: context.run(self.handle, event))
-        return await result if inspect.isawaitable(result) else result
 
     # Settling
 

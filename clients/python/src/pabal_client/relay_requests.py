@@ -28,6 +28,8 @@ ReplyContent = str | Mapping[str, Any]
 
 MAX_BOT_ATTEMPTS = 8
 """Attempts of a request of a bot, in about 23 seconds: less than Kakao's callback lives."""
+MIN_RETRY_DELAY = 0.1
+"""Seconds between two attempts, also if the hub asks for none: some requests are repeated for ever."""
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 EVENT_END = b"\n\n"
 
@@ -151,9 +153,9 @@ def repeat_flow(request: SendRequest, max_attempts: int | None = MAX_BOT_ATTEMPT
         response = yield request
         if not is_repeatable(response) or attempt == max_attempts:
             return response, may_have_succeeded
-        may_have_succeeded |= response.status != 429  # noqa: PLR2004 a refusal of the hub
+        may_have_succeeded |= response.status != 429 and not response.is_unsent  # noqa: PLR2004 a refusal of the hub
         delay = response_retry_delay(response, min(attempt, 10), random())  # noqa: S311 jitter, not a secret
-        yield SleepFor(min(delay, MAX_RETRY_AFTER))
+        yield SleepFor(min(max(delay, MIN_RETRY_DELAY), MAX_RETRY_AFTER))
     raise AssertionError  # the loop returns
 
 

@@ -227,7 +227,15 @@ def cancel_event_flow(credentials: ServiceCredentials, event_id: str) -> Flow[di
 
 
 def nack_from_result(result: object) -> Nack | None:
-    """Map what a handler returned or raised; None for done."""
+    """Map what a handler returned or raised; None for done. An outcome with wrong arguments is a failed attempt."""
+    try:
+        return build_nack_of_result(result)
+    except Exception as error:  # noqa: BLE001 without a nack the event would keep its slot and its lease
+        name = type(result).__name__
+        return build_nack(f"{name} cannot be reported: {type(error).__name__}", code=name[:MAX_CODE_CHARS])
+
+
+def build_nack_of_result(result: object) -> Nack | None:
     match result:
         case Dead():
             return build_nack(result.error, "dead")
@@ -255,9 +263,8 @@ def build_nack(
 ) -> Nack:
     """Build a nack within the limits of the API: one that the hub rejects would never be settled."""
     bounded = None if delay is None else min(max(delay, 0.0), MAX_RETRY_DELAY)
-    return Nack(
-        storable_text(error)[:MAX_ERROR_CHARS] or "failed", outcome, bounded, code, stack and storable_text(stack)
-    )
+    text = storable_text(str(error))[:MAX_ERROR_CHARS] or "failed"
+    return Nack(text, outcome, bounded, code, stack and storable_text(stack))
 
 
 def storable_text(text: str) -> str:

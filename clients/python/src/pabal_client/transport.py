@@ -63,6 +63,8 @@ class HubResponse:
     status: int
     headers: Mapping[str, str]
     body: bytes
+    is_unsent: bool = False
+    """Whether the hub cannot have received the request: there was no connection."""
 
 
 NO_RESPONSE = HubResponse(0, {}, b"")
@@ -162,17 +164,17 @@ def response_retry_delay(response: HubResponse, attempt: int, jitter: float) -> 
     """Retry-After if the hub sends it, otherwise exponential backoff."""
     retry_after = retry_after_seconds(response.headers.get("retry-after", ""))
     backoff = min(FIRST_DELAY * 2 ** (attempt - 1), MAX_DELAY) * (0.8 + 0.4 * jitter)
-    return max(retry_after, 0.0) if retry_after is not None else backoff
+    return backoff if retry_after is None else retry_after
 
 
 def retry_after_seconds(text: str) -> float | None:
-    """Parse Retry-After: seconds or a date; None if it is neither."""
+    """Parse Retry-After: seconds or a date, 0 if it has passed; None if it is neither."""
     text = text.strip()
     if text.isdecimal():
         return float(text)
     try:
         until = parsedate_to_datetime(text)
-        return until.replace(tzinfo=until.tzinfo or UTC).timestamp() - time.time()
+        return max(until.replace(tzinfo=until.tzinfo or UTC).timestamp() - time.time(), 0.0)
     except (TypeError, ValueError, IndexError, OverflowError):  # all of these come from the parser
         return None
 
