@@ -66,3 +66,32 @@ async def test_a_table_that_stays_in_use_ends_the_migration_with_a_clear_error(s
             )
 
     assert [step.version for step in await apply_migrations(url, folder=folder)] == [SECOND]
+
+
+async def test_a_long_migration_leaves_the_next_one_its_time_to_wait(server: Cluster, folder: Path) -> None:
+    (folder / "20250101120000_long.sql").write_text("select pg_sleep(3.2);")
+    (folder / "down" / "20250101120000_long.sql").write_text("select 1;")
+    url = await server.fresh_database()
+    await apply_migrations(url, folder=folder, to=FIRST)
+    async with open_connection(url) as holder, open_connection(url) as reader:
+        transaction = holder.transaction()
+        await transaction.start()
+        await holder.fetchval(READ)
+        migration = asyncio.create_task(
+            apply_migrations(
+                url,
+                folder=folder,
+                lock_timeout=timedelta(seconds=3),
+                table_lock_timeout=timedelta(milliseconds=500),
+            )
+        )
+        await wait_until(lambda: is_migration_waiting(reader))
+        await wait_until(lambda: is_migration_over(reader))
+        await transaction.commit()
+
+        assert [step.version for step in await migration] == ["20250101120000", SECOND]
+
+
+async def is_migration_over(conn: Connection) -> bool:
+    """Whether the migration does not wait for the table any more."""
+    return not await is_migration_waiting(conn)

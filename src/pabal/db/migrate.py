@@ -71,13 +71,14 @@ async def apply_migrations(
 
     Returns the migrations that this call applied. A database of the development version is moved to the present
     migrations first, all of them at once. A migration that waits too long for a lock on a table is rolled back and
-    tried again, for `lock_timeout` in all.
+    tried again, for `lock_timeout` after the one before.
     """
     known, bridge = load_migrations(folder), load_bridge(folder)
     check_migration_target(to, known)
     done: list[Migration] = []
+    loop = asyncio.get_running_loop()
     async with connect_for_migration(url) as conn:
-        deadline = asyncio.get_running_loop().time() + lock_timeout.total_seconds()
+        deadline = loop.time() + lock_timeout.total_seconds()
         while True:
             try:
                 async with locked_transaction(conn, lock_timeout):
@@ -89,6 +90,7 @@ async def apply_migrations(
             if not applied:
                 break
             done += applied
+            deadline = loop.time() + lock_timeout.total_seconds()  # an earlier one may have taken minutes
             if progress is not None:
                 for migration in applied:
                     progress(migration)
