@@ -148,7 +148,7 @@ async def call_with(web: httpx2.AsyncClient, route: Route, header: dict[str, str
 
 
 def example(kind: object) -> str:
-    return str(new_id()) if kind is UUID else "x"
+    return str(new_id()) if kind is UUID else "7"
 
 
 def status_and_challenge(response: httpx2.Response) -> Expected:
@@ -264,6 +264,7 @@ async def test_the_token_identifies_the_caller(web: httpx2.AsyncClient, minu: Re
         Permission.MANAGE_TOKENS,
         Permission.RECEIVE_HUB_EVENTS,
         Permission.ADMIN,
+        Permission.MANAGE,
     }
     assert responses[Permission.PUBLISH].json() == {"sender": minu.name, "weight": 3}
 

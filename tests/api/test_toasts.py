@@ -195,7 +195,7 @@ async def test_a_person_cannot_access_toasts_of_another(
     for toast_id in (toast, archived_toast, new_id()):
         for action in ("seen", "read", "archive"):
             assert (await web.post(f"/v1/toasts/{toast_id}/{action}", headers=other_header)).status_code == 404
-    for user_id in (MINA, USER, str(new_id()), "unknown"):
+    for user_id in (MINA, USER, str(new_id()), "80351110224678999"):
         path = f"/v1/preferences/{user_id}"
         read_response = await web.get(path, headers=other_header)
         write_response = await web.put(path, headers=other_header, json={"dm_enabled": True})

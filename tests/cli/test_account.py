@@ -121,7 +121,7 @@ async def test_a_sessions_account_gets_a_relay_token_by_rotation(
         (["add", "session:x"], 1, "name: begins with session:"),
         (["add", "x", "--rate-limit", "0"], 2, "--rate-limit"),
         (["set", "x", "--rate-limit", "0"], 2, "--rate-limit"),
-        (["set", "x"], 1, "--rate-limit or --answer-mode"),
+        (["set", "x"], 2, "--rate-limit or --answer-mode"),
         (["set", "x", "--rate-limit", "5"], 1, "No such account"),
         (["show", "nobody"], 1, "No such account: nobody. See `pabal account list`"),
         (["disable", str(new_id())], 1, "`pabal account list`"),

@@ -94,7 +94,7 @@ def all_routes(hub: Hub) -> Iterator[tuple[str, str]]:
     """Yield the method and path of every route of the console."""
     for route in console_routes(hub):
         if isinstance(route, Mount):
-            assert route.path == "/console/static"
+            assert route.path in {"/console/static", "/static"}
         elif isinstance(route, Route) and route.path != "/":
             methods = {*(route.methods or ())} - {"HEAD"}
             yield from ((method, route.path) for method in methods)

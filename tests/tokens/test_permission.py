@@ -113,6 +113,7 @@ def test_the_names_are_those_of_the_contract() -> None:
         "tokens:admin",
         "hub:events",
         "hub:admin",
+        "hub:manage",
     }
     assert expand_permissions(["read"]) == {"events:read", "notifications:read"}
     assert expand_permissions(["write"]) == expand_permissions(["read"]) | {

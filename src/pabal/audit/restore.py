@@ -5,13 +5,16 @@ import socket
 from pabal.audit.chain_head import START_OF_CHAIN, ChainHead, ChainHeadFile
 from pabal.audit.follow import follow_chain, last_chain_head
 from pabal.audit.record import record_action
+from pabal.audit.sealer import AuditSealer
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, SetupError
 from pabal.core.messages import Message
+from pabal.db.errors import UniqueViolation
 from pabal.db.pool import Database
 from pabal.keys.keyring import KeyRing
 
 MAX_REASON_LENGTH = 500
+SEALED_ROWS_PER_BATCH = 5000
 
 
 def check_restore_reason(reason: str) -> str:
@@ -70,3 +73,20 @@ async def accept_restored_chain(
                 host=socket.gethostname(),
             )
     return head
+
+
+async def seal_restored_log(db: Database, sealer: AuditSealer) -> None:
+    """Seal the acceptance at once.
+
+    The new server numbers its transactions anew. Once the numbers reach those of the backup, a row that was written
+    before and is not sealed would look as if it had been inserted among the old ones.
+    """
+    while True:
+        try:
+            async with db.transaction() as tx:
+                result = await sealer.seal(tx, SEALED_ROWS_PER_BATCH)
+        except UniqueViolation:  # a running hub seals as well
+            continue
+        await sealer.store_head()
+        if not result.rows:
+            return

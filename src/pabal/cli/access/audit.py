@@ -140,7 +140,12 @@ def audit_accept_restore(
     The hub seals the log again afterwards. Run it on every host that reports the problem, and only if the database was
     restored: otherwise the log was tampered with.
     """
-    from pabal.audit.restore import accept_restored_chain, check_restore_reason, find_restore_problem
+    from pabal.audit.restore import (
+        accept_restored_chain,
+        check_restore_reason,
+        find_restore_problem,
+        seal_restored_log,
+    )
 
     check_restore_reason(reason)
 
@@ -150,7 +155,9 @@ def audit_accept_restore(
         question = f"{replace_unprintable(problem)}. Was this database restored from a backup?"
         if not yes and not ask_confirmation(question):
             raise Conflict("Nothing accepted")
-        return await accept_restored_chain(hub.db, hub.key_ring, head_file, cli_actor(), reason)
+        head = await accept_restored_chain(hub.db, hub.key_ring, head_file, cli_actor(), reason)
+        await seal_restored_log(hub.db, hub.audit_sealer)
+        return head
 
     head = with_hub(connection, accept)
     if json:

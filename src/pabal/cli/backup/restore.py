@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pabal.audit.chain_head import parse_chain_head
-from pabal.audit.restore import accept_restored_chain, check_restore_reason, find_restore_problem
+from pabal.audit.restore import accept_restored_chain, check_restore_reason, find_restore_problem, seal_restored_log
 from pabal.audit.verify import VerifyReport, verify_audit_log
 from pabal.cli.backup.backup import BackupPath
 from pabal.cli.backup.secret_files import (
@@ -57,7 +57,6 @@ from pabal.keys.keyring import find_keyring
 from pabal.keys.passphrase import unwrap_secrets
 from pabal.settings import Settings, load_settings, variable_name
 
-SEALED_ROWS_PER_BATCH = 5000
 ACCEPT_COMMAND = "pabal audit accept-restore --reason 'Restored a backup'"
 
 UNCOUNTED = frozenset({"pabal.created_objects"})
@@ -190,7 +189,7 @@ async def check_audit_log(
             head_file.advance(None, head)
         if reason is not None:
             await accept_restored_chain(hub.db, hub.key_ring, head_file, cli_actor(), reason, needs_problem=False)
-            await seal_restored_log(hub)
+            await seal_restored_log(hub.db, hub.audit_sealer)
         else:
             try:
                 problem = await find_restore_problem(hub.db, hub.key_ring, head_file)
@@ -199,20 +198,6 @@ async def check_audit_log(
                 pass
         async with hub.autocommit() as tx:
             return await verify_audit_log(tx, hub.key_ring, [head] if head else [])
-
-
-async def seal_restored_log(hub: Hub) -> None:
-    """Seal the acceptance at once.
-
-    The new server numbers its transactions anew. Once the numbers reach those of the backup, a row that was written
-    before and is not sealed would look as if it had been inserted among the old ones.
-    """
-    while True:
-        async with hub.transaction() as tx:
-            result = await hub.audit_sealer.seal(tx, SEALED_ROWS_PER_BATCH)
-        await hub.audit_sealer.store_head()
-        if not result.rows:
-            return
 
 
 def print_restored(settings: Settings, backup: BackupFile, report: VerifyReport | None, *, json: bool) -> None:
