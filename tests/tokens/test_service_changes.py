@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from pabal.core.errors import Conflict, NotFound
+from pabal.events.publish.publish import EventDraft, publish_events
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.issue import authenticate_client, issue_tokens
@@ -124,3 +125,12 @@ async def test_a_service_that_linked_people_is_not_removed(hub: Hub, owner: Conn
 
     with pytest.raises(Conflict, match="has links of people"):
         await remove_shop(hub)
+
+
+async def test_no_event_is_accepted_for_a_removed_service(hub: Hub) -> None:
+    await add_shop(hub)
+    await remove_shop(hub)
+
+    async with hub.transaction() as tx:
+        [refusal] = await publish_events(tx, [EventDraft("minu_find", "order.paid", b"{}", SHOP)])
+    assert str(refusal) == "target_service: no such service: shop"
