@@ -14,7 +14,7 @@ from pabal.hub import Hub
 from pabal.limits import block_rate_limit
 from pabal.notifications.people.stream_tickets import STREAM_TICKET_LIFETIME
 from pabal.notifications.people.tokens import PERSON_LINK_LIFETIME, find_person_by_token, revoke_person_token
-from pabal.notifications.toasts import streams
+from pabal.notifications.toasts import stream_slots
 from pabal.settings import Settings
 from relay.bot import StreamClient, connect_stream
 from support.inbox import JUN, MINA, Inbox
@@ -143,7 +143,7 @@ async def test_a_ticket_opens_nothing_but_the_stream(web: httpx2.AsyncClient, in
 async def test_the_limit_of_open_streams_holds_for_tickets(
     hub: Hub, web: httpx2.AsyncClient, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "MAX_STREAMS_PER_PERSON", 1)
+    monkeypatch.setattr(stream_slots, "MAX_STREAMS_PER_PERSON", 1)
     first, second = await ticket(web, inbox), await ticket(web, inbox)
     async with ticket_stream(web, first):
         assert await stream_status(web, second) == 429

@@ -90,6 +90,21 @@ async def test_every_command_is_one_of_the_command_line(hub: Hub) -> None:
         app.parse_args(line, exit_on_error=False, print_error=False)
 
 
+async def test_a_late_reply_is_a_reply(hub: Hub, owner: Connection) -> None:
+    chat = Chat(owner)
+    account = await chat.owner()
+    await chat.message(account, await chat.conversation(account, "mina"), None)
+    assert "reply" not in await done_steps(hub)
+
+    await owner.execute(
+        "insert into public.relay_replies (message_id, account_id, conversation_key, response, answered_at, kept_until)"
+        " select id, account_id, conversation_key, '{}', pabal.now(), pabal.now() + interval '1 hour'"
+        " from public.inbound_messages"
+    )
+
+    assert "reply" in await done_steps(hub)
+
+
 async def test_the_overview_does_not_search_a_large_hub_for_its_first_steps(hub: Hub, owner: Connection) -> None:
     await Chat(owner).conversation(await Chat(owner).owner(), "mina")
     await owner.execute(

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+import pabal_client as client
 from pabal.core.errors import Conflict, NotFound
+from pabal.events.publish.publish import EventDraft, publish_events
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.issue import authenticate_client, issue_tokens
@@ -18,6 +20,7 @@ from pabal.tokens.services import (
 )
 from pabal.tokens.sql_roles import add_sql_role, remove_sql_role
 from support.clusters import Connection
+from support.handler_app import build_handlers
 from support.wait import wait_for_lock_of
 from tokens.token_operations import BY, SHOP, add_shop, is_accepted, open_two_hubs
 
@@ -124,3 +127,23 @@ async def test_a_service_that_linked_people_is_not_removed(hub: Hub, owner: Conn
 
     with pytest.raises(Conflict, match="has links of people"):
         await remove_shop(hub)
+
+
+async def test_no_event_is_accepted_for_a_removed_service(hub: Hub) -> None:
+    await add_shop(hub)
+    await remove_shop(hub)
+
+    async with hub.transaction() as tx:
+        [refusal] = await publish_events(tx, [EventDraft("minu_find", "order.paid", b"{}", SHOP)])
+    assert str(refusal) == "target_service: no such service: shop"
+
+
+async def test_no_program_subscribes_a_removed_service(hub: Hub) -> None:
+    program = client.App(SHOP)
+    program.on("order.*")(print)
+    await add_shop(hub)
+    await remove_shop(hub)
+
+    with pytest.raises(NotFound, match="No such service: shop"):
+        async with hub.transaction() as tx:
+            await build_handlers(program).subscribe_services(tx)

@@ -13,7 +13,7 @@ from typing import Any, cast
 from pabal.core.deadline import Deadline
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.event_types import matches_event_pattern, patterns_overlap
-from pabal.db.errors import CheckViolation, ForeignKeyViolation
+from pabal.db.errors import CheckViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.consume.lane import ClaimedEvent, EventClaimFilter
@@ -164,6 +164,8 @@ class EventHandlers:
     async def subscribe_services(self, tx: Tx) -> None:
         """Subscribe the services to the types that are handled, so that they receive broadcasts. Keeps a pause."""
         for service, event_types in self.event_types_by_service.items():
+            if await tx.value(Q.lock_handled_service, service=service) is None:
+                raise NotFound(f"No such service: {service}. Add it with `pabal service add {service}`")
             try:
                 await tx.run(
                     Q.upsert_handler_subscription,
@@ -172,8 +174,6 @@ class EventHandlers:
                     event_types=event_types,
                     seen_interval=SEEN_INTERVAL,
                 )
-            except ForeignKeyViolation:
-                raise NotFound(f"No such service: {service}. Add it with `pabal service add {service}`") from None
             except CheckViolation:
                 raise Invalid.of_field(
                     "event_types", f"{event_types} are not event types such as order.paid or order.*"

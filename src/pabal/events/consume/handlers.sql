@@ -1,3 +1,7 @@
+-- name: lock_handled_service
+-- Against its removal. This lock does not block the foreign keys of tokens.
+select name from public.services where name = :service and removed_at is null for no key update;
+
 -- name: upsert_handler_subscription
 -- One row per service and program. Writes nothing if nothing changed and seen_at is recent.
 insert into pabal.subscriptions as s (service_name, mode, program, event_types, seen_at)

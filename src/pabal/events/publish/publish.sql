@@ -19,7 +19,7 @@ with keyed as (
         )
         where cardinality(array_remove(:keys::text[], null)) > 0  -- evaluated once: without keys, nothing is read
           and b.key is not null
-          and (b.target is null or exists (select from public.services s where s.name = b.target))
+          and (b.target is null or exists (select from public.services s where s.name = b.target and s.removed_at is null))
     ) b
     order by b.source collate "C", b.key collate "C", b.ordinal
     on conflict (source_service, idempotency_key) do update
@@ -41,7 +41,7 @@ from unnest(
     id, source, event_type, target, payload, priority, max_retries, deliver_at, expires_at, key, ordering_key,
     correlation_id, traceparent, ordinal
 )
-where (b.target is null or exists (select from public.services s where s.name = b.target))
+where (b.target is null or exists (select from public.services s where s.name = b.target and s.removed_at is null))
   and (b.key is null or b.id in (select event_id from keyed))
 order by b.ordinal
 returning id, status, created_at;
@@ -61,7 +61,8 @@ from unnest(
     id, source, event_type, target, payload, priority, max_retries, deliver_at, expires_at, key, ordering_key
 )
 cross join lateral (
-    select b.target is null or exists (select from public.services s where s.name = b.target) as target_exists
+    select b.target is null
+           or exists (select from public.services s where s.name = b.target and s.removed_at is null) as target_exists
 ) t
 left join pabal.event_keys k on k.source_service = b.source and k.idempotency_key = b.key
 left join public.event_queue e on e.id = k.event_id;
