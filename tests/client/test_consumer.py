@@ -377,3 +377,26 @@ async def test_an_odd_exception_of_a_handler_is_a_failed_attempt(
         await wait_until(has_failed)
 
     assert error in str((await load_event(hub, event_id)).last_error)
+
+
+def test_a_sync_consumer_without_an_event_loop_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as when the process has too many open files."""
+
+    def fail_to_open() -> None:
+        raise OSError("Too many open files")
+
+    errors: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            Client("http://127.0.0.1:1", "billing", "secret").consume(print)
+        except OSError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(asyncio, "new_event_loop", fail_to_open)
+    monkeypatch.setattr(asyncio.events, "new_event_loop", fail_to_open)
+    caller = threading.Thread(target=consume, daemon=True)
+    caller.start()
+    caller.join(10)
+
+    assert [str(error) for error in errors] == ["Too many open files"]

@@ -25,10 +25,14 @@ def run_until_stopped_in_thread(
         await consume(stopping)
 
     def work() -> None:
+        consuming = consume_until_stopped()
         try:
-            asyncio.run(consume_until_stopped())
+            asyncio.run(consuming)
         except BaseException as error:  # noqa: BLE001 the caller gets every error
             ended.set_exception(error)
+            if not started.done():  # there is no event loop
+                consuming.close()
+                started.set_exception(error)
         else:
             ended.set_result(None)
 
