@@ -92,6 +92,8 @@ class Workload:
     handled: list[UUID] = field(default_factory=list[UUID])
     read_by_bot: list[int] = field(default_factory=list[int])
     accepted_at: dict[str, list[float]] = field(default_factory=lambda: {lane: [] for lane in LANES})
+    received: str | None = None
+    """The cursor of the bot's last response: what was lost after it comes back first."""
     fault_ended: float = 0.0
     pace: float = PACE
     """Seconds between two acts of one actor."""
@@ -125,8 +127,11 @@ class Workload:
             self.handled += [event.id for event in events]
 
     async def answer(self, _: int) -> None:
-        response = await self.web.get("/openclaw/messages", params={"limit": 20}, headers=self.owner.header)
-        for message in response.raise_for_status().json()["messages"]:
+        received = {"received": self.received} if self.received else {}
+        response = await self.web.get("/openclaw/messages", params={"limit": 20, **received}, headers=self.owner.header)
+        page = response.raise_for_status().json()
+        self.received = page["cursor"] or self.received
+        for message in page["messages"]:
             self.read_by_bot.append(int(message["normalized"]["text"]))
             body = {"messageId": message["id"], "response": skill_response(message["normalized"]["text"])}
             await self.web.post("/openclaw/reply", json=body, headers=self.owner.header)

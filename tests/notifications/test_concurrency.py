@@ -103,8 +103,8 @@ async def test_an_unresponsive_discord_delays_no_emergency(notifier: Notificatio
     await open_dm_channels(notifier)
     async with notifier.run_worker() as worker:
         await wait_until(lambda: worker.in_flight >= MAX_DMS)
-        await notifier.save_dm_channel("5000", "nuked")
-        await notifier.request("antinuke.triggered", "nuked")
+        await notifier.save_dm_channel("5000", "5001")
+        await notifier.request("antinuke.triggered", "5001")
 
         assert await seconds_until(lambda: any("/5000/" in request.target for request in discord.requests)) < MAX_DELAY
 

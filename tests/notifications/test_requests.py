@@ -49,7 +49,7 @@ async def travel_to_korean_hour(hub: Hub, travel: Travel, hour: int) -> datetime
     target = now.replace(hour=hour, minute=30)
     await travel(target + timedelta(days=target <= now) - now)
     async with hub.autocommit() as tx:
-        rows = await request_notifications(tx, [draft_notification(hub, recipient="clock")], TESTER)
+        rows = await request_notifications(tx, [draft_notification(hub, recipient="99999")], TESTER)
     return rows[0].created_at
 
 

@@ -52,7 +52,7 @@ from pabal.db.backup.shared_objects import (
 )
 from pabal.db.migrate import apply_migrations, preflight_migrations
 from pabal.db.preflight import check_collisions
-from pabal.hub import Hub, open_hub
+from pabal.hub import open_hub
 from pabal.keys.keyring import find_keyring
 from pabal.keys.passphrase import unwrap_secrets
 from pabal.settings import Settings, load_settings, variable_name
