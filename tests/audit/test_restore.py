@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from pabal.audit.seal import ChainEnd, Q, SealedRange, insert_seal, list_unsealed_rows
+from pabal.audit.seal import ChainEnd, Q, SealedRange, insert_seal, list_unsealed_rows, seal_audit_log
 from support.audit_log import AuditLog
 
 pytestmark = pytest.mark.anyio
@@ -87,5 +87,27 @@ async def test_a_restored_database_without_unsealed_rows_seals_nothing(audit_log
     assert await audit_log.seal() == 0
     await audit_log.write_sealed(1)
 
+    assert await audit_log.sealed_row_ids() == await audit_log.rows()
+    assert await audit_log.breaks() == []
+
+
+async def test_an_acceptance_is_sealed_although_the_server_has_reached_the_ids_of_the_backup(
+    audit_log: AuditLog,
+) -> None:
+    """It was written with a lower transaction id than the chain's, and another transaction ended before the seal."""
+    sealed_below = await write_as_other_server(audit_log, [SEALED, SEALED + 1])
+    await audit_log.write(1)
+    [row] = await audit_log.fetch("select max(id) as id from pabal.audit_log")
+    await consume_transaction_ids(audit_log, UNSEALED)
+    [current] = await audit_log.fetch("select pg_current_xact_id() as xid")
+    assert current["xid"] > sealed_below
+    assert await audit_log.seal() == 0
+    assert await audit_log.breaks() == [("row_added", None, row["id"])]
+
+    async with audit_log.hub.transaction() as tx:
+        await seal_audit_log(tx, audit_log.key, 100, after_restore=True)
+
+    assert await audit_log.breaks() == []
+    await audit_log.write_sealed(2)
     assert await audit_log.sealed_row_ids() == await audit_log.rows()
     assert await audit_log.breaks() == []

@@ -78,13 +78,13 @@ async def accept_restored_chain(
 async def seal_restored_log(db: Database, sealer: AuditSealer) -> None:
     """Seal the acceptance at once.
 
-    The new server numbers its transactions anew. Once the numbers reach those of the backup, a row that was written
+    The new server numbers its transactions anew. When the numbers reach those of the backup, a row that was written
     before and is not sealed would look as if it had been inserted among the old ones.
     """
     while True:
         try:
             async with db.transaction() as tx:
-                result = await sealer.seal(tx, SEALED_ROWS_PER_BATCH)
+                result = await sealer.seal(tx, SEALED_ROWS_PER_BATCH, after_restore=True)
         except UniqueViolation:  # a running hub seals as well
             continue
         await sealer.store_head()

@@ -82,13 +82,18 @@ class SealedRange:
     floor: int
 
 
-async def seal_audit_log(tx: Tx, key: Key, batch: int) -> ChainHead | None:
+async def seal_audit_log(tx: Tx, key: Key, batch: int, *, after_restore: bool = False) -> ChainHead | None:
     """Seal about `batch` rows, without splitting the rows of a transaction; returns the new head, if any.
 
-    Of two concurrent calls one fails, because a seal can have only one successor.
+    Of two concurrent calls one fails, because a seal can have only one successor. `after_restore`: an operator said
+    that the database was restored, so new rows may have lower transaction ids than the chain, and the server no longer.
     """
     end = await tx.one(ChainEnd, Q.chain_end)
-    rows, sealed_range = await select_rows_to_seal(tx, end, batch)
+    if after_restore and not end.is_restored and (renumbered := await find_renumbered_range(tx, end)):
+        rows = await list_unsealed_rows(tx, renumbered, batch, finished=False)
+        sealed_range = advance_range(renumbered, rows)
+    else:
+        rows, sealed_range = await select_rows_to_seal(tx, end, batch)
     if not rows:
         return None
     if sealed_range.floor != end.floor:
@@ -111,6 +116,13 @@ async def select_rows_to_seal(tx: Tx, end: ChainEnd, batch: int) -> tuple[list[A
         return rows, new_range
     rows = await list_unsealed_rows(tx, new_range, batch, finished=False)
     return rows, advance_range(new_range, rows)
+
+
+async def find_renumbered_range(tx: Tx, end: ChainEnd) -> SealedRange | None:
+    """The range above all sealed ids, if it has rows of transactions that the chain takes for older than itself."""
+    sealed_range = SealedRange(0, max(await tx.value(Q.highest_sealed_row) or 0, end.floor))
+    has_rows = await tx.value(Q.has_renumbered_rows, floor=sealed_range.floor, below=end.below)
+    return sealed_range if has_rows else None
 
 
 async def list_unsealed_rows(tx: Tx, sealed_range: SealedRange, batch: int, *, finished: bool) -> list[AuditRow]:

@@ -25,6 +25,9 @@ fetch first (:batch) rows with ties;
 -- name: highest_sealed_row
 select max(last_id) from pabal.audit_seals;
 
+-- name: has_renumbered_rows
+select exists (select from pabal.audit_log l where l.id > :floor and l.xid < :below);
+
 -- name: insert_seal
 insert into pabal.audit_seals (first_id, last_id, count, ids, macs, below, floor, previous, key_id, sealed_at, digest)
 values (:first_id, :last_id, :count, :ids, :macs, :below, :floor, :previous, :key_id, :sealed_at, :digest)

@@ -42,7 +42,7 @@ class AuditSealer:
         self._last_finding: str | None = None
         self._last_write_error: str | None = None
 
-    async def seal(self, tx: Tx, batch: int) -> SealResult:
+    async def seal(self, tx: Tx, batch: int, *, after_restore: bool = False) -> SealResult:
         """Seal about `batch` rows. Call `store_head` after the commit."""
         self._checked = self._sealed = None
         try:
@@ -61,7 +61,7 @@ class AuditSealer:
         if not chain.is_end:
             return SealResult(0, chain.finding)
         self._key_ring.reload()  # a key that was retired meanwhile must not be used for another seal
-        self._sealed = await seal_audit_log(tx, self._key_ring.active(KeyUse.AUDIT), batch)
+        self._sealed = await seal_audit_log(tx, self._key_ring.active(KeyUse.AUDIT), batch, after_restore=after_restore)
         return SealResult((self._sealed and self._sealed.count) or 0, chain.finding)
 
     async def store_head(self) -> None:
