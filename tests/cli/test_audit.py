@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pabal.audit.chain_head import START_OF_CHAIN
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
@@ -131,7 +130,9 @@ async def test_a_cut_chain_is_reported_and_accepted_with_a_reason(terminal: Term
     assert "Nothing accepted" in declined
     assert unchanged == known
     assert accepted == {"head": None}
-    assert head_file.read() == START_OF_CHAIN
+    sealed = await audit_log.verify()
+    assert head_file.read() == sealed.head
+    assert (sealed.rows, sealed.unsealed) == (3, 0), "the two remaining rows and the acceptance"
     assert "Nothing to accept" in again
     [entry] = (await terminal.read("list", "--action", "audit."))["items"]
     assert entry["action"] == "audit.restore_accepted"
