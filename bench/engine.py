@@ -18,7 +18,7 @@ import uvloop
 from bench.contestants import PGQUEUER
 from bench.ground import connected, durable, interleaved, paced, show
 from pabal.core.ids import new_id
-from pabal.db.doorbell import Doorbell
+from pabal.db.doorbell.doorbell import Doorbell
 from pabal.db.embedded import ServerAddress
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.queries import parse_queries

@@ -36,8 +36,8 @@ from bench.relay import (
 )
 from pabal.core.nats_url import parse_nats_urls
 from pabal.db import embedded
-from pabal.db.channels import Channel, Wakeup
-from pabal.db.doorbell import Doorbell, Listener
+from pabal.db.doorbell.channels import Channel, Wakeup
+from pabal.db.doorbell.doorbell import Doorbell, Listener
 from pabal.db.migrate import apply_migrations
 from pabal.db.pool import ConnectOptions, Database
 

@@ -11,8 +11,8 @@ from pabal.db.schema_reference import database_markdown
 from pabal.notifications.decision.table import decision_table_markdown
 from pabal.settings import Settings, variable_name
 from pabal.settings_display import display_setting
-from pabal.web.openapi import build_openapi
-from pabal.web.reference import api_markdown
+from pabal.web.reference.openapi import build_openapi
+from pabal.web.reference.pages import api_markdown
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -12,8 +12,8 @@ from pabal.audit.chain_head import ChainHeadFile
 from pabal.audit.sealer import AuditSealer
 from pabal.core.forwarding import UntrustedProxyLog
 from pabal.core.metrics import Metrics
-from pabal.db.channels import Channel
-from pabal.db.doorbell import Doorbell
+from pabal.db.doorbell.channels import Channel
+from pabal.db.doorbell.doorbell import Doorbell
 from pabal.db.pool import ConnectOptions, Database, ReservedDatabase
 from pabal.db.tx import Tx
 from pabal.db.urls import DatabaseUrls

@@ -11,7 +11,7 @@ from pabal.api import routes
 from pabal.hub import Hub
 from pabal.settings import Settings
 from pabal.tokens.permission import Permission
-from pabal.web.openapi import build_openapi
+from pabal.web.reference.openapi import build_openapi
 from support.api_examples import ExampleHub, run_curl, run_python
 from support.failed_events import EventQueue
 from support.fake_kakao import run_fake_kakao

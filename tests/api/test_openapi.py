@@ -26,7 +26,7 @@ from pabal.notifications.people.tokens import issue_person_link
 from pabal.relay.auth import AccountOwner, RelayPrincipal
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
-from pabal.web.openapi import build_openapi
+from pabal.web.reference.openapi import build_openapi
 from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
 from relay.people import add_account
 from support.clusters import open_connection

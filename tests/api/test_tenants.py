@@ -14,7 +14,7 @@ from pabal.hub import Hub
 from pabal.relay.accounts import delete_account, disable_account, rotate_relay_token
 from pabal.relay.auth import AccountOwner
 from pabal.tokens.permission import Permission
-from pabal.web.openapi import build_openapi
+from pabal.web.reference.openapi import build_openapi
 from pabal.web.route import Route
 from relay.people import (
     TESTER,

@@ -23,7 +23,7 @@ from pabal.notifications.people.tokens import (
 from pabal.notifications.toasts.inbox import ToastAction
 from pabal.tokens.permission import Permission
 from pabal.web.auth import PERSON_COOKIE
-from pabal.web.openapi import build_openapi
+from pabal.web.reference.openapi import build_openapi
 from pabal.web.route import Route
 from relay.bot import connect_stream
 from relay.people import add_account

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.key import KeyState, KeyUse

@@ -16,7 +16,7 @@ import pytest
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import InvalidToken
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing

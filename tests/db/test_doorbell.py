@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from pabal.db import doorbell, notify_transport
-from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
-from pabal.db.doorbell import Doorbell
-from pabal.db.notify_transport import check_listen_notify
+from pabal.db.doorbell import doorbell, notify
+from pabal.db.doorbell.channels import NOTIFY_CHANNEL, Channel, Wakeup
+from pabal.db.doorbell.doorbell import Doorbell
+from pabal.db.doorbell.notify import check_listen_notify
+from pabal.db.doorbell.outbox import WakeupOutbox, encode_wakeups
 from pabal.db.waiting import stop_tasks
-from pabal.db.wakeup_outbox import WakeupOutbox, encode_wakeups
 from pabal.hub import DatabaseUrls, Hub, connect_options, open_hub
 from pabal.settings import Settings
 from support.clusters import Connection, open_connection
@@ -276,7 +276,7 @@ async def test_listening_continues_after_an_unexpected_error(
         hub.db, connect_options(settings, database_urls.direct or database_urls.main, pooler=False)
     )
     with monkeypatch.context() as patch:
-        patch.setattr(notify_transport, "connect_arguments", fail)
+        patch.setattr(notify, "connect_arguments", fail)
         await second_doorbell.open()
         await wait_until(lambda: len(calls) > 1)
         assert not second_doorbell.listening

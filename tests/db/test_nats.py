@@ -17,10 +17,10 @@ from structlog.testing import capture_logs
 from pabal.core.errors import Unavailable
 from pabal.core.finding import FindingLevel
 from pabal.core.nats_url import parse_nats_urls
-from pabal.db import nats_transport
-from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
-from pabal.db.doorbell import Doorbell
-from pabal.db.nats_transport import check_nats, default_nats_tls
+from pabal.db.doorbell import nats as nats_transport
+from pabal.db.doorbell.channels import NOTIFY_CHANNEL, Channel, Wakeup
+from pabal.db.doorbell.doorbell import Doorbell
+from pabal.db.doorbell.nats import check_nats, default_nats_tls
 from pabal.doctor.doctor import run_checks
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.hub_workers import register_hub_process

@@ -14,7 +14,7 @@ import pytest
 from pabal.core.errors import Unavailable
 from pabal.core.finding import FindingLevel
 from pabal.db import embedded
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.migrate import apply_migrations
 from pabal.db.queries import parse_queries
 from pabal.doctor.doctor import run_checks

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from pabal.core.errors import Unavailable
-from pabal.db.channels import Channel, Wakeup
+from pabal.db.doorbell.channels import Channel, Wakeup
 from pabal.db.errors import CheckViolation, ForeignKeyViolation, UniqueViolation
 from pabal.db.queries import parse_queries
 from pabal.hub import Hub

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from pabal.db.channels import NOTIFY_CHANNEL, Channel
-from pabal.db.load_polling import LOAD_COUNT
+from pabal.db.doorbell.channels import NOTIFY_CHANNEL, Channel
+from pabal.db.doorbell.load_polling import LOAD_COUNT
 from pabal.events.consume.lane import ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.events.consume.lane import LANE, ClaimedEvent
 from pabal.events.consume.pull import EventPollRequest, claim_events_for_polls
 from pabal.hub import Hub

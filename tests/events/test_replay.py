@@ -11,7 +11,7 @@ import pytest
 
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.events.dead_letters.dead_letters import (
     DeadLetterFilter,
     find_dead_letter,

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pabal.api import routes
-from pabal.web.code_samples import load_examples
-from pabal.web.field_descriptions import SHARED_SECTION, load_field_descriptions, path_section, query_sections
-from pabal.web.openapi import build_openapi
+from pabal.web.reference.code_samples import load_examples
+from pabal.web.reference.field_descriptions import SHARED_SECTION, load_field_descriptions, path_section, query_sections
+from pabal.web.reference.openapi import build_openapi
 
 DOCUMENT = build_openapi(routes.ROUTES)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]

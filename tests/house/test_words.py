@@ -9,7 +9,7 @@ import pytest
 
 from pabal.cli.app import app
 from pabal.core.errors import PabalError
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.events.consume.lane import LANE as EVENTS
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.queue.outcome import Outcome

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from pabal.core.errors import Conflict, Invalid, PabalError
-from pabal.db.channels import Channel, Wakeup
+from pabal.db.doorbell.channels import Channel, Wakeup
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.decision.decide import KOREA_TIMEZONE, NotificationChannel
 from pabal.notifications.requests import (

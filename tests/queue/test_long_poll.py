@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from pabal.core.ids import new_id
-from pabal.db.doorbell import Doorbell
+from pabal.db.doorbell.doorbell import Doorbell
 from pabal.db.tx import Tx
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.long_poll import LongPoll

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.delivery import stream
 from pabal.settings import Settings

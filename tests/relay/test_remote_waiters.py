@@ -8,8 +8,9 @@ from typing import Any, Self
 import httpx2
 import pytest
 
-from pabal.db import doorbell, notify_transport
-from pabal.db.channels import Channel, Wakeup
+from pabal.db.doorbell import doorbell
+from pabal.db.doorbell.channels import Channel, Wakeup
+from pabal.db.doorbell.notify import NOTIFY_QUERY
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.delivery import lane, remote_waiters
 from pabal.settings import Settings
@@ -144,7 +145,7 @@ async def test_a_single_message_wakes_a_stream_of_another_process_at_its_commit(
         statements.clear()
         await send_message(other_web, "hello")
         await client.next_message()
-        assert statements.count(notify_transport.NOTIFY_QUERY) == 0
+        assert statements.count(NOTIFY_QUERY) == 0
 
 
 async def test_frequent_messages_wake_a_stream_of_another_process_after_their_commits(
@@ -162,7 +163,7 @@ async def test_frequent_messages_wake_a_stream_of_another_process_after_their_co
         statements.clear()
         await send_message(other_web, "after it")
         assert (await client.next_message())["normalized"]["text"] == "after it"
-        assert statements.count(notify_transport.NOTIFY_QUERY) == 1
+        assert statements.count(NOTIFY_QUERY) == 1
 
 
 async def test_a_long_poll_of_another_process_is_woken(

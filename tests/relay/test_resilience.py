@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.long_poll import StreamWaiter
 from pabal.relay.conversations import unpair_conversation

@@ -10,7 +10,7 @@ from itertools import count
 import httpx2
 import pytest
 
-from pabal.db import notify_transport
+from pabal.db.doorbell.notify import NOTIFY_QUERY
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.delivery import lane
 from pabal.relay.reply import callback, reply
@@ -88,7 +88,7 @@ async def test_a_round_trip_is_one_insert_and_two_statements_for_its_reply(
     ]
     # A message that arrives during a claim for its stream is queued, and claimed after it.
     assert statements.count(CLAIM) <= 2 * polls
-    assert statements.count(notify_transport.NOTIFY_QUERY) <= polls
+    assert statements.count(NOTIFY_QUERY) <= polls
 
 
 async def round_trip(web: httpx2.AsyncClient, client: StreamClient, owner: Owner, fake_kakao: FakeKakao) -> None:

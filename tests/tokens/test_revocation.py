@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pabal.core.errors import InvalidToken, Unavailable
-from pabal.db.channels import NOTIFY_CHANNEL, Channel
+from pabal.db.doorbell.channels import NOTIFY_CHANNEL, Channel
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from pabal.tokens.revoke import revoke_service_tokens

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pabal.core.errors import InvalidToken
 from pabal.core.secrets import decode_base64url
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet, KeyState, KeyUse
 from pabal.keys.keyring import KeyRing

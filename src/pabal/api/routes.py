@@ -21,7 +21,7 @@ from pabal.api import (
     subscriptions,
     toasts,
 )
-from pabal.web.reference import reference_routes
+from pabal.web.reference.pages import reference_routes
 from pabal.web.route import Route
 
 RESOURCE_ROUTES: tuple[Route, ...] = (

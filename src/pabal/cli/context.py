@@ -51,7 +51,7 @@ async def commit(db: Database, change: Callable[[Tx], Awaitable[ResultT]]) -> Re
 def run_transactions(connection: Connection, change: Callable[[Database], Awaitable[ResultT]]) -> ResultT:
     """Run a change that opens its own transactions; running hubs are notified after each commit."""
     from pabal.core.log import configure_logging
-    from pabal.db.doorbell import Doorbell
+    from pabal.db.doorbell.doorbell import Doorbell
     from pabal.queue.throughput import ThroughputCounter
 
     settings = load_database_settings(connection)

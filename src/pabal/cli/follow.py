@@ -8,7 +8,7 @@ from pabal.cli.context import with_hub
 from pabal.cli.options import Connection
 from pabal.cli.output import print_error, stderr_console
 from pabal.core.errors import Unavailable
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.tx import Tx
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def follow_lane(
     print_change: Callable[[Any], None],
 ) -> None:
     """Poll on every notification, and at least once a second. While the database is away, keep trying."""
-    from pabal.db.doorbell import POLL_INTERVAL
+    from pabal.db.doorbell.doorbell import POLL_INTERVAL
 
     async def follow(hub: "Hub") -> None:
         with hub.doorbell.listen(channel) as listener:

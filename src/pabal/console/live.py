@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from pabal.console.access.guards import Page
 from pabal.core.errors import RateLimited, Unavailable
-from pabal.db.channels import Channel
-from pabal.db.doorbell import Listener
+from pabal.db.doorbell.channels import Channel
+from pabal.db.doorbell.doorbell import Listener
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
 from pabal.operators.sessions import is_operator_session_active

@@ -11,7 +11,6 @@ from asyncpg import Record
 from asyncpg.pool import Pool
 
 from pabal.core.errors import DATABASE_UNAVAILABLE, Unavailable
-from pabal.db.channels import Wakeup
 from pabal.db.connect import (
     ANSWER_MARGIN,
     AnswerClock,
@@ -22,6 +21,7 @@ from pabal.db.connect import (
     connect_arguments,
     probe_server,
 )
+from pabal.db.doorbell.channels import Wakeup
 from pabal.db.errors import CONNECTION_ERRORS, translate_errors
 from pabal.db.monitor import PoolMonitor
 from pabal.db.plans import PlanRefresher

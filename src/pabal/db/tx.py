@@ -12,7 +12,7 @@ import msgspec
 from asyncpg import InterfaceError, PostgresError, Record
 from asyncpg.pool import PoolConnectionProxy
 
-from pabal.db.channels import Channel, Wakeup
+from pabal.db.doorbell.channels import Channel, Wakeup
 from pabal.db.errors import translate_errors
 from pabal.db.queries import Query
 

@@ -6,8 +6,8 @@ from pabal.audit.checks import check_audit_chain
 from pabal.core.errors import PabalError
 from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import Message
+from pabal.db.doorbell.notify import check_listen_notify
 from pabal.db.migrate import read_migration_status
-from pabal.db.notify_transport import check_listen_notify
 from pabal.db.planner_check import check_planner_settings
 from pabal.db.pool import ConnectOptions, Database, ServerInfo, probe_server
 from pabal.db.schema import MIN_SERVER_MAJOR

@@ -12,7 +12,7 @@ from pabal.core.finding import Finding, FindingLevel
 from pabal.core.messages import Message
 from pabal.core.nats_url import NatsServer
 from pabal.core.network import is_loopback
-from pabal.db.nats_transport import check_nats
+from pabal.db.doorbell.nats import check_nats
 from pabal.keys.key import KeyUse
 from pabal.keys.keyring import KEY_FILE_NAME, find_keyring
 from pabal.keys.webhook_secret import WEBHOOK_SECRET_FILE, read_webhook_secret, webhook_secret_path

@@ -17,7 +17,7 @@ from pabal.core.errors import Conflict, DecryptionError, Forbidden, Invalid, Not
 from pabal.core.event_types import HUB_EVENT_TYPES, patterns_overlap
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.errors import CheckViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx

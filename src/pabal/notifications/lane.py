@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.decision.decide import Criticality, NotificationChannel

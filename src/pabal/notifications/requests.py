@@ -16,7 +16,7 @@ from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, FieldError, Invalid, PabalError, RequestError
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.errors import CheckViolation, ForeignKeyViolation, RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx

@@ -20,7 +20,7 @@ from pabal.core.backoff import backoff
 from pabal.core.error_text import MAX_CODE_LENGTH, MAX_ERROR_LENGTH, MAX_STACK_LENGTH, clean_error_text
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import Queries
 from pabal.db.tx import Tx
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze

@@ -17,8 +17,8 @@ from typing import Generic, TypeVar
 from pabal.core.backoff import spread
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
-from pabal.db.channels import Channel
-from pabal.db.doorbell import POLL_INTERVAL, Doorbell
+from pabal.db.doorbell.channels import Channel
+from pabal.db.doorbell.doorbell import POLL_INTERVAL, Doorbell
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
 

@@ -24,10 +24,10 @@ from datetime import datetime, timedelta
 
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
-from pabal.db.doorbell import wait_with_timeout
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import CountedOutcome, Tx
+from pabal.db.waiting import wait_with_timeout
 
 Q = load_queries(__file__)
 log = get_logger()

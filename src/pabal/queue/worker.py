@@ -17,7 +17,7 @@ from uuid import UUID
 from pabal.core.backoff import spread
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
-from pabal.db.doorbell import POLL_INTERVAL, Doorbell, Listener
+from pabal.db.doorbell.doorbell import POLL_INTERVAL, Doorbell, Listener
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.queue.bisect import bisect_failures

@@ -3,7 +3,7 @@
 Statements of the chat note an event there and write no table of the events, which another program may have locked.
 """
 
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 

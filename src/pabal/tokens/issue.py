@@ -11,7 +11,7 @@ from pabal.core.actor import Actor
 from pabal.core.errors import InvalidClient, RateLimited
 from pabal.core.ids import new_id
 from pabal.core.secrets import hash_token
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.limits import RateLimit, consume_rate_limit, rate_limit_address, read_rate_limits

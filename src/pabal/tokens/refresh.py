@@ -14,7 +14,7 @@ from pabal.core.actor import Actor
 from pabal.core.errors import InvalidGrant
 from pabal.core.ids import new_id
 from pabal.core.secrets import hash_token
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pabal.core.actor import HUB_ACTOR, Actor
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 

@@ -14,7 +14,7 @@ from pabal.core.errors import Conflict, Invalid, InvalidScope, NotFound
 from pabal.core.event_types import ANY_EVENT_TYPE, HUB_SERVICE, MAX_EVENT_PATTERNS, is_event_pattern
 from pabal.core.ids import new_id
 from pabal.core.secrets import hash_token
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.errors import CheckViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pabal.core.errors import InvalidToken
 from pabal.core.secrets import hash_token
-from pabal.db.doorbell import Listener
+from pabal.db.doorbell.doorbell import Listener
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx

@@ -25,7 +25,7 @@ from pabal.cli.output import (
     progress_bar,
 )
 from pabal.core.errors import SetupError
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.keys.key import Key, KeySet, KeyUse, encode_key_set
 from pabal.keys.keyring import KeyRing, find_keyring
 from pabal.keys.rotation import (

@@ -41,7 +41,7 @@ from pabal.cli.output import (
 from pabal.cli.time_range import ANY_TIME, TimeRange, scan_range
 from pabal.core.cursor import decode_cursor, encode_cursor
 from pabal.core.short_id import IdPattern
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.tx import Tx
 from pabal.events.delivery_state import (
     DeliveryState,

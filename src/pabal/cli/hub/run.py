@@ -15,7 +15,7 @@ from pabal.cli.processes.child import SupervisorLink
 from pabal.console.routes import console_routes
 from pabal.core.log import get_logger
 from pabal.core.loop_watchdog import watched_event_loop
-from pabal.db.doorbell import wait_with_timeout
+from pabal.db.waiting import wait_with_timeout
 from pabal.events.consume.handlers import EventHandlers
 from pabal.hub import Hub
 from pabal.hub_workers import build_workers, register_hub_process

@@ -30,7 +30,7 @@ from pabal.cli.processes.channel import (
 from pabal.cli.processes.listener import INHERITED_VARIABLE, format_inherited
 from pabal.core.log import get_logger
 from pabal.core.metric_snapshot import MetricFamily, MetricSnapshot, counters_of, sum_snapshots
-from pabal.db.doorbell import wait_with_timeout
+from pabal.db.waiting import wait_with_timeout
 from pabal.settings import Settings
 from pabal.web.server.server import DRAIN_LIMIT
 

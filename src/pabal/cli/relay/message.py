@@ -27,7 +27,7 @@ from pabal.cli.output import (
 )
 from pabal.cli.relay.text_cipher import host_cipher
 from pabal.cli.time_range import ANY_TIME, ListPage, TimeRange, read_range
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.tx import Tx
 from pabal.relay.id_lookup import match_message_ids
 from pabal.relay.messages import (

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
-from pabal.db.doorbell import POLL_INTERVAL
+from pabal.db.doorbell.doorbell import POLL_INTERVAL
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.events.consume.lane import LANE, ClaimedEvent, EventClaimFilter

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.errors import RetryableError, UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.stored_json import MAX_RESPONSE_BYTES, decode_jsonb

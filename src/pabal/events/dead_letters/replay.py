@@ -9,7 +9,7 @@ from uuid import UUID
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.errors import ForeignKeyViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx

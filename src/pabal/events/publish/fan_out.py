@@ -7,7 +7,7 @@ names, the fan-out of the event.
 from dataclasses import dataclass
 from uuid import UUID
 
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 

@@ -18,7 +18,7 @@ from pabal.core.backoff import spread
 from pabal.core.errors import Conflict, Forbidden, Invalid, PabalError, Unavailable
 from pabal.core.event_types import HUB_EVENT_TYPES, HUB_SERVICE, is_allowed_event_type
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.errors import CheckViolation, DatabaseError, ForeignKeyViolation, RetryableError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries

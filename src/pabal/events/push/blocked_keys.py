@@ -5,7 +5,7 @@ wait for later. Subscriptions with `on_blocked` = `hold` are left alone.
 """
 
 from pabal.core.log import get_logger
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.push.retry_schedule import BLOCKED_LIMIT

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
 
-from pabal.db.doorbell import POLL_INTERVAL
+from pabal.db.doorbell.doorbell import POLL_INTERVAL
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 

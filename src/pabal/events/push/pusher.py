@@ -14,7 +14,7 @@ from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import DecryptionError, PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.stored_json import raw_json

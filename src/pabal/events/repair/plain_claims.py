@@ -7,7 +7,7 @@ The specification's columns are their lease: an event that stays in `processing`
 from datetime import timedelta
 
 from pabal.core.log import get_logger
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 

@@ -13,7 +13,7 @@ from pabal.audit.pseudonym import person_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.decision.decide import DecisionStep, SuppressReason

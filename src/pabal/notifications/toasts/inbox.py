@@ -9,7 +9,7 @@ from typing import Literal
 from uuid import UUID
 
 from pabal.core.errors import NotFound
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.lane import ClaimedNotification

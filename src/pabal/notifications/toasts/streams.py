@@ -16,8 +16,8 @@ from time import monotonic
 from pabal.core.backoff import spread
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
-from pabal.db.channels import Channel
-from pabal.db.doorbell import POLL_INTERVAL, Doorbell
+from pabal.db.doorbell.channels import Channel
+from pabal.db.doorbell.doorbell import POLL_INTERVAL, Doorbell
 from pabal.db.pool import Database
 from pabal.notifications.people.tokens import Person, find_ended_person_tokens
 from pabal.notifications.toasts.inbox import InboxState, ToastChange, list_toast_changes, load_inbox_state, toast_topic

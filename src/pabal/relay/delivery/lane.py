@@ -8,7 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.queue.lane import Capability, ClaimedRow, Lane

@@ -11,8 +11,8 @@ An announcement may be lost. The waiter then finds the message when it polls the
 from time import monotonic
 
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel, Wakeup
-from pabal.db.doorbell import Doorbell
+from pabal.db.doorbell.channels import Channel, Wakeup
+from pabal.db.doorbell.doorbell import Doorbell
 
 ANNOUNCEMENT_INTERVAL = 20.0
 """Seconds for which a process does not announce the same account again."""

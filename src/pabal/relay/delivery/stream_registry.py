@@ -16,8 +16,8 @@ from uuid import UUID
 
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
-from pabal.db.channels import Channel
-from pabal.db.doorbell import POLL_INTERVAL, Doorbell
+from pabal.db.doorbell.channels import Channel
+from pabal.db.doorbell.doorbell import POLL_INTERVAL, Doorbell
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pabal.core.errors import RateLimited
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay.auth import RelayPrincipal, RelayTokenRow, principal_of_token

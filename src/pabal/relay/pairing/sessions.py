@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pabal.core.errors import AccountDisabled, NotFound
 from pabal.core.ids import new_id
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.limits import RateLimit

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from uuid import UUID
 
-from pabal.db.channels import Channel, Wakeup
-from pabal.db.doorbell import Doorbell
+from pabal.db.doorbell.channels import Channel, Wakeup
+from pabal.db.doorbell.doorbell import Doorbell
 
 MAX_EARLY_SIGNALS = 1000
 """Signals that are kept for waiters that come a moment later; the oldest one is forgotten first."""

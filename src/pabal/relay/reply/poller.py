@@ -8,9 +8,9 @@ from datetime import timedelta
 
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
-from pabal.db.doorbell import wait_with_timeout
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
+from pabal.db.waiting import wait_with_timeout
 from pabal.relay.reply.callback import (
     TOO_LATE_ERROR,
     CallbackClaim,

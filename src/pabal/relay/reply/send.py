@@ -28,8 +28,9 @@ from pabal.core.errors import (
     Unavailable,
 )
 from pabal.core.log import get_logger
-from pabal.db.doorbell import POLL_INTERVAL, wait_with_timeout
+from pabal.db.doorbell.doorbell import POLL_INTERVAL
 from pabal.db.pool import Database
+from pabal.db.waiting import wait_with_timeout
 from pabal.queue.batcher import Batcher
 from pabal.relay.encryption.message_cipher import MessageCipher
 from pabal.relay.reply.answer_signals import AnswerSignals, AnswerStep

@@ -20,9 +20,10 @@ from uuid import UUID
 from pabal.core.errors import DecryptionError, Unavailable
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
-from pabal.db.doorbell import POLL_INTERVAL, wait_with_timeout
+from pabal.db.doorbell.doorbell import POLL_INTERVAL
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
+from pabal.db.waiting import wait_with_timeout
 from pabal.queue.batcher import Batcher
 from pabal.relay.reply.answer_signals import AnswerSignals, AnswerStep
 from pabal.relay.reply.answer_speeds import SLOW_ANSWER, AnswerSpeeds

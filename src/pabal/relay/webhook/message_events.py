@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 

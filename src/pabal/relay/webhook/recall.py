@@ -12,7 +12,7 @@ from typing import Any
 
 from pabal.core.errors import PabalError, RequestError, Unavailable
 from pabal.core.log import get_logger
-from pabal.db.channels import Channel
+from pabal.db.doorbell.channels import Channel
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx

@@ -10,7 +10,7 @@ import msgspec
 
 from pabal.core.errors import DecryptionError, RateLimited, Unavailable
 from pabal.core.ids import new_id
-from pabal.db.channels import NOTIFY_CHANNEL, Channel
+from pabal.db.doorbell.channels import NOTIFY_CHANNEL, Channel
 from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx

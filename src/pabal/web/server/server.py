@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 
 from pabal.core.log import get_logger
-from pabal.db.doorbell import wait_with_timeout
+from pabal.db.waiting import wait_with_timeout
 from pabal.web.request import IpNetwork
 from pabal.web.server.accept import PausableListener
 from pabal.web.server.connections import ConnectionLimits, ConnectionTable

@@ -16,7 +16,7 @@ import asyncpg
 
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
-from pabal.db.channels import NOTIFY_CHANNEL, Channel
+from pabal.db.doorbell.channels import NOTIFY_CHANNEL, Channel
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 

@@ -22,7 +22,7 @@ FieldDescriptions = dict[str, dict[str, str]]
 @cache
 def load_field_descriptions() -> FieldDescriptions:
     sections: FieldDescriptions = {}
-    for file in resources.files("pabal.web").joinpath("descriptions").iterdir():
+    for file in resources.files("pabal.web.reference").joinpath("descriptions").iterdir():
         if file.name.endswith(".toml"):
             for names, texts in tomllib.loads(file.read_text(encoding="utf-8")).items():
                 for name in names.split(", "):

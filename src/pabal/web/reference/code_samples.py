@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, cast
 
-from pabal.web.field_descriptions import path_section
+from pabal.web.reference.field_descriptions import path_section
 from pabal.web.route import HandlerAuth, Route
 
 BASIC_AUTH_NAME, BASIC_AUTH_SECRET = "PABAL_SERVICE", "PABAL_SECRET"
@@ -27,7 +27,7 @@ NO_CONTENT = 204
 @cache
 def load_examples() -> dict[str, dict[str, Any]]:
     """The examples by the name of the handler; `paths` has the variables of path parameters."""
-    return tomllib.loads(resources.files("pabal.web").joinpath("examples.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(resources.files("pabal.web.reference").joinpath("examples.toml").read_text(encoding="utf-8"))
 
 
 def build_code_samples(route: Route) -> list[dict[str, str]]:

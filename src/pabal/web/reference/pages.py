@@ -9,14 +9,17 @@ import msgspec
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, Response
 
-from pabal.web.openapi import build_openapi
-from pabal.web.reference_entries import ReferenceEntry, ReferenceObject, build_reference
-from pabal.web.reference_fields import FieldRow
+from pabal.web.reference.entries import ReferenceEntry, ReferenceObject, build_reference
+from pabal.web.reference.fields import FieldRow
+from pabal.web.reference.openapi import build_openapi
 from pabal.web.route import Route
 
 CODE_SPAN = re.compile(r"`([^`]+)`")
 API_TEMPLATES = jinja2.Environment(
-    loader=jinja2.PackageLoader("pabal.web"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    loader=jinja2.PackageLoader("pabal.web.reference"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
 )
 
 MARKDOWN_INTRO = """\

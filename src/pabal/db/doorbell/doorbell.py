@@ -22,16 +22,16 @@ from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
 from pabal.core.nats_url import NatsServer
-from pabal.db.channels import CHANNEL_NAMES, Channel, Wakeup
 from pabal.db.connect import ConnectOptions
-from pabal.db.load_polling import SQL_SENDER, LoadPolling
-from pabal.db.nats_transport import NATS_PING_INTERVAL, NatsTransport
-from pabal.db.notify_transport import KEEPALIVE_INTERVAL, SELF_TEST_TIMEOUT, NotifyTransport
+from pabal.db.doorbell.channels import CHANNEL_NAMES, Channel, Wakeup
+from pabal.db.doorbell.load_polling import SQL_SENDER, LoadPolling
+from pabal.db.doorbell.nats import NATS_PING_INTERVAL, NatsTransport
+from pabal.db.doorbell.notify import KEEPALIVE_INTERVAL, SELF_TEST_TIMEOUT, NotifyTransport
+from pabal.db.doorbell.outbox import WakeupOutbox, encode_wakeups
+from pabal.db.doorbell.transport import FORWARDED
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.waiting import stop_tasks, wait_with_timeout
-from pabal.db.wakeup_outbox import WakeupOutbox, encode_wakeups
-from pabal.db.wakeup_transport import FORWARDED
 
 Q = load_queries(__file__)
 log = get_logger()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pabal.web.reference_fields import REF_PREFIX, FieldRow, object_of, parameter_rows, schema_rows, type_name
+from pabal.web.reference.fields import REF_PREFIX, FieldRow, object_of, parameter_rows, schema_rows, type_name
 from pabal.web.route import Route
 
 

@@ -17,8 +17,8 @@ from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.core.nats_url import NatsServer
 from pabal.core.outage import OutageLog
+from pabal.db.doorbell.transport import ReceivePayload, TransportChanged
 from pabal.db.waiting import wait_with_timeout
-from pabal.db.wakeup_transport import ReceivePayload, TransportChanged
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain
 
 from pabal.core.log import get_logger
-from pabal.db.channels import Channel, Wakeup
+from pabal.db.doorbell.channels import Channel, Wakeup
 
 log = get_logger()
 

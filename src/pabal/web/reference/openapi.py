@@ -11,9 +11,14 @@ from starlette.responses import Response
 from pabal import __version__
 from pabal.tokens.permission import Permission
 from pabal.web.auth import PERSON_COOKIE
-from pabal.web.code_samples import build_code_samples
 from pabal.web.errors import OAuthProblem, Problem, RelayProblem, error_status
-from pabal.web.field_descriptions import describe_schemas, find_field_description, path_section, query_sections
+from pabal.web.reference.code_samples import build_code_samples
+from pabal.web.reference.field_descriptions import (
+    describe_schemas,
+    find_field_description,
+    path_section,
+    query_sections,
+)
 from pabal.web.route import ErrorFormat, HandlerAuth, Route
 
 HANDLER_CREDENTIALS = {

@@ -9,14 +9,14 @@ import asyncpg
 from pabal.core.backoff import spread
 from pabal.core.log import get_logger
 from pabal.core.outage import OutageLog
-from pabal.db.channels import NOTIFY_CHANNEL
 from pabal.db.connect import ConnectOptions, HostDialer, ServerInfo, connect_arguments
+from pabal.db.doorbell.channels import NOTIFY_CHANNEL
+from pabal.db.doorbell.load_polling import LoadPolling
+from pabal.db.doorbell.transport import FORWARDED, ReceivePayload, TransportChanged
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error, translate_errors
-from pabal.db.load_polling import LoadPolling
 from pabal.db.pool import Database
 from pabal.db.queries import Query
 from pabal.db.waiting import wait_with_timeout
-from pabal.db.wakeup_transport import FORWARDED, ReceivePayload, TransportChanged
 
 log = get_logger()
 

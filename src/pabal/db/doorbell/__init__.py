@@ -1,0 +1,1 @@
+"""Wakeups between processes: the doorbell, its channels, and what carries them."""
