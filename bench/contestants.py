@@ -37,6 +37,8 @@ class Contestant:
     """Tables to truncate between rounds and vacuum before each drain; empty if it rotates its tables itself."""
     handles: bool = True
     """Whether it runs a handler for every row, or only claims and settles."""
+    transacts: bool = False
+    """Whether it can insert a job in the caller's transaction."""
 
     @property
     def ours(self) -> bool:
@@ -130,6 +132,7 @@ PGQUEUER = Contestant(
     python("pgqueuer"),
     "pgqueuer",
     "pgqueuer, pgqueuer_log, pgqueuer_statistics",
+    transacts=True,
 )
 CONTESTANTS = (
     Contestant(
@@ -138,6 +141,7 @@ CONTESTANTS = (
         ours("work"),
         "pabal",
         PABAL,
+        transacts=True,
     ),
     PGQUEUER,
     Contestant(
@@ -160,6 +164,7 @@ CONTESTANTS = (
         python("procrastinate"),
         "procrastinate",
         "procrastinate_jobs, procrastinate_events",
+        transacts=True,
     ),
     Contestant(
         "graphile-worker 0.18",
@@ -167,6 +172,7 @@ CONTESTANTS = (
         node("graphile.mjs"),
         "graphile",
         "graphile_worker._private_jobs",
+        transacts=True,
     ),
     Contestant(
         "pabal lane",
@@ -183,5 +189,6 @@ CONTESTANTS = (
         "pgboss",
         "pgboss.job",
         handles=False,
+        transacts=True,
     ),
 )

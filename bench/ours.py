@@ -1,6 +1,6 @@
 """Pabal as a contestant: a process that reads a command and prints its result.
 
-python -m bench.ours work|lane URL fill ROWS | drain ROWS SECONDS
+python -m bench.ours work|lane URL fill ROWS | drain ROWS SECONDS | transact CONNECTIONS SECONDS
 
 `work` drains with what `pabal work` runs; `lane` with the lane alone: two loops of claim and settle, and no handlers.
 """
@@ -10,12 +10,14 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+import asyncpg
 import msgspec
 
 from bench import shop
-from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
+from bench.peers.stage import INSERT_ORDER, PAYLOAD, Tally, commit_repeatedly, enter, put_all, settings
 from pabal.cli import GC_THRESHOLDS
 from pabal.cli.events.handlers_app import load_handlers
 from pabal.cli.hub.run import run_until_stopped
@@ -30,6 +32,8 @@ from pabal.settings import Settings
 
 RUN = settings(taken=4000, loops=2)
 HOLD = timedelta(seconds=30)
+PUBLISH = "select pabal.publish($1, $2, $3, $4)"
+PUBLISHED = ("minu_find", "order.paid", msgspec.json.encode(PAYLOAD).decode(), shop.SERVICE)
 DRAFT = EventDraft("minu_find", "order.paid", msgspec.json.encode(PAYLOAD), shop.SERVICE)
 
 
@@ -39,7 +43,7 @@ class Work:
     async def install(self, url: str) -> None:
         """Do nothing: the template database is migrated already."""
 
-    async def fill(self, url: str, rows: int) -> float:
+    async def fill(self, url: str, rows: int) -> dict[str, float]:
         async with Database(ConnectOptions(url)) as db:
 
             async def put(count: int) -> None:
@@ -50,6 +54,19 @@ class Work:
                     raise refused[0]
 
             return await put_all(put, rows)
+
+    async def transact(self, url: str, connections: int, seconds: float) -> dict[str, float]:
+        async def connect() -> Callable[[], Awaitable[object]]:
+            connection = await asyncpg.connect(url, server_settings={"application_name": "shop", "role": "bench_shop"})
+
+            async def commit() -> None:
+                async with connection.transaction():
+                    await connection.execute(INSERT_ORDER)
+                    await connection.fetchval(PUBLISH, *PUBLISHED)
+
+            return commit
+
+        return await commit_repeatedly([await connect() for _ in range(connections)], seconds)
 
     async def drain(self, url: str, tally: Tally) -> None:
         shop.tally = tally

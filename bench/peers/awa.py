@@ -26,7 +26,7 @@ class Awa:
             await client.migrate()
             await client.install_queue_storage()
 
-    async def fill(self, url: str, rows: int) -> float:
+    async def fill(self, url: str, rows: int) -> dict[str, float]:
         async with awa.AsyncClient(url) as client:
             return await put_all(lambda count: client.enqueue_many_copy([Job(**PAYLOAD)] * count), rows)
 

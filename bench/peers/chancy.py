@@ -30,7 +30,7 @@ class Peer:
             executor = Chancy.Executor.Async
             await chancy.declare(Queue("default", concurrency=RUN["hands"], executor=executor, eager_polling=True))
 
-    async def fill(self, url: str, rows: int) -> float:
+    async def fill(self, url: str, rows: int) -> dict[str, float]:
         async with chancy_at(url) as chancy:
 
             async def put(count: int) -> Any:

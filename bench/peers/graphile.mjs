@@ -1,6 +1,6 @@
 // graphile-worker: handlers, a local queue and batched completion. A job that ended is deleted.
 
-import { PAYLOAD, enter, load, putAll, settings } from "./stage.mjs";
+import { PAYLOAD, enter, load, putAll, settings, transact } from "./stage.mjs";
 
 const { Logger, makeWorkerUtils, run, runMigrations } = load("graphile-worker");
 const { Pool } = load("pg");
@@ -14,14 +14,23 @@ enter({
     const pgPool = new Pool({ connectionString: url, max: 2 });
     const utils = await makeWorkerUtils({ pgPool, logger: quiet });
     const job = { identifier: "job", payload: PAYLOAD };
-    const rate = await putAll((count) => utils.addJobs(Array(count).fill(job)), rows);
+    const result = await putAll((count) => utils.addJobs(Array(count).fill(job)), rows);
     await utils.release();
     await pgPool.end();
-    return rate;
+    return result;
+  },
+
+  async transact(url, connections, seconds) {
+    const pool = new Pool({ connectionString: url, max: connections });
+    const result = await transact(pool, connections, seconds, (client) =>
+      client.query("select from graphile_worker.add_job('job', $1)", [PAYLOAD]),
+    );
+    await pool.end();
+    return result;
   },
 
   async drain(url, tally) {
-    tally.begin();
+    // The clock starts after its start-up, or with the first job if that is earlier.
     const runner = await run({
       preset: {
         worker: {
@@ -35,8 +44,9 @@ enter({
         },
       },
       noHandleSignals: true,
-      taskList: { job: () => tally.many(1) },
+      taskList: { job: () => (tally.begin(), tally.many(1)) },
     });
+    tally.begin();
     await tally.all;
     await runner.stop();
     tally.end();

@@ -1,13 +1,14 @@
 // pg-boss: a loop of fetch and complete, several at once, no handlers. Ended jobs stay in their table.
 
-import { BATCH, PAYLOAD, enter, load, putAll, settings } from "./stage.mjs";
+import { BATCH, PAYLOAD, enter, load, putAll, settings, transact } from "./stage.mjs";
 
 const { PgBoss } = load("pg-boss");
+const { Pool } = load("pg");
 const QUEUE = "job";
 const { taken, loops } = settings({ taken: 4000, loops: 3 });
 
 async function started(url) {
-  // Without its supervisor and its clock: nothing here is due later, and neither would it be theirs to drain.
+  // Without its supervisor and its schedule: nothing here is due later.
   const boss = new PgBoss({ connectionString: url, max: Math.max(4, loops), supervise: false, schedule: false });
   await boss.start();
   return boss;
@@ -23,9 +24,20 @@ enter({
   async fill(url, rows) {
     const boss = await started(url);
     const batch = Array(BATCH).fill({ data: PAYLOAD });
-    const rate = await putAll((count) => boss.insert(QUEUE, batch.slice(0, count)), rows);
+    const result = await putAll((count) => boss.insert(QUEUE, batch.slice(0, count)), rows);
     await boss.stop({ graceful: false });
-    return rate;
+    return result;
+  },
+
+  async transact(url, connections, seconds) {
+    const boss = await started(url);
+    const pool = new Pool({ connectionString: url, max: connections });
+    const result = await transact(pool, connections, seconds, (client) =>
+      boss.send(QUEUE, PAYLOAD, { db: { executeSql: (text, values) => client.query(text, values) } }),
+    );
+    await pool.end();
+    await boss.stop({ graceful: false });
+    return result;
   },
 
   async drain(url, tally) {

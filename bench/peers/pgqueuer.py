@@ -3,12 +3,13 @@
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 from pgqueuer import PgQueuer, Queries
 from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 
-from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
+from bench.peers.stage import INSERT_ORDER, PAYLOAD, Tally, commit_repeatedly, enter, put_all, settings
 
 RUN = settings(taken=1000, connections=16)
 SETTINGS = {"jit": "off"}
@@ -21,12 +22,26 @@ class Pgqueuer:
         await Queries(AsyncpgDriver(connection)).install()
         await connection.close()
 
-    async def fill(self, url: str, rows: int) -> float:
+    async def fill(self, url: str, rows: int) -> dict[str, float]:
         connection = await asyncpg.connect(url, server_settings=SETTINGS)
         queries = Queries(AsyncpgDriver(connection))
-        rate = await put_all(lambda count: queries.enqueue(["job"] * count, [BODY] * count, [0] * count), rows)
+        result = await put_all(lambda count: queries.enqueue(["job"] * count, [BODY] * count, [0] * count), rows)
         await connection.close()
-        return rate
+        return result
+
+    async def transact(self, url: str, connections: int, seconds: float) -> dict[str, float]:
+        async def connect() -> Callable[[], Awaitable[object]]:
+            connection = await asyncpg.connect(url, server_settings=SETTINGS)
+            queries = Queries(AsyncpgDriver(connection))
+
+            async def commit() -> None:
+                async with connection.transaction():
+                    await connection.execute(INSERT_ORDER)
+                    await queries.enqueue("job", BODY)
+
+            return commit
+
+        return await commit_repeatedly([await connect() for _ in range(connections)], seconds)
 
     async def drain(self, url: str, tally: Tally) -> None:
         pool = await asyncpg.create_pool(url, min_size=4, max_size=RUN["connections"], server_settings=SETTINGS)

@@ -1,12 +1,21 @@
 """procrastinate: every job is fetched and finished by a statement of its own."""
 
 import asyncio
+import json
+from collections.abc import Awaitable, Callable
 
+import psycopg
 from procrastinate import App, PsycopgConnector
 
-from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
+from bench.peers.stage import INSERT_ORDER, PAYLOAD, Tally, commit_repeatedly, enter, put_all, settings
 
 RUN = settings(hands=20)
+DEFER_JOB = """
+select unnest(procrastinate_defer_jobs_v1(
+  array[row('default', 'job', 0, null, null, %s::jsonb, null)::procrastinate_job_to_defer_v1]
+))
+"""
+"""Its own function, on the caller's connection."""
 
 
 def app_at(url: str) -> App:
@@ -18,10 +27,23 @@ class Procrastinate:
         async with app_at(url).open_async() as app:
             await app.schema_manager.apply_schema_async()
 
-    async def fill(self, url: str, rows: int) -> float:
+    async def fill(self, url: str, rows: int) -> dict[str, float]:
         async with app_at(url).open_async() as app:
             job = app.configure_task("job")
             return await put_all(lambda count: job.batch_defer_async(*[PAYLOAD] * count), rows)
+
+    async def transact(self, url: str, connections: int, seconds: float) -> dict[str, float]:
+        async def connect() -> Callable[[], Awaitable[object]]:
+            connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+
+            async def commit() -> None:
+                async with connection.transaction():
+                    await connection.execute(INSERT_ORDER)
+                    await connection.execute(DEFER_JOB, [json.dumps(PAYLOAD)])
+
+            return commit
+
+        return await commit_repeatedly([await connect() for _ in range(connections)], seconds)
 
     async def drain(self, url: str, tally: Tally) -> None:
         async with app_at(url).open_async() as app:

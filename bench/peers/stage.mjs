@@ -1,4 +1,4 @@
-// The stage the contestants from npm stand on; it is the same as stage.py, and the modules are where the Makefile put them.
+// The command line of the contestants from npm: the same as stage.py. The Makefile installs the modules.
 
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -6,11 +6,16 @@ import { createRequire } from "node:module";
 export const load = createRequire(`${process.env.PEER_MODULES}/`);
 export const PAYLOAD = { text: "x".repeat(189) }; // 200 bytes, written without spaces
 export const BATCH = 1000;
+export const INSERT_ORDER = "insert into public.bench_orders (item) values ('book')";
 
-// What it is run with: the best that `bench.tune` found for it, or what `bench.tune` is trying now.
+// The settings of a contestant: the best that `bench.tune` found, or those that `bench.tune` tries now.
 export const settings = (best) => ({ ...best, ...JSON.parse(process.env.PEER_SETTINGS ?? "{}") });
 
 const now = () => performance.now() / 1000;
+const cpuSeconds = () => {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1e6;
+};
 
 export class Tally {
   constructor(rows, seconds) {
@@ -19,7 +24,9 @@ export class Tally {
   }
 
   begin() {
+    if (this.began !== undefined) return;
     this.began = now();
+    this.cpu = -cpuSeconds();
     this.timer = setTimeout(() => (this.end(), this.done(false)), this.seconds * 1000);
   }
 
@@ -33,19 +40,47 @@ export class Tally {
   }
 
   end() {
-    this.ended ||= now();
+    if (this.ended) return;
+    this.ended = now();
+    this.cpu += cpuSeconds();
     clearTimeout(this.timer);
   }
 
-  get rate() {
-    return Math.min(this.handled, this.rows) / (this.ended - this.began);
+  get result() {
+    const jobs = Math.min(this.handled, this.rows);
+    return { rate: jobs / (this.ended - this.began), jobs, cpu: this.cpu };
   }
 }
 
 export async function putAll(put, rows) {
   const began = now();
+  const cpu = cpuSeconds();
   for (let start = 0; start < rows; start += BATCH) await put(Math.min(BATCH, rows - start));
-  return rows / (now() - began);
+  return { rate: rows / (now() - began), jobs: rows, cpu: cpuSeconds() - cpu };
+}
+
+// Run transactions on each connection, all at the same time, until the time is over. `enqueue` inserts the job.
+export async function transact(pool, connections, seconds, enqueue) {
+  const clients = await Promise.all(Array.from({ length: connections }, () => pool.connect()));
+  const durations = [];
+  const began = now();
+  const cpu = cpuSeconds();
+  await Promise.all(
+    clients.map(async (client) => {
+      for (let start = began; start < began + seconds; start = now()) {
+        await client.query("begin");
+        await client.query(INSERT_ORDER);
+        await enqueue(client);
+        await client.query("commit");
+        durations.push(now() - start);
+      }
+    }),
+  );
+  const [elapsed, used] = [now() - began, cpuSeconds() - cpu];
+  for (const client of clients) client.release();
+  durations.sort((a, b) => a - b);
+  const jobs = durations.length;
+  return { rate: jobs / elapsed, jobs, cpu: used, p50: durations[jobs >> 1], p99: durations[Math.floor(jobs * 0.99)] };
 }
 
 function peakMemory() {
@@ -53,14 +88,15 @@ function peakMemory() {
 }
 
 export async function enter(contestant) {
-  const [url, what, rows = "0", seconds = "10"] = process.argv.slice(2);
-  let said = {};
-  if (what === "install") await contestant.install(url);
-  else if (what === "fill") said = { rate: await contestant.fill(url, Number(rows)) };
+  const [url, command, rows = "0", seconds = "10"] = process.argv.slice(2);
+  let result = {};
+  if (command === "install") await contestant.install(url);
+  else if (command === "fill") result = await contestant.fill(url, Number(rows));
+  else if (command === "transact") result = await contestant.transact(url, Number(rows), Number(seconds));
   else {
     const tally = new Tally(Number(rows), Number(seconds));
     await contestant.drain(url, tally);
-    said = { rate: tally.rate, memory: peakMemory() };
+    result = { ...tally.result, memory: peakMemory() };
   }
-  console.log(JSON.stringify(said));
+  console.log(JSON.stringify(result));
 }

@@ -1,6 +1,8 @@
-"""The stage every contestant stands on: it is told what to do, and says what came of it as one JSON object.
+"""The command line of every contestant. It prints its result as one JSON object.
 
-python -m bench.peers.NAME URL install | fill ROWS | drain ROWS SECONDS | wake TIMES
+python -m bench.peers.NAME URL install | fill ROWS | drain ROWS SECONDS | transact CONNECTIONS SECONDS | wake TIMES
+
+`cpu` is the CPU time of this process in seconds, `jobs` the number of jobs that it was used for.
 """
 
 import argparse
@@ -8,7 +10,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,15 +18,17 @@ import uvloop
 
 PAYLOAD = {"text": "x" * 189}  # 200 bytes, written without spaces
 BATCH = 1000
+INSERT_ORDER = "insert into public.bench_orders (item) values ('book')"
+"""The caller's own row, in the transaction that also inserts the job."""
 
 
 def settings(**best: int) -> dict[str, int]:
-    """What it is run with: the best that `bench.tune` found for it, or what `bench.tune` is trying now."""
+    """The settings of a contestant: the best that `bench.tune` found, or those that `bench.tune` tries now."""
     return best | json.loads(os.environ.get("PEER_SETTINGS", "{}"))
 
 
 class Tally:
-    """Counts what was handled. It is over when everything was, or when the time is; only then is the rate taken."""
+    """Counts handled jobs until all are handled or the time is over. The rate is known after `end`."""
 
     def __init__(self, rows: int, seconds: float) -> None:
         self.rows = rows
@@ -32,9 +36,11 @@ class Tally:
         self._handled = 0
         self._all = asyncio.Event()
         self._began = self._ended = 0.0
+        self._cpu = 0.0
 
     def begin(self) -> None:
         self._began = time.perf_counter()
+        self._cpu = -time.process_time()
 
     def one(self) -> None:
         self._handled += 1
@@ -49,7 +55,7 @@ class Tally:
         return max(0.0, self._began + self._seconds - time.perf_counter())
 
     async def over(self) -> bool:
-        """Wait for the last one; False when the time was over first, and the rate is that of the time given."""
+        """Wait for the last job. False if the time was over first; the rate is then that of the time given."""
         try:
             async with asyncio.timeout(self.left):
                 await self._all.wait()
@@ -59,21 +65,28 @@ class Tally:
         return True
 
     def end(self) -> None:
-        """Stop the clock: what was handled is in the table now. Only the first time counts."""
-        self._ended = self._ended or time.perf_counter()
+        """Stop the clock: what was handled is in the table now. Only the first call counts."""
+        if not self._ended:
+            self._ended = time.perf_counter()
+            self._cpu += time.process_time()
 
     @property
-    def rate(self) -> float:
-        return min(self._handled, self.rows) / (self._ended - self._began)
+    def result(self) -> dict[str, float]:
+        jobs = min(self._handled, self.rows)
+        return {"rate": jobs / (self._ended - self._began), "jobs": jobs, "cpu": self._cpu}
 
 
 class Contestant(Protocol):
-    """What every contestant can do. One can also `wake`: say how long single jobs took to their handler."""
+    """What every contestant can do.
+
+    Some can also `transact`: insert a row of the caller and a job in one transaction. One can also `wake`: measure how
+    long single jobs take until their handler starts.
+    """
 
     async def install(self, url: str) -> None: ...
 
-    async def fill(self, url: str, rows: int) -> float:
-        """Put so many, in batches; how many a second."""
+    async def fill(self, url: str, rows: int) -> dict[str, float]:
+        """Put as many jobs, in batches."""
         ...
 
     async def drain(self, url: str, tally: Tally) -> None: ...
@@ -82,41 +95,67 @@ class Contestant(Protocol):
 Load = Callable[[int], Awaitable[object]]
 
 
-async def put_all(put: Load, rows: int) -> float:
-    """Put them in batches, one after the other; how many a second."""
-    began = time.perf_counter()
+async def put_all(put: Load, rows: int) -> dict[str, float]:
+    """Put the rows in batches, one after the other."""
+    began, cpu = time.perf_counter(), time.process_time()
     for start in range(0, rows, BATCH):
         await put(min(BATCH, rows - start))
-    return rows / (time.perf_counter() - began)
+    return {"rate": rows / (time.perf_counter() - began), "jobs": rows, "cpu": time.process_time() - cpu}
+
+
+async def commit_repeatedly(commits: Sequence[Callable[[], Awaitable[object]]], seconds: float) -> dict[str, float]:
+    """Call each of them in a loop, all at the same time, until the time is over."""
+    durations: list[float] = []
+
+    async def repeat(commit: Callable[[], Awaitable[object]]) -> None:
+        now = time.perf_counter()
+        while now < stop:
+            await commit()
+            durations.append(-now + (now := time.perf_counter()))
+
+    began, cpu = time.perf_counter(), time.process_time()
+    stop = began + seconds
+    await asyncio.gather(*map(repeat, commits))
+    elapsed, cpu = time.perf_counter() - began, time.process_time() - cpu
+    durations.sort()
+    return {
+        "rate": len(durations) / elapsed,
+        "jobs": len(durations),
+        "cpu": cpu,
+        "p50": durations[len(durations) // 2],
+        "p99": durations[int(len(durations) * 0.99)],
+    }
 
 
 def peak_memory() -> float:
     """Peak memory of this process in MB. getrusage would include the parent process."""
-    said = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(said.split()[1]) / 1024
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
 
 
-async def perform(contestant: Any, orders: Any) -> dict[str, float]:
-    match orders.what:
+async def run_command(contestant: Any, args: Any) -> dict[str, float]:
+    match args.command:
         case "install":
-            await contestant.install(orders.url)
+            await contestant.install(args.url)
             return {}
         case "fill":
-            return {"rate": await contestant.fill(orders.url, orders.rows)}
+            return await contestant.fill(args.url, args.rows)
+        case "transact":
+            return await contestant.transact(args.url, args.rows, args.seconds)
         case "wake":
-            took = await contestant.wake(orders.url, orders.rows)
-            return {"p50": took[len(took) // 2], "p99": took[int(len(took) * 0.99)]}
+            durations = await contestant.wake(args.url, args.rows)
+            return {"p50": durations[len(durations) // 2], "p99": durations[int(len(durations) * 0.99)]}
         case _:
-            tally = Tally(orders.rows, orders.seconds)
-            await contestant.drain(orders.url, tally)
-            return {"rate": tally.rate, "memory": peak_memory()}
+            tally = Tally(args.rows, args.seconds)
+            await contestant.drain(args.url, tally)
+            return tally.result | {"memory": peak_memory()}
 
 
 def enter(contestant: Contestant) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
-    parser.add_argument("what", choices=["install", "fill", "drain", "wake"])
+    parser.add_argument("command", choices=["install", "fill", "drain", "transact", "wake"])
     parser.add_argument("rows", type=int, nargs="?", default=0)
     parser.add_argument("seconds", type=float, nargs="?", default=10.0)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        print(json.dumps(runner.run(perform(contestant, parser.parse_args()))))
+        print(json.dumps(runner.run(run_command(contestant, parser.parse_args()))))
