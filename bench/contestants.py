@@ -153,7 +153,7 @@ CONTESTANTS = (
     ),
     Contestant(
         "chancy 0.26",
-        "100 hands, a handler each, writes down what ended once a second; rows stay",
+        "100 at once, a handler each; writes results once a second; rows stay",
         python("chancy"),
         "chancy",
         "chancy_jobs",

@@ -16,20 +16,20 @@ import httptools
 import uvloop
 
 
-class Line(asyncio.Protocol):
+class DriverConnection(asyncio.Protocol):
     """One connection, and the latency of its responses."""
 
-    def __init__(self, request: bytes, took: list[float]) -> None:
+    def __init__(self, request: bytes, durations: list[float]) -> None:
         self._request = request
-        self._took = took
+        self._durations = durations
         self._parser = httptools.HttpResponseParser(self)
-        self._asked = 0.0
+        self._sent_at = 0.0
         self.stopping = False
-        self.gone = asyncio.get_running_loop().create_future()
+        self.closed = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._ask()
+        self._send()
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -37,44 +37,46 @@ class Line(asyncio.Protocol):
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
         if not 200 <= status < 300:
-            self.gone.set_exception(RuntimeError(f"the hub returned HTTP {status}"))
+            self.closed.set_exception(RuntimeError(f"the hub returned HTTP {status}"))
             self._transport.close()
             return
-        self._took.append(time.perf_counter() - self._asked)
+        self._durations.append(time.perf_counter() - self._sent_at)
         self._parser = httptools.HttpResponseParser(self)
         if self.stopping:
             self._transport.close()
         else:
-            self._ask()
+            self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.gone.done():
-            self.gone.set_result(None) if self.stopping else self.gone.set_exception(exc or EOFError())
+        if not self.closed.done():
+            self.closed.set_result(None) if self.stopping else self.closed.set_exception(exc or EOFError())
 
-    def _ask(self) -> None:
-        self._asked = time.perf_counter()
+    def _send(self) -> None:
+        self._sent_at = time.perf_counter()
         self._transport.write(self._request)
 
 
 async def drive(port: int, request: bytes, connections: int, seconds: float) -> dict[str, float]:
-    took: list[float] = []
+    durations: list[float] = []
     loop = asyncio.get_running_loop()
-    lines: list[Line] = []
+    open_connections: list[DriverConnection] = []
     began = time.perf_counter()
     for _ in range(connections):
-        _, line = await loop.create_connection(lambda: Line(request, took), "127.0.0.1", port)
-        lines.append(line)
-    await asyncio.wait([connection.gone for connection in lines], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-    for connection in lines:
+        _, connection = await loop.create_connection(lambda: DriverConnection(request, durations), "127.0.0.1", port)
+        open_connections.append(connection)
+    await asyncio.wait(
+        [connection.closed for connection in open_connections], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION
+    )
+    for connection in open_connections:
         connection.stopping = True
-    await asyncio.gather(*(connection.gone for connection in lines))
+    await asyncio.gather(*(connection.closed for connection in open_connections))
     spent = time.perf_counter() - began
     used = resource.getrusage(resource.RUSAGE_SELF)
-    took.sort()
+    durations.sort()
     return {
-        "rate": len(took) / spent,
-        "p50": took[len(took) // 2],
-        "p99": took[int(len(took) * 0.99)],
+        "rate": len(durations) / spent,
+        "p50": durations[len(durations) // 2],
+        "p99": durations[int(len(durations) * 0.99)],
         "spent": spent,
         "used": used.ru_utime + used.ru_stime,
     }

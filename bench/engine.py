@@ -189,12 +189,12 @@ async def wake_ups(owner: Any, db: Database, bell: Doorbell, times: int) -> list
     """From the moment before the put to the first line of the handler, one at a time, the worker asleep."""
     await clear(owner)
     began = 0.0
-    took: list[float] = []
-    came = asyncio.Event()
+    durations: list[float] = []
+    handled = asyncio.Event()
 
     async def handle(_event: ClaimedEvent) -> Outcome:
-        took.append(time.perf_counter() - began)
-        came.set()
+        durations.append(time.perf_counter() - began)
+        handled.set()
         return DONE
 
     async def put(tx: Tx, drafts: Sequence[UUID]) -> Sequence[UUID | Exception]:
@@ -207,13 +207,13 @@ async def wake_ups(owner: Any, db: Database, bell: Doorbell, times: int) -> list
     running = asyncio.create_task(worker.run())
     for _ in range(times):
         await asyncio.sleep(0.02)  # it has settled and sleeps
-        came.clear()
+        handled.clear()
         began = time.perf_counter()
         await gatherer.put(new_id())
-        await came.wait()
+        await handled.wait()
     worker.stop()
     await running
-    return sorted(took)
+    return sorted(durations)
 
 
 async def measure(endpoint: ServerAddress, rows: int, rounds: int) -> None:
@@ -283,18 +283,18 @@ async def measure(endpoint: ServerAddress, rows: int, rounds: int) -> None:
             ],
         )
 
-        seen: dict[str, list[tuple[float, float]]] = {"pgqueuer": [], "pabal": []}
+        results: dict[str, list[tuple[float, float]]] = {"pgqueuer": [], "pabal": []}
         for _ in range(max(1, rounds - 2)):  # a p99 of few is the noise of one: many samples, in turn
             theirs_now = await PGQUEUER.run_command(endpoint, "wake", WAKES)
-            seen["pgqueuer"].append((theirs_now["p50"], theirs_now["p99"]))
+            results["pgqueuer"].append((theirs_now["p50"], theirs_now["p99"]))
             ours = await wake_ups(owner, db, bell, WAKES)
-            seen["pabal"].append((ours[len(ours) // 2], ours[int(len(ours) * 0.99)]))
+            results["pabal"].append((ours[len(ours) // 2], ours[int(len(ours) * 0.99)]))
         show(
             "Idle wake-up, put → handler",
             ["", "p50 ms", "p99 ms"],
             [
                 [name, *(statistics.median(column) * 1000 for column in zip(*pairs, strict=True))]
-                for name, pairs in seen.items()
+                for name, pairs in results.items()
             ],
         )
 

@@ -14,8 +14,8 @@ from bench.contestants import CONTESTANTS, ROOT, Contestant
 from bench.engine import one_by_one
 from bench.ground import connected, durable, middle
 from bench.meter import metered
-from bench.plot import Bars, drawn
-from bench.report import Table, shown, written
+from bench.plot import Bars, draw_chart
+from bench.report import Table, print_table, write_tables
 from bench.web import MANY, ONE, Driven, Serving, serving
 from pabal.db.embedded import ServerAddress
 
@@ -79,7 +79,7 @@ def middle_rate(runs: Sequence[Run]) -> float:
 
 
 @dataclass(slots=True)
-class Seen:
+class Results:
     """The results of all rounds, by measure and contestant."""
 
     put: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
@@ -93,46 +93,46 @@ class Seen:
         return middle_rate(self.drained[name, when])
 
 
-async def measure(endpoint: ServerAddress, size: Size, groups: Sequence[str]) -> Seen:
+async def measure(endpoint: ServerAddress, size: Size, groups: Sequence[str]) -> Results:
     """Run all contestants of a group in turns, so that a disturbance affects every one of them."""
-    seen = Seen()
+    results = Results()
     contestants = [contestant for contestant in CONTESTANTS if contestant.here]
     await asyncio.gather(*(contestant.install(endpoint) for contestant in contestants))
     if DRAIN in groups:
-        await drain_fresh(endpoint, contestants, size, seen)
+        await drain_fresh(endpoint, contestants, size, results)
     async with serving(endpoint) as hub:
         if PUBLISH in groups:
-            await publish(endpoint, hub, size, seen)
+            await publish(endpoint, hub, size, results)
         if TRANSACT in groups:
-            await transact(endpoint, contestants, size, seen)
-        seen.serving = hub.memory()
+            await transact(endpoint, contestants, size, results)
+        results.serving = hub.memory()
     if DRAIN in groups:
-        await drain_aged(endpoint, contestants, size, seen)
-    return seen
+        await drain_aged(endpoint, contestants, size, results)
+    return results
 
 
-async def drain_fresh(endpoint: ServerAddress, contestants: Sequence[Contestant], size: Size, seen: Seen) -> None:
+async def drain_fresh(endpoint: ServerAddress, contestants: Sequence[Contestant], size: Size, results: Results) -> None:
     for _ in range(size.rounds):
         for contestant in contestants:
             await contestant.empty(endpoint)
-            await one_drain(endpoint, contestant, size, seen, FRESH)
+            await one_drain(endpoint, contestant, size, results, FRESH)
 
 
-async def drain_aged(endpoint: ServerAddress, contestants: Sequence[Contestant], size: Size, seen: Seen) -> None:
+async def drain_aged(endpoint: ServerAddress, contestants: Sequence[Contestant], size: Size, results: Results) -> None:
     for contestant in {contestant.database: contestant for contestant in contestants}.values():
         await contestant.empty(endpoint)
         await contestant.age(endpoint, size.finished)
     for _ in range(size.rounds):
         for contestant in contestants:
-            await one_drain(endpoint, contestant, size, seen, AGED)
+            await one_drain(endpoint, contestant, size, results, AGED)
 
 
-async def one_drain(endpoint: ServerAddress, contestant: Contestant, size: Size, seen: Seen, when: str) -> None:
+async def one_drain(endpoint: ServerAddress, contestant: Contestant, size: Size, results: Results, when: str) -> None:
     filled = await one_run(endpoint, contestant, "fill", size.rows)
     await contestant.tidy(endpoint)
     if when == FRESH:
-        seen.put[contestant.database].append(filled)
-    seen.drained[contestant.name, when].append(await one_run(endpoint, contestant, "drain", size.rows, size.within))
+        results.put[contestant.database].append(filled)
+    results.drained[contestant.name, when].append(await one_run(endpoint, contestant, "drain", size.rows, size.within))
 
 
 async def one_run(endpoint: ServerAddress, contestant: Contestant, command: str, *numbers: float) -> Run:
@@ -142,7 +142,7 @@ async def one_run(endpoint: ServerAddress, contestant: Contestant, command: str,
     return Run(reported["rate"], reported["cpu"] / reported["jobs"] * 1e6, postgres, wal, reported)
 
 
-async def transact(endpoint: ServerAddress, contestants: Sequence[Contestant], size: Size, seen: Seen) -> None:
+async def transact(endpoint: ServerAddress, contestants: Sequence[Contestant], size: Size, results: Results) -> None:
     """Insert a row of the caller and a job in each transaction. A hub is running, as in production, but no worker."""
     transacting = [contestant for contestant in contestants if contestant.transacts]
     for contestant in transacting:
@@ -155,35 +155,35 @@ async def transact(endpoint: ServerAddress, contestants: Sequence[Contestant], s
             await contestant.empty(endpoint)
             await contestant.tidy(endpoint)
             run = await one_run(endpoint, contestant, "transact", size.connections, size.driven)
-            seen.transacted[contestant.name].append(run)
+            results.transacted[contestant.name].append(run)
 
 
-async def publish(endpoint: ServerAddress, hub: Serving, size: Size, seen: Seen) -> None:
+async def publish(endpoint: ServerAddress, hub: Serving, size: Size, results: Results) -> None:
     async with connected(endpoint.owner_url) as owner:
         for _ in range(size.rounds):
-            seen.commits.append(await one_by_one(owner, endpoint.hub_url, 64, size.driven))
+            results.commits.append(await one_by_one(owner, endpoint.hub_url, 64, size.driven))
             for path, connections in ((ONE, 1), (ONE, 64), (ONE, 256), (MANY, 2)):
-                seen.driven[path, connections].append(await hub.driven(path, connections, size.driven))
+                results.driven[path, connections].append(await hub.driven(path, connections, size.driven))
 
 
-def tables(seen: Seen, size: Size) -> list[Table]:
+def tables(results: Results, size: Size) -> list[Table]:
     here = [contestant for contestant in CONTESTANTS if contestant.here]
     report_tables: list[Table] = []
-    if seen.driven:
-        report_tables.append(over_http(seen))
-    if seen.put:
-        report_tables.append(in_batches(seen, here))
-    if seen.transacted:
-        report_tables.append(in_transactions(seen, size))
-    if seen.drained:
-        report_tables += [draining(seen, here, size), descriptions(here)]
+    if results.driven:
+        report_tables.append(over_http(results))
+    if results.put:
+        report_tables.append(in_batches(results, here))
+    if results.transacted:
+        report_tables.append(in_transactions(results, size))
+    if results.drained:
+        report_tables += [draining(results, here, size), descriptions(here)]
     return report_tables
 
 
-def over_http(seen: Seen) -> Table:
-    commits = middle(seen.commits)
+def over_http(results: Results) -> Table:
+    commits = middle(results.commits)
     rows: list[Sequence[object]] = [[SINGLE_INSERTS, commits, 1.0, "", "", "", ""]]
-    for (path, connections), runs in seen.driven.items():
+    for (path, connections), runs in results.driven.items():
         rate = middle([run.rate for run in runs])
         callers = f"{connections} connection{'s' if connections > 1 else ''}"
         rows.append(
@@ -204,20 +204,20 @@ def over_http(seen: Seen) -> Table:
     )
 
 
-def in_batches(seen: Seen, here: Sequence[Contestant]) -> Table:
-    ours = middle_rate(seen.put["pabal"])
+def in_batches(results: Results, here: Sequence[Contestant]) -> Table:
+    ours = middle_rate(results.put["pabal"])
     names = {contestant.database: contestant.name if not contestant.ours else "pabal" for contestant in here}
     return Table(
         "putting in batches of 1,000, in process, one after the other",
         ["jobs/s", "pabal against it", *COST_COLUMNS],
         [
             [names[database], middle_rate(runs), ours / middle_rate(runs), *middle_costs(runs)]
-            for database, runs in sorted(seen.put.items(), key=lambda pair: -middle_rate(pair[1]))
+            for database, runs in sorted(results.put.items(), key=lambda pair: -middle_rate(pair[1]))
         ],
     )
 
 
-def in_transactions(seen: Seen, size: Size) -> Table:
+def in_transactions(results: Results, size: Size) -> Table:
     ours = next(contestant.name for contestant in CONTESTANTS if contestant.ours)
     return Table(
         f"publishing in the caller's transaction, {size.connections} connections",
@@ -226,30 +226,30 @@ def in_transactions(seen: Seen, size: Size) -> Table:
             [
                 "pabal" if name == ours else name,
                 middle_rate(runs),
-                middle_rate(seen.transacted[ours]) / middle_rate(runs),
+                middle_rate(results.transacted[ours]) / middle_rate(runs),
                 middle([run.reported["p50"] for run in runs]) * 1000,
                 middle([run.reported["p99"] for run in runs]) * 1000,
                 *middle_costs(runs),
             ]
-            for name, runs in sorted(seen.transacted.items(), key=lambda pair: -middle_rate(pair[1]))
+            for name, runs in sorted(results.transacted.items(), key=lambda pair: -middle_rate(pair[1]))
         ],
     )
 
 
-def draining(seen: Seen, here: Sequence[Contestant], size: Size) -> Table:
+def draining(results: Results, here: Sequence[Contestant], size: Size) -> Table:
     rows: list[Sequence[object]] = []
     for contestant in sorted(
-        here, key=lambda contestant: (not contestant.handles, -seen.drain_rate(contestant.name, FRESH))
+        here, key=lambda contestant: (not contestant.handles, -results.drain_rate(contestant.name, FRESH))
     ):
         ours = next(other.name for other in CONTESTANTS if other.ours and other.handles == contestant.handles)
-        rates = [middle_rate(seen.drained[contestant.name, when]) for when in (FRESH, AGED)]
+        rates = [middle_rate(results.drained[contestant.name, when]) for when in (FRESH, AGED)]
         against = [
-            middle_rate(seen.drained[ours, when]) / rate for when, rate in zip((FRESH, AGED), rates, strict=True)
+            middle_rate(results.drained[ours, when]) / rate for when, rate in zip((FRESH, AGED), rates, strict=True)
         ]
         past = rates[1] if contestant.aged else f"{rates[1]:,.0f} (keeps none)"
         kind = "handlers" if contestant.handles else "no handlers"
-        runs = seen.drained[contestant.name, FRESH]
-        memory = max(run.reported["memory"] for run in (*runs, *seen.drained[contestant.name, AGED]))
+        runs = results.drained[contestant.name, FRESH]
+        memory = max(run.reported["memory"] for run in (*runs, *results.drained[contestant.name, AGED]))
         rows.append([f"{contestant.name}, {kind}", rates[0], against[0], *middle_costs(runs), past, against[1], memory])
     return Table(
         f"draining {size.rows:,}",
@@ -265,7 +265,7 @@ def descriptions(here: Sequence[Contestant]) -> Table:
     return Table("who", ["what it does with a job"], [[contestant.name, contestant.says] for contestant in here])
 
 
-def bars(seen: Seen, size: Size) -> Bars:
+def bars(results: Results, size: Size) -> Bars:
     here = [contestant for contestant in CONTESTANTS if contestant.here]
     return Bars(
         f"Draining {size.rows:,} jobs, jobs per second",
@@ -274,12 +274,12 @@ def bars(seen: Seen, size: Size) -> Bars:
             (
                 contestant.name,
                 "with handlers" if contestant.handles else "fetch loop",
-                (seen.drain_rate(contestant.name, FRESH), seen.drain_rate(contestant.name, AGED)),
+                (results.drain_rate(contestant.name, FRESH), results.drain_rate(contestant.name, AGED)),
                 contestant.ours,
             )
             for contestant in sorted(
                 here,
-                key=lambda contestant: (not contestant.handles, -seen.drain_rate(contestant.name, FRESH)),
+                key=lambda contestant: (not contestant.handles, -results.drain_rate(contestant.name, FRESH)),
             )
         ],
     )
@@ -298,14 +298,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pabal-bench-") as folder, durable() as endpoint:
         os.environ["PABAL_DATA_DIR"] = folder  # every process of ours signs and seals with the same keys
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            seen = runner.run(measure(endpoint, size, args.only))
-    report_tables = tables(seen, size)
+            results = runner.run(measure(endpoint, size, args.only))
+    report_tables = tables(results, size)
     for table in report_tables:
-        shown(table)
-    print(f"pabal serve held {seen.serving:.0f} MB at most")
+        print_table(table)
+    print(f"pabal serve held {results.serving:.0f} MB at most")
     if args.write:
-        written(report_tables, DOCUMENT, "events", f"![How fast each queue drains]({PLOT.name})")
-        PLOT.write_text(drawn(bars(seen, size)), encoding="utf-8")
+        write_tables(report_tables, DOCUMENT, "events", f"![How fast each queue drains]({PLOT.name})")
+        PLOT.write_text(draw_chart(bars(results, size)), encoding="utf-8")
 
 
 if __name__ == "__main__":

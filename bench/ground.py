@@ -64,7 +64,7 @@ class Paced:
 
 async def paced(callers: Sequence[Callable[[], Awaitable[object]]], seconds: float) -> Paced:
     """Run the callers in parallel, each one in a loop, until the time is over."""
-    took: list[float] = []
+    durations: list[float] = []
     began = time.perf_counter()
     stop = began + seconds
 
@@ -72,12 +72,12 @@ async def paced(callers: Sequence[Callable[[], Awaitable[object]]], seconds: flo
         now = time.perf_counter()
         while now < stop:
             await call()
-            took.append(-now + (now := time.perf_counter()))
+            durations.append(-now + (now := time.perf_counter()))
 
     await asyncio.gather(*map(calling, callers))
-    rate = len(took) / (time.perf_counter() - began)
-    took.sort()
-    return Paced(rate, took[len(took) // 2], took[int(len(took) * 0.99)])
+    rate = len(durations) / (time.perf_counter() - began)
+    durations.sort()
+    return Paced(rate, durations[len(durations) // 2], durations[int(len(durations) * 0.99)])
 
 
 def middle(values: Sequence[float]) -> float:

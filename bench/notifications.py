@@ -114,10 +114,10 @@ async def measure_fan_out(bench: Bench) -> float:
     async with bench.hub.autocommit() as tx:
         held = await EVENTS.claim(tx, 1, HOLD, "bench", EventClaimFilter(HUB_ACTOR.name))
     await rules.handle_events(held)
-    took = time.perf_counter() - began
+    duration = time.perf_counter() - began
     pending = await bench.owner.fetchval("select count(*) from notification.requests where state = 'pending'")
     assert pending == PEOPLE, f"{pending} notifications instead of {PEOPLE}"
-    return PEOPLE / took
+    return PEOPLE / duration
 
 
 # Dispatching

@@ -30,7 +30,7 @@ from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
 
-RUN = settings(taken=4000, loops=2)
+RUN = settings(batch_size=4000, loops=2)
 HOLD = timedelta(seconds=30)
 PUBLISH = "select pabal.publish($1, $2, $3, $4)"
 PUBLISHED = ("minu_find", "order.paid", msgspec.json.encode(PAYLOAD).decode(), shop.SERVICE)
@@ -96,7 +96,9 @@ class Lane(Work):
             async def loop() -> None:
                 async with db.autocommit() as tx:
                     while tally.left and (
-                        claimed := await LANE.claim(tx, RUN["taken"], HOLD, "bench", EventClaimFilter(shop.SERVICE))
+                        claimed := await LANE.claim(
+                            tx, RUN["batch_size"], HOLD, "bench", EventClaimFilter(shop.SERVICE)
+                        )
                     ):
                         tally.many(len(await LANE.settle(tx, [Settlement(item, DONE) for item in claimed])))
 

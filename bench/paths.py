@@ -24,7 +24,7 @@ from bench.ground import connected, durable
 from bench.meter import metered
 from bench.peers.stage import BATCH, PAYLOAD
 from bench.receiver import CountingReceiver, counting_receiver
-from bench.report import Table, shown
+from bench.report import Table, print_table
 from bench.shop import SERVICE
 from bench.web import BY, Serving, serving
 from pabal.core.ids import new_id
@@ -92,24 +92,24 @@ class Course:
                     raise result
 
 
-async def run_program(*command: str, told: bytes = b"") -> dict[str, float]:
+async def run_program(*command: str, request: bytes = b"") -> dict[str, float]:
     running = await asyncio.create_subprocess_exec(
         sys.executable, "-m", *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    output, _ = await running.communicate(told)
+    output, _ = await running.communicate(request)
     if running.returncode:
         raise SystemExit(f"failed: {' '.join(command[:1])}")
     return json.loads(output.splitlines()[-1])
 
 
 async def sdk_row(course: Course, what: str, service: str, callers: int, name: str) -> Row:
-    told = msgspec.json.encode({"service": service, "secret": course.secrets[service], "target": SERVICE})
+    request = msgspec.json.encode({"service": service, "secret": course.secrets[service], "target": SERVICE})
     url = f"http://127.0.0.1:{course.served.port}"
     async with metered(course.owner, course.served.pid) as cost:
-        seen = await run_program("bench.sdk", what, url, str(callers), str(course.size.seconds), told=told)
-    hub, postgres, wal = cost.per(seen["events"])
-    client = seen["used"] / seen["events"] * 1e6
-    return [name, seen["rate"], seen["p50"] * 1000, seen["p99"] * 1000, client, hub, postgres, wal]
+        results = await run_program("bench.sdk", what, url, str(callers), str(course.size.seconds), request=request)
+    hub, postgres, wal = cost.per(results["events"])
+    client = results["used"] / results["events"] * 1e6
+    return [name, results["rate"], results["p50"] * 1000, results["p99"] * 1000, client, hub, postgres, wal]
 
 
 async def publish_rows(course: Course) -> list[Row]:
@@ -224,13 +224,13 @@ async def steady_row(course: Course, rate: int) -> Row:
         used = time.process_time() - used
         output = await consumer.stdout.read()
     await consumer.wait()
-    seen = json.loads(output.splitlines()[-1])
-    if seen["events"] < events:
-        raise SystemExit(f"only {seen['events']} of {events} events were handled in time")
+    results = json.loads(output.splitlines()[-1])
+    if results["events"] < events:
+        raise SystemExit(f"only {results['events']} of {events} events were handled in time")
     _, postgres, wal = cost.per(events)
-    client = (used + seen["used"]) / events * 1e6
+    client = (used + results["used"]) / events * 1e6
     name = f"steady {rate:,}/s for {course.size.steady_seconds:.0f} s, publisher and `pabal work`"
-    return [name, float(rate), seen["p50"] * 1000, seen["p99"] * 1000, client, "", postgres, wal]
+    return [name, float(rate), results["p50"] * 1000, results["p99"] * 1000, client, "", postgres, wal]
 
 
 async def publish_steadily(hub: Hub, rate: int, events: int) -> None:
@@ -346,7 +346,7 @@ def main() -> None:
         os.environ["PABAL_CALLBACK_ALLOW"] = "http://127.0.0.1"  # the receiver of pushes
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             rows = runner.run(measure(endpoint, QUICK if args.quick else PathSize(), args.only))
-    shown(Table("the product's own paths", COLUMNS, rows))
+    print_table(Table("the product's own paths", COLUMNS, rows))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Bars:
     rows: Sequence[Row]
 
 
-def drawn(bars: Bars) -> str:
+def draw_chart(bars: Bars) -> str:
     height = TOP + ROW * len(bars.rows) + 8
     longest = max(max(values) for _, _, values, _ in bars.rows)
     scale = (WIDTH - NAMES - RIGHT) / longest

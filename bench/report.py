@@ -17,11 +17,11 @@ class Table:
     rows: Sequence[Sequence[object]]
 
 
-def shown(table: Table) -> None:
+def print_table(table: Table) -> None:
     show(table.title, ["", *table.columns], [[*row] for row in table.rows])
 
 
-def written(tables: Sequence[Table], document: Path, mark: str, above: str) -> None:
+def write_tables(tables: Sequence[Table], document: Path, mark: str, above: str) -> None:
     """Put the tables, and what is to stand above them, where the document has the mark; what is around it stays."""
     begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
     text = document.read_text(encoding="utf-8")

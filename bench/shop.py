@@ -4,12 +4,12 @@ from bench.peers.stage import Tally, settings
 from pabal_client import App, Event
 
 SERVICE = "minu_build"
-HANDS = settings(hands=1000)["hands"]
+CONCURRENCY = settings(concurrency=1000)["concurrency"]
 
 hub = App(SERVICE)
 tally = Tally(rows=0, seconds=0)
 
 
-@hub.on("order.*", concurrency=HANDS)
+@hub.on("order.*", concurrency=CONCURRENCY)
 async def handle(_event: Event) -> None:
     tally.one()

@@ -213,7 +213,7 @@ async def measure(endpoint: ServerAddress, rounds: int, seconds: float) -> None:
     async with ready(endpoint) as bench, connected(endpoint.owner_url) as owner:
         few, many = await bench.tokens(1), await bench.tokens(1000)
         checks: dict[str, list[float]] = {}
-        seen: dict[tuple[str, int], list[Paced]] = {}
+        results: dict[tuple[str, int], list[Paced]] = {}
         for _ in range(rounds):
             for name, check in {
                 "warm, one token": lambda: warm(bench, few),
@@ -224,7 +224,7 @@ async def measure(endpoint: ServerAddress, rounds: int, seconds: float) -> None:
                 checks.setdefault(name, []).append(await check())
             for callers in (FEW, MANY):
                 for name, runs in (await rates(bench, owner, endpoint.hub_url, callers, seconds)).items():
-                    seen.setdefault((name, callers), []).append(runs)
+                    results.setdefault((name, callers), []).append(runs)
         refusals = sorted([await refused_after(bench) for _ in range(100)])
 
     show("Checking an access token", ["", "tokens/s"], [[name, middle(values)] for name, values in checks.items()])
@@ -234,7 +234,7 @@ async def measure(endpoint: ServerAddress, rounds: int, seconds: float) -> None:
         [["100 times, checked without pause", refusals[50] * 1000, refusals[99] * 1000]],
     )
     for callers in (FEW, MANY):
-        commits = middle([run.rate for run in seen["commit", callers]])
+        commits = middle([run.rate for run in results["commit", callers]])
         show(
             f"Tokens at {callers} caller{'s' if callers > 1 else ''}; ratio to one insert per commit in the same run",
             ["", "per second", "p50 ms", "p99 ms", "ratio"],
@@ -246,7 +246,7 @@ async def measure(endpoint: ServerAddress, rounds: int, seconds: float) -> None:
                     middle([run.p99 for run in runs]) * 1000 if name != "commit" else "",
                     middle([run.rate for run in runs]) / commits,
                 ]
-                for (name, at), runs in seen.items()
+                for (name, at), runs in results.items()
                 if at == callers
             ],
         )

@@ -12,27 +12,31 @@ import uvloop
 
 from bench.contestants import CONTESTANTS, Contestant
 from bench.ground import durable, middle
-from bench.report import Table, shown
+from bench.report import Table, print_table
 from pabal.db.embedded import ServerAddress
 
 ROWS = 20_000
 ROUNDS = 3
 WITHIN = 8.0
 CANDIDATES: dict[str, dict[str, list[int]]] = {
-    "work": {"hands": [500, 1000, 2000, 4000]},
-    "pgqueuer": {"taken": [500, 1000, 2000, 4000], "connections": [4, 16, 32]},
+    "work": {"concurrency": [500, 1000, 2000, 4000]},
+    "pgqueuer": {"batch_size": [500, 1000, 2000, 4000], "connections": [4, 16, 32]},
     "awa": {
         "loops": [1, 2, 4, 8],
-        "taken": [100, 500, 1000, 2000],
-        "hands": [200, 1000, 2000, 5000, 10000],
+        "batch_size": [100, 500, 1000, 2000],
+        "concurrency": [200, 1000, 2000, 5000, 10000],
         "connections": [8, 16, 32],
         "poll": [1, 10, 50],
     },
-    "chancy": {"hands": [100, 300, 1000, 3000], "connections": [4, 16]},
-    "procrastinate": {"hands": [5, 10, 20, 40]},
-    "graphile": {"hands": [4, 10, 24, 50, 100], "taken": [100, 500, 1000, 2000, 4000], "gather": [0, 5, 50, 250]},
-    "pgboss": {"loops": [1, 2, 3, 4, 6, 8], "taken": [250, 500, 1000, 2000, 4000, 8000]},
-    "lane": {"loops": [1, 2, 3, 4], "taken": [250, 500, 1000, 2000, 4000]},
+    "chancy": {"concurrency": [100, 300, 1000, 3000], "connections": [4, 16]},
+    "procrastinate": {"concurrency": [5, 10, 20, 40]},
+    "graphile": {
+        "concurrency": [4, 10, 24, 50, 100],
+        "batch_size": [100, 500, 1000, 2000, 4000],
+        "completion_delay": [0, 5, 50, 250],
+    },
+    "pgboss": {"loops": [1, 2, 3, 4, 6, 8], "batch_size": [250, 500, 1000, 2000, 4000, 8000]},
+    "lane": {"loops": [1, 2, 3, 4], "batch_size": [250, 500, 1000, 2000, 4000]},
 }
 """The values to try, by the database of a contestant (`work` and `lane` are ours), in this order."""
 
@@ -53,13 +57,13 @@ async def find_best(endpoint: ServerAddress, contestant: Contestant) -> tuple[Ta
     best: dict[str, int] = {}
     rows: list[list[object]] = []
     for name, values in values_to_try(contestant).items():
-        seen: dict[int, list[float]] = {value: [] for value in values}
+        results: dict[int, list[float]] = {value: [] for value in values}
         for _ in range(ROUNDS):
             for value in values:
-                seen[value].append(await drain_rate(endpoint, contestant, {**best, name: value}))
-        rates = {value: middle(rates_of_value) for value, rates_of_value in seen.items()}
+                results[value].append(await drain_rate(endpoint, contestant, {**best, name: value}))
+        rates = {value: middle(rates_of_value) for value, rates_of_value in results.items()}
         for value, rate in rates.items():
-            rows.append([f"{name} {value}", rate, f"{min(seen[value]):,.0f} to {max(seen[value]):,.0f}"])
+            rows.append([f"{name} {value}", rate, f"{min(results[value]):,.0f} to {max(results[value]):,.0f}"])
         best[name] = max(rates, key=lambda value: rates[value])
     return Table(contestant.name, ["jobs/s", "of its rounds"], rows), best
 
@@ -73,7 +77,7 @@ async def tune(endpoint: ServerAddress, names: list[str]) -> None:
         ):
             await contestant.install(endpoint)
             table, best = await find_best(endpoint, contestant)
-            shown(table)
+            print_table(table)
             print(f"best of {contestant.name}: {best}\n", flush=True)
 
 

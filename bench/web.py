@@ -50,7 +50,7 @@ class Serving:
 
     async def driven(self, path: str, connections: int, seconds: float) -> Driven:
         before = self._used()
-        measured = await heard(
+        measured = await run_load_driver(
             [sys.executable, "-m", "bench.driver", str(self.port), path, str(connections), str(seconds)],
             msgspec.json.encode({"token": self.token, "body": BODIES[path].decode()}),
         )
@@ -103,11 +103,11 @@ async def access_token(endpoint: ServerAddress) -> str:
             return (await issue_tokens(tx, hub.token_issuer, client, client.allowed, BY)).access_token
 
 
-async def heard(command: list[str], told: bytes) -> dict[str, float]:
+async def run_load_driver(command: list[str], request: bytes) -> dict[str, float]:
     running = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    measured, _ = await running.communicate(told)
+    measured, _ = await running.communicate(request)
     if running.returncode:
         raise SystemExit(f"the driver gave up: {' '.join(command)}")
     return json.loads(measured)

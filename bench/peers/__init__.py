@@ -1,1 +1,1 @@
-"""The others, each in a program of its own. They run where they are installed (`.venv-bench`), never beside Pabal."""
+"""The other queues, each a program of its own. They run in the environment `.venv-bench`, apart from Pabal."""

@@ -6,12 +6,12 @@ import awa
 
 from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
 
-RUN = settings(hands=10_000, loops=2, taken=1000, connections=16, poll=10)
+RUN = settings(concurrency=10_000, loops=2, batch_size=1000, connections=16, poll=10)
 QUEUE = {
     "name": "default",
-    "max_workers": RUN["hands"],
+    "max_workers": RUN["concurrency"],
     "claimers": RUN["loops"],
-    "claim_batch_size": RUN["taken"],
+    "claim_batch_size": RUN["batch_size"],
 }
 
 

@@ -7,7 +7,7 @@ from chancy import Chancy, Queue, Worker, job
 
 from bench.peers.stage import BATCH, PAYLOAD, Tally, enter, put_all, settings
 
-RUN = settings(hands=100, connections=4)
+RUN = settings(concurrency=100, connections=4)
 
 tally = Tally(rows=0, seconds=0)
 
@@ -28,7 +28,9 @@ class Peer:
         async with chancy_at(url) as chancy:
             await chancy.migrate()
             executor = Chancy.Executor.Async
-            await chancy.declare(Queue("default", concurrency=RUN["hands"], executor=executor, eager_polling=True))
+            await chancy.declare(
+                Queue("default", concurrency=RUN["concurrency"], executor=executor, eager_polling=True)
+            )
 
     async def fill(self, url: str, rows: int) -> dict[str, float]:
         async with chancy_at(url) as chancy:

@@ -5,7 +5,11 @@ import { PAYLOAD, enter, load, putAll, settings, transact } from "./stage.mjs";
 const { Logger, makeWorkerUtils, run, runMigrations } = load("graphile-worker");
 const { Pool } = load("pg");
 const quiet = new Logger(() => () => {});
-const { hands, taken, gather } = settings({ hands: 10, taken: 4000, gather: 0 });
+const { concurrency, batch_size: batchSize, completion_delay: completionDelay } = settings({
+  concurrency: 10,
+  batch_size: 4000,
+  completion_delay: 0,
+});
 
 enter({
   install: (url) => runMigrations({ connectionString: url, logger: quiet }),
@@ -35,12 +39,12 @@ enter({
       preset: {
         worker: {
           connectionString: url,
-          concurrentJobs: hands,
-          maxPoolSize: hands + 2,
+          concurrentJobs: concurrency,
+          maxPoolSize: concurrency + 2,
           logger: quiet,
-          localQueue: { size: taken },
-          completeJobBatchDelay: gather,
-          failJobBatchDelay: gather,
+          localQueue: { size: batchSize },
+          completeJobBatchDelay: completionDelay,
+          failJobBatchDelay: completionDelay,
         },
       },
       noHandleSignals: true,

@@ -5,7 +5,7 @@ import { BATCH, PAYLOAD, enter, load, putAll, settings, transact } from "./stage
 const { PgBoss } = load("pg-boss");
 const { Pool } = load("pg");
 const QUEUE = "job";
-const { taken, loops } = settings({ taken: 4000, loops: 3 });
+const { batch_size: batchSize, loops } = settings({ batch_size: 4000, loops: 3 });
 
 async function started(url) {
   // Without its supervisor and its schedule: nothing here is due later.
@@ -45,7 +45,7 @@ enter({
     tally.begin();
     const loop = async () => {
       while (tally.left > 0) {
-        const jobs = await boss.fetch(QUEUE, { batchSize: taken });
+        const jobs = await boss.fetch(QUEUE, { batchSize });
         if (!jobs.length) return;
         await boss.complete(QUEUE, jobs.map((job) => job.id));
         tally.many(jobs.length);

@@ -11,7 +11,7 @@ from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 
 from bench.peers.stage import INSERT_ORDER, PAYLOAD, Tally, commit_repeatedly, enter, put_all, settings
 
-RUN = settings(taken=1000, connections=16)
+RUN = settings(batch_size=1000, connections=16)
 SETTINGS = {"jit": "off"}
 BODY = json.dumps(PAYLOAD, separators=(",", ":")).encode()
 
@@ -58,7 +58,7 @@ class Pgqueuer:
         tally.begin()
         async with asyncio.TaskGroup() as group:
             group.create_task(stop())
-            await hub.run(batch_size=RUN["taken"])
+            await hub.run(batch_size=RUN["batch_size"])
         tally.end()
 
     async def wake(self, url: str, times: int) -> list[float]:
@@ -67,25 +67,25 @@ class Pgqueuer:
         hub = PgQueuer(AsyncpgPoolDriver(pool))
         queries = Queries(AsyncpgDriver(await asyncpg.connect(url, server_settings=SETTINGS)))
         began = 0.0
-        took: list[float] = []
-        came = asyncio.Event()
+        durations: list[float] = []
+        handled = asyncio.Event()
 
         @hub.entrypoint("job")
         async def job(_job: object) -> None:
-            took.append(time.perf_counter() - began)
-            came.set()
+            durations.append(time.perf_counter() - began)
+            handled.set()
 
         running = asyncio.create_task(hub.run())
         await asyncio.sleep(1)
         for _ in range(times):
             await asyncio.sleep(0.02)
-            came.clear()
+            handled.clear()
             began = time.perf_counter()
             await queries.enqueue("job", BODY)
-            await came.wait()
+            await handled.wait()
         hub.shutdown.set()
         await running
-        return sorted(took)
+        return sorted(durations)
 
 
 if __name__ == "__main__":

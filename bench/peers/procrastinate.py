@@ -9,7 +9,7 @@ from procrastinate import App, PsycopgConnector
 
 from bench.peers.stage import INSERT_ORDER, PAYLOAD, Tally, commit_repeatedly, enter, put_all, settings
 
-RUN = settings(hands=20)
+RUN = settings(concurrency=20)
 DEFER_JOB = """
 select unnest(procrastinate_defer_jobs_v1(
   array[row('default', 'job', 0, null, null, %s::jsonb, null)::procrastinate_job_to_defer_v1]
@@ -19,7 +19,7 @@ select unnest(procrastinate_defer_jobs_v1(
 
 
 def app_at(url: str) -> App:
-    return App(connector=PsycopgConnector(conninfo=url, min_size=4, max_size=RUN["hands"]))
+    return App(connector=PsycopgConnector(conninfo=url, min_size=4, max_size=RUN["concurrency"]))
 
 
 class Procrastinate:
@@ -54,7 +54,7 @@ class Procrastinate:
 
             tally.begin()
             running = asyncio.create_task(
-                app.run_worker_async(concurrency=RUN["hands"], wait=False, install_signal_handlers=False)
+                app.run_worker_async(concurrency=RUN["concurrency"], wait=False, install_signal_handlers=False)
             )
             await tally.over()
             running.cancel()  # gracefully: what it began it finishes
