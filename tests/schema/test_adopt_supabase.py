@@ -10,13 +10,12 @@ from pabal.db.adopt.adopt import adopt_database, read_adoption_plan
 from pabal.db.migrate import apply_migrations, preflight_migrations
 from support.catalog import snapshot
 from support.clusters import Cluster, Connection, open_connection
+from support.supabase import ADD_ROLE, supabase_database
 
 pytestmark = pytest.mark.anyio
 
 FOLDER = Path(__file__).parent
-SUPABASE = FOLDER / "existing" / "supabase.sql"
 ROWS = FOLDER / "existing" / "rows.sql"
-ADD_ROLE = "alter table public.profiles add column role text not null default 'user'"
 SHARED_TABLES = (
     "create schema guild; create schema identity; create schema notification;"
     "create table guild.guilds (id uuid primary key); create table identity.users (id uuid primary key)"
@@ -32,14 +31,6 @@ from pg_proc p, aclexplode(p.proacl) a
 where p.pronamespace = 'public'::regnamespace and p.proname <> 'update_updated_at_column'
   and a.grantee in ('anon'::regrole, 'authenticated'::regrole)
 """
-
-
-async def supabase_database(server: Cluster) -> str:
-    """The URL of its owner."""
-    url = await server.fresh_database()
-    async with open_connection(url) as conn:
-        await conn.execute(SUPABASE.read_text("utf-8"))
-    return server.url(url.rpartition("/")[2], user="postgres")
 
 
 @pytest.fixture

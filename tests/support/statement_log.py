@@ -47,6 +47,8 @@ class StatementLog:
                     self.statements.append(prepared[name])
                 case b"Q":
                     self.statements.append(body[:-1].decode())
+                case b"X":  # a client that ends waits until the connection is closed
+                    return
                 case _:
                     pass
 

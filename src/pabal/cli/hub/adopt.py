@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,8 +12,9 @@ from pabal.cli.context import cli_actor
 from pabal.cli.hub.migrate import load_migration_settings, target_of
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
 from pabal.cli.output import print_block, print_hint, print_json, print_table, print_text, progress_bar
+from pabal.cli.target import login_from_url
 from pabal.core.errors import RequestError
-from pabal.db.adopt.adopt import adopt_database, read_adoption_plan
+from pabal.db.adopt.adopt import adopt_database, list_statements, read_adoption_plan
 from pabal.db.adopt.plan import AdoptionPlan
 from pabal.db.migrate import load_migrations
 
@@ -41,12 +43,15 @@ def adopt_command(
                 plan = asyncio.run(
                     adopt_database(target.direct_url, cli_actor().name, login=target.login, progress=step)
                 )
-    print_plan(plan, dry_run=dry_run, json=json)
+    login = target.login if target.login != login_from_url(target.direct_url) else None
+    print_plan(plan, list_statements(plan, login) if dry_run else [], json=json)
     if plan.conflicts:
         sys.exit(1)
 
 
-def print_plan(plan: AdoptionPlan, *, dry_run: bool, json: bool) -> None:
+def print_plan(plan: AdoptionPlan, statements: Sequence[str], *, json: bool) -> None:
+    """Print what was adopted, or with the statements of a dry run, what would be."""
+    dry_run = bool(statements)
     rules = [
         {"group": count.rule.group, "rule": count.rule.name, "rows": count.rows, "text": count.rule.text}
         for count in plan.counts
@@ -54,7 +59,7 @@ def print_plan(plan: AdoptionPlan, *, dry_run: bool, json: bool) -> None:
     if json:
         differences = [asdict(difference) for difference in plan.differences]
         document = {"adopted": not dry_run, "rows": plan.rows, "differences": differences, "rules": rules}
-        print_json(document | ({"sql": list_statements(plan)} if dry_run else {}))
+        print_json(document | ({"sql": statements} if dry_run else {}))
         return
     if dry_run:
         rows = [(difference.kind, difference.object, difference.text) for difference in plan.differences]
@@ -65,7 +70,7 @@ def print_plan(plan: AdoptionPlan, *, dry_run: bool, json: bool) -> None:
         print_table(("tables", "rule", "rows", "what it does"), used)
     if dry_run and not plan.conflicts:
         print_text("")
-        print_block("SQL", "\n".join(list_statements(plan)))
+        print_block("SQL", "\n".join(statements))
     total = sum(plan.rows.values())
     if plan.conflicts:
         conflicts = f"{len(plan.conflicts)} conflicts are" if len(plan.conflicts) > 1 else "1 conflict is"
@@ -74,12 +79,3 @@ def print_plan(plan: AdoptionPlan, *, dry_run: bool, json: bool) -> None:
         print_hint(f"Nothing was changed. Adopt {total} rows of {len(plan.tables)} tables with `pabal adopt --yes`.")
     else:
         print_text(f"{total} rows of {len(plan.tables)} tables adopted")
-
-
-def list_statements(plan: AdoptionPlan) -> list[str]:
-    """The statements in the order they run. The migrations are mentioned, not printed."""
-    return [
-        *(f"{statement};" for statement in plan.move_statements),
-        "-- the pending migrations",
-        *(f"{statement};" for statement in (*plan.copy_statements, *plan.drop_statements)),
-    ]

@@ -15,7 +15,7 @@ import msgspec
 from pabal.core.errors import MigrationError
 from pabal.db.adopt.compare import Difference
 from pabal.db.adopt.plan import AdoptionPlan, explain_row_conflicts, plan_adoption
-from pabal.db.adopt.rules import MOVED_SCHEMA, count_rule_rows
+from pabal.db.adopt.rules import count_rule_rows, moved_tables
 from pabal.db.migrate import (
     LOCK_TIMEOUT,
     apply_migration,
@@ -56,13 +56,13 @@ async def adopt_database(
         async with locked_transaction(conn, lock_timeout):
             plan = await _plan_pending(conn)
             _refuse_conflicts(plan.conflicts)
-            await _lock_tables(conn, plan.tables, table_lock_timeout)
+            await _lock_tables(conn, plan.lock_statement, table_lock_timeout)
             plan = await _plan_pending(conn)  # what was committed before the lock counts too
             _refuse_conflicts(plan.conflicts)
             await _run_statements(conn, plan.move_statements)
-            counts = await count_rule_rows(conn, plan.groups, MOVED_SCHEMA)
+            counts = await count_rule_rows(conn, plan.groups, moved_tables())
             _refuse_conflicts(explain_row_conflicts(counts))
-            for migration in await _list_pending(conn):
+            for migration in plan.migrations:
                 await apply_migration(conn, migration, {"pabal.keep_services": "on"})
                 progress(1)
             await _run_statements(conn, plan.copy_statements)
@@ -73,14 +73,29 @@ async def adopt_database(
             await conn.execute(Q.record_adoption.sql, *Q.record_adoption.bind(arguments))
         if login is not None:
             await prepare_login(conn, login)
-        await conn.execute(f"analyze {', '.join(plan.tables)}")
+        await conn.execute(plan.analyze_statement)
     return plan
 
 
-async def _lock_tables(conn: "MigrationConnection", tables: Sequence[str], timeout: timedelta) -> None:
+def list_statements(plan: AdoptionPlan, login: str | None = None) -> list[str]:
+    """The statements in the order they run. Migrations, and what a login of its own gets, are named, not printed."""
+    return [
+        "begin;",
+        f"{plan.lock_statement};",
+        *(f"{statement};" for statement in plan.move_statements),
+        *(f"-- migration {migration.file_name}" for migration in plan.migrations),
+        *(f"{statement};" for statement in (*plan.copy_statements, *plan.drop_statements)),
+        f"{Q.record_adoption.sql};",
+        "commit;",
+        *([f"-- service_role and planner settings for the login {login}, if it lacks them"] if login else []),
+        f"{plan.analyze_statement};",
+    ]
+
+
+async def _lock_tables(conn: "MigrationConnection", statement: str, timeout: timedelta) -> None:
     await conn.execute(f"set local lock_timeout = {timeout // timedelta(milliseconds=1)}")
     try:
-        await conn.execute(f"lock table {', '.join(tables)} in access exclusive mode")
+        await conn.execute(statement)
     except asyncpg.LockNotAvailableError as error:
         raise MigrationError(
             "nothing was changed: other sessions have used the tables for more than "

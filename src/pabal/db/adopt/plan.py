@@ -26,7 +26,7 @@ from pabal.db.adopt.compare import (
     compare_groups,
     compare_table,
 )
-from pabal.db.adopt.rules import MOVED_SCHEMA, RuleCount, count_rule_rows, load_group_rules, place_tables
+from pabal.db.adopt.rules import MOVED_SCHEMA, RuleCount, count_rule_rows, load_group_rules, moved_tables, place_tables
 from pabal.db.preflight import Collision, find_collisions, read_created_names
 from pabal.db.schema import Migration
 
@@ -36,16 +36,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionPlan:
-    """The tables to adopt, how they differ, what their rules change, and the statements that do it."""
+    """The tables to adopt, how they differ, what their rules change, and the statements that do it, in their order."""
 
     tables: Sequence[str]
     groups: Sequence[str]
     rows: dict[str, int]
     differences: Sequence[Difference]
     counts: Sequence[RuleCount]
+    lock_statement: str
     move_statements: Sequence[str]
+    migrations: Sequence[Migration]
     copy_statements: Sequence[str]
     drop_statements: Sequence[str]
+    analyze_statement: str
+    """Runs after the commit."""
 
     @property
     def conflicts(self) -> list[Difference]:
@@ -79,10 +83,9 @@ async def plan_adoption(
     counts: list[RuleCount] = []
     rows: dict[str, int] = {}
     if not any(difference.kind is DifferenceKind.CONFLICT for difference in differences):
-        # The statements of the rules need the columns of the specification.
         rows = {name: await conn.fetchval(f"select count(*) from {name}") for name in names}  # noqa: S608  # names of the specification
-        if not any(missing_columns(name, shapes[name]) for name in names):
-            counts = await count_rule_rows(conn, groups)
+        sources = {name.partition(".")[2]: read_source(name, shapes[name]) for name in names}
+        counts = await count_rule_rows(conn, groups, sources)
         differences += await find_null_conflicts(conn, shapes)
         differences += explain_row_conflicts(counts)
     return AdoptionPlan(
@@ -91,14 +94,17 @@ async def plan_adoption(
         rows=rows,
         differences=differences,
         counts=[count for count in counts if not count.rule.is_conflict],
+        lock_statement=f"lock table {', '.join(names)} in access exclusive mode",
         move_statements=[*list_move_statements(names, shapes)],
+        migrations=pending,
         copy_statements=[
-            place_tables(query.sql, MOVED_SCHEMA) for group in groups for query in load_group_rules(group).copies
+            place_tables(query.sql, moved_tables()) for group in groups for query in load_group_rules(group).copies
         ],
         drop_statements=[
             f"drop table {', '.join(moved_name(name) for name in names)}",
             f"drop schema {MOVED_SCHEMA}",
         ],
+        analyze_statement=f"analyze {', '.join(names)}",
     )
 
 
@@ -121,6 +127,16 @@ def moved_name(table: str) -> str:
 
 def missing_columns(table: str, shape: TableShape) -> list[str]:
     return [name for name in load_specification()[table].columns if name not in shape.columns]
+
+
+def read_source(table: str, shape: TableShape) -> str:
+    """The table with the columns of the specification that it has not yet: the rules read them."""
+    missing = missing_columns(table, shape)
+    if not missing:
+        return table
+    wanted = {name: load_specification()[table].columns[name] for name in missing}
+    values = (f"({column.default or 'null'})::{column.type} as {name}" for name, column in wanted.items())
+    return f"(select t.*, {', '.join(values)} from {table} t)"  # noqa: S608  # names of the specification
 
 
 def list_move_statements(names: Sequence[str], shapes: dict[str, TableShape]) -> Iterator[str]:

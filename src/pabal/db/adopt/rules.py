@@ -1,7 +1,7 @@
 """The rules by which rows of the specification's tables become rows of Pabal's, read from `migrations/adopt/`."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
@@ -68,19 +68,24 @@ def read_comment(query: Query) -> str:
     return " ".join(line.removeprefix("--").strip() for line in lines)
 
 
-def place_tables(sql: str, schema: str | None = None) -> str:
-    """Replace `existing` by the schema the old tables are in: their own, or the one they were moved to."""
-    own = {table.partition(".")[2]: table for tables in TABLE_GROUPS.values() for table in tables}
-    return _EXISTING_TABLE.sub(lambda match: f"{schema}.{match[1]}" if schema else own[match[1]], sql)
+def place_tables(sql: str, sources: Mapping[str, str]) -> str:
+    """Replace `existing.` and the name of a table by what its rows are read from."""
+    return _EXISTING_TABLE.sub(lambda match: sources[match[1]], sql)
+
+
+def moved_tables() -> dict[str, str]:
+    """The old tables while they are set aside, by their names without a schema."""
+    names = (table.partition(".")[2] for tables in TABLE_GROUPS.values() for table in tables)
+    return {name: f"{MOVED_SCHEMA}.{name}" for name in names}
 
 
 async def count_rule_rows(
-    conn: "CatalogConnection", groups: Iterable[str], schema: str | None = None
+    conn: "CatalogConnection", groups: Iterable[str], sources: Mapping[str, str]
 ) -> list[RuleCount]:
     """Count the rows of each rule and conflict of these groups."""
     counts: list[RuleCount] = []
     for rule in (rule for group in groups for rule in load_group_rules(group).rules):
-        row = await conn.fetchrow(place_tables(rule.query.sql, schema))
+        row = await conn.fetchrow(place_tables(rule.query.sql, sources))
         assert row is not None
         counts.append(RuleCount(rule, row[0], row[1] if rule.is_conflict else None))
     return counts

@@ -27,14 +27,15 @@ where s.name not in ('hub', 'minu_find', 'minu_frame', 'minu_build', 'minu_keep'
 select count(*) from existing.event_queue e where e.status = 'processing' and e.target_service is not null;
 
 -- name: rule_open_broadcasts
--- Open broadcasts are delivered once to every active service except their publisher and the hub.
+-- Open broadcasts are delivered once to every active service except their publisher and the hub, and are then completed.
 select count(*) from existing.event_queue e where e.status in ('pending', 'processing') and e.target_service is null;
 
 -- name: rule_end_times
 -- Ended events without processed_at get updated_at; open ones with it lose it.
 select count(*)
 from existing.event_queue e
-where (e.status in ('completed', 'failed', 'cancelled')) <> (e.processed_at is not null);
+where (e.status in ('completed', 'failed', 'cancelled')) <> (e.processed_at is not null)
+  and (e.target_service is not null or e.status not in ('pending', 'processing'));
 
 -- name: rule_missing_letters
 -- Failed events without a dead letter get one.

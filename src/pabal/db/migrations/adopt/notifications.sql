@@ -23,7 +23,7 @@ select count(*) from existing.requests r where r.attempt_count not between 0 and
 select count(*) from existing.requests r where (r.state = 'sent') <> (r.sent_at is not null);
 
 -- name: rule_failed
--- Failed requests end with the reason exhausted, when they were last scheduled.
+-- Failed requests end with the reason exhausted, when they were last scheduled; those without an error get Unknown error.
 select count(*) from existing.requests r where r.state = 'failed';
 
 -- name: rule_suppressed

@@ -29,6 +29,16 @@ from (
 ) a
 where a.is_unusable;
 
+-- name: rule_upper_case_hashes
+-- Relay token hashes get lower case digits.
+select count(*)
+from (
+  select a.relay_token_hash ~ '^[0-9a-fA-F]{64}$' and a.relay_token_hash <> lower(a.relay_token_hash)
+         and count(*) over (partition by lower(a.relay_token_hash)) = 1 as is_changed
+  from existing.accounts a
+) a
+where a.is_changed;
+
 -- name: rule_rate_limits
 -- A rate limit below 1 becomes the specification's default of 60.
 select count(*) from existing.accounts a where a.rate_limit_per_minute < 1;

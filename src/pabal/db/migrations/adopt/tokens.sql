@@ -13,7 +13,7 @@ where t.service_name not in ('hub', 'minu_find', 'minu_frame', 'minu_build', 'mi
 
 -- name: rule_other_issuer
 -- Tokens of another issuer are kept as revoked history: Pabal can neither verify nor decrypt them. Their text gets the prefix adopted:.
-select (select count(*) from existing.service_tokens) + (select count(*) from existing.refresh_tokens);
+select (select count(*) from existing.service_tokens t) + (select count(*) from existing.refresh_tokens t);
 
 -- name: rule_unknown_permissions
 -- Permissions that Pabal does not know are removed from tokens.
