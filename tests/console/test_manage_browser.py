@@ -13,6 +13,20 @@ from tokens.token_operations import add_shop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
+BROKEN_OPTIONS = """() => {
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  const broken = [];
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    for (const option of text.data.matchAll(/--[a-z-]+/g)) {
+      const range = document.createRange();
+      range.setStart(text, option.index);
+      range.setEnd(text, option.index + option[0].length);
+      if (range.getClientRects().length > 1) broken.push(option[0]);
+    }
+  }
+  return broken;
+}"""
+"""The options of commands that continue on another line."""
 URL = "https://hooks.example.org/services/T0000000/B0000000/abcdefghijklmnopqrstuvwxyz"
 
 
@@ -30,6 +44,18 @@ async def test_a_tick_appears_when_the_event_is_published(hub: Hub, page: Page, 
     await expect(page.locator(".first-steps .done")).to_have_count(2)
     done = page.locator(".first-steps .done", has_text="Publish an event.")
     await expect(done.get_by_role("img", name="Done")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [320, 375, 480, 768, 1440])
+async def test_a_command_breaks_between_its_words_and_is_selected_at_once(page: Page, width: int) -> None:
+    await page.set_viewport_size(ViewportSize(width=width, height=900))
+    await sign_in_on_page(page)
+    await page.goto("/console/start")
+
+    assert await page.evaluate(BROKEN_OPTIONS) == []
+    command = page.locator(".command", has_text="pabal service add")
+    await command.click()
+    assert await page.evaluate("getSelection().toString()") == "pabal service add shop --permission write"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
