@@ -22,6 +22,7 @@ HARMLESS_DIFFERENCES = """
 alter table public.event_queue drop column error_history, drop constraint valid_source_service;
 alter table public.pairing_codes drop column created_at;
 update public.event_queue set source_service = 'shop' where status = 'pending' and target_service is not null;
+update public.service_tokens set permissions = '["hub:manage"]' where token_hash = 'hash-4';
 update public.accounts set relay_token_hash = repeat('C', 64) where openclaw_user_id = 'jun';
 """
 EFFECTS = {

@@ -21,7 +21,8 @@ select count(*)
 from existing.service_tokens t
 where jsonb_typeof(t.permissions) <> 'array' or not t.permissions <@ '[
   "read", "write", "events:publish", "events:consume", "events:read", "notifications:send", "notifications:read",
-  "people:token", "people:write", "tokens:introspect", "tokens:admin", "hub:events", "hub:admin"
+  "people:token", "people:write", "tokens:introspect", "tokens:admin", "hub:events", "hub:admin",
+  "hub:manage"
 ]'::jsonb;
 
 -- name: rule_duplicate_access_hashes
