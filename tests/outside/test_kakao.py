@@ -175,6 +175,15 @@ async def test_a_url_that_is_not_of_kakao_is_refused_without_a_connection(url: s
     assert (result.status, resolver.requested_hosts, world.connections) == (None, [], [])
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.2/cb", "https://evil.org/cb"])
+async def test_the_error_of_a_refused_destination_names_the_setting_that_allows_it(url: str) -> None:
+    async with HttpClient(ALLOWED_ORIGINS) as outside:
+        result = await post_kakao_callback(outside, url, b"{}")
+
+    assert isinstance(result, KakaoRefused)
+    assert "PABAL_CALLBACK_ALLOW" in result.error
+
+
 @pytest.mark.parametrize("name", [NAME, "a.kakaocdn.net", "a.b.kakaoenterprise.com", "BOT-API.KAKAO.COM"])
 async def test_hosts_of_kakao_are_reached_by_the_checked_address(authority: Authority, name: str) -> None:
     async with run_receiver(authority.server(name.lower())) as remote:

@@ -10,8 +10,8 @@ import msgspec
 
 from pabal.core.errors import Invalid
 from pabal.core.log import redact_log_text
-from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent
-from pabal.outside.ssrf import parse_destination
+from pabal.outside.http import ALLOW_HINT, HttpClient, HttpResponse, NoResponse, NotSent
+from pabal.outside.ssrf import DestinationRefused, parse_destination
 
 KAKAO_HOSTS = (".kakao.com", ".kakaocdn.net", ".kakaoenterprise.com")
 CALLBACK_TIMEOUT = timedelta(seconds=5)
@@ -76,6 +76,8 @@ async def post_kakao_callback(http_client: HttpClient, url: str, body: bytes) ->
     """Post once. Never retries: Kakao accepts a callback once."""
     try:
         check_callback_url(http_client, url)
+    except DestinationRefused as error:
+        return KakaoRefused(f"the callback URL {error.errors[0].why}. {ALLOW_HINT}")
     except Invalid as error:
         return KakaoRefused(f"the callback URL {error}".replace("url: ", "", 1))
     result = await http_client.post(url, body, JSON_HEADERS, time_limit=CALLBACK_TIMEOUT)
@@ -94,7 +96,7 @@ def check_callback_url(http_client: HttpClient, url: str) -> None:
     """Raise Invalid unless the host is Kakao's or allowed by the operator."""
     destination = parse_destination(url, http_client.allowed_origins)
     if not destination.allowed and not destination.host.endswith(KAKAO_HOSTS):
-        raise Invalid.of_field("url", "is not a Kakao URL")
+        raise DestinationRefused.of_field("url", "is not a Kakao URL")
 
 
 def read_kakao_response(response: HttpResponse) -> KakaoResult:
