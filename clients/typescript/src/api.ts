@@ -285,7 +285,7 @@ export interface EventBody {
   payload?: Record<string, unknown>;
   /** 1 is delivered first. `critical` is 1, `high` 3, `normal` 5, `low` 7. */
   priority?: number | "critical" | "high" | "low" | "normal";
-  /** How often a failed delivery is repeated before it becomes a dead letter. */
+  /** How often a failed delivery is repeated before it becomes a dead letter. 3 leaves it to the receiver: pushes, and handlers with a schedule, are repeated as often as their schedule says. Any other value holds. */
   max_retries?: number;
   /** Do not deliver before this time. By default it is delivered at once. */
   deliver_at?: string | null;

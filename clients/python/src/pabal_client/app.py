@@ -86,7 +86,8 @@ class App:
         other exception is a retry.
 
         `retry_schedule` are the seconds before each retry, such as [5, 30, 120, 600]: as many retries as it has, unless
-        the publisher chose a number. By default an event is tried four times, with a backoff of seconds.
+        the publisher chose a number other than 3. By default an event is tried four times, with a backoff of seconds.
+        A failing event keeps its place in its ordering key for the whole schedule; return Dead to let the next one go.
         """
         if not event_types:
             raise TypeError("on() needs at least one event type, such as 'order.*'")
