@@ -1630,7 +1630,7 @@ export interface Endpoints {
   "GET /healthz": {
     response: ProbeView;
   };
-  /** Check that the database responds and the process is not stopping; 503 otherwise. */
+  /** Check that the database responds, its schema fits and the process is not stopping; 503 otherwise. */
   "GET /readyz": {
     response: ProbeView;
   };

@@ -65,7 +65,7 @@ async def get_liveness() -> ProbeView:
 
 
 async def get_readiness(hub: Hub) -> ProbeView:
-    """Check that the database responds and the process is not stopping; 503 otherwise."""
+    """Check that the database responds, its schema fits and the process is not stopping; 503 otherwise."""
     if hub.stopping.is_set():
         raise Unavailable("The hub is stopping.")
     await read_stats_in_time(hub)
@@ -76,6 +76,7 @@ async def read_stats_in_time(hub: Hub) -> HubStats:
     """Read the stats with a timeout of our own: a probe must not wait for the statement timeout."""
     try:
         async with asyncio.timeout(PROBE_TIMEOUT):
+            await hub.db.require_fitting_schema()
             return await hub.stats.read()
     except TimeoutError:
         raise Unavailable("The database does not respond.") from None

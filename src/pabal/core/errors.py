@@ -30,6 +30,7 @@ PabalError
 ├── BackupError                 a backup cannot be written, read or loaded
 ├── DecryptionError             no key decrypts the value, or it belongs to another row
 ├── Unavailable                 the database is unavailable or did not respond in time
+│   └── SchemaMismatch          another version of Pabal migrated the database
 └── SetupError                  the hub cannot start
     ├── InvalidSettings         invalid settings, all of them at once
     ├── PortInUse               another process listens on the port
@@ -237,6 +238,16 @@ class Unavailable(PabalError):
     def __init__(self, detail: str, *, nothing_sent: bool = False) -> None:
         self.nothing_sent = nothing_sent
         super().__init__(detail)
+
+
+class SchemaMismatch(Unavailable):
+    """The database rejected a statement of this version, and its schema is of another one."""
+
+    def __init__(self, known: str, newest: str | None) -> None:
+        super().__init__(
+            f"the newest migration of the database is {newest or 'none'}, and this process was written for {known}; "
+            "restart it with the version of Pabal that migrated the database"
+        )
 
 
 class SetupError(PabalError):

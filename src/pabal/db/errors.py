@@ -6,7 +6,7 @@ PabalError
     ├── UniqueViolation         a unique constraint
     ├── ForeignKeyViolation     a foreign key
     ├── CheckViolation          a check constraint, a length or a type
-    └── RetryableError          a deadlock or serialisation failure: nothing was changed, try again
+    └── RetryableError          a deadlock, a serialisation failure or an outdated plan: nothing was changed, try again
 """
 
 from collections.abc import Generator
@@ -69,6 +69,7 @@ ERROR_CLASSES: tuple[tuple[type[asyncpg.PostgresError], type[DatabaseError]], ..
     (asyncpg.DataError, CheckViolation),
     (asyncpg.TransactionRollbackError, RetryableError),
     (asyncpg.LockNotAvailableError, RetryableError),
+    (asyncpg.InvalidCachedStatementError, RetryableError),  # prepared before a migration, run in a transaction after it
 )
 
 

@@ -10,7 +10,7 @@ import asyncpg
 from asyncpg import Record
 from asyncpg.pool import Pool
 
-from pabal.core.errors import DATABASE_UNAVAILABLE, Unavailable
+from pabal.core.errors import DATABASE_UNAVAILABLE, SchemaMismatch, Unavailable
 from pabal.db.connect import (
     ANSWER_MARGIN,
     AnswerClock,
@@ -25,6 +25,7 @@ from pabal.db.doorbell.channels import Wakeup
 from pabal.db.errors import CONNECTION_ERRORS, translate_errors
 from pabal.db.monitor import PoolMonitor
 from pabal.db.plans import PlanRefresher
+from pabal.db.schema_fit import SchemaFit
 from pabal.db.stored_json import decode_jsonb, encode_jsonb
 from pabal.db.tx import CountedOutcome, Tx
 
@@ -49,6 +50,7 @@ class Database:
         self._pool: Pool[Record] | None = None
         self._server_info: ServerInfo | None = None
         self._plan_refresher: PlanRefresher | None = None
+        self._schema_fit = SchemaFit()
         self._answers = AnswerClock()
         self._dialer: HostDialer | None = None
         self._monitor = PoolMonitor(self._answers, options.connect_timeout, self._dial, self._replace_idle)
@@ -118,6 +120,13 @@ class Database:
         """The same pool, for statements that may take at most `deadline` each."""
         return DatabaseView(self, deadline, is_reserved=False)
 
+    async def require_fitting_schema(self) -> None:
+        """Raise SchemaMismatch if a statement was rejected because of the schema, and it is still not ours."""
+        if self._schema_fit.is_mismatch:
+            async with self._acquire() as connection:
+                if mismatch := await self._schema_fit.check(connection, self._deadline.total_seconds()):
+                    raise mismatch
+
     def connections_in_use(self) -> int:
         """The number of connections in use."""
         return 0 if self._pool is None else self._pool.get_size() - self._pool.get_idle_size()
@@ -161,6 +170,7 @@ class Database:
             self._plan_refresher,
             None if is_reserved else self._shared_slots,
             self._monitor,
+            self._schema_fit,
         )
 
 
@@ -170,6 +180,7 @@ class DatabaseView(Database):
     def __init__(self, shared: Database, deadline: timedelta, *, is_reserved: bool) -> None:
         super().__init__(shared._options)  # noqa: SLF001 the same module
         self._shared = shared
+        self._schema_fit = shared._schema_fit  # noqa: SLF001 the same module
         self._is_reserved = is_reserved
         self._deadline = min(deadline, self._deadline)
 
@@ -194,7 +205,16 @@ class ReservedDatabase(DatabaseView):
 class _PooledConnectionContext:
     """Acquires and releases a connection, translating the errors of both but not those of the block."""
 
-    __slots__ = ("_connection", "_deadline", "_monitor", "_plan_refresher", "_pool", "_slots", "_timeout")
+    __slots__ = (
+        "_connection",
+        "_deadline",
+        "_monitor",
+        "_plan_refresher",
+        "_pool",
+        "_schema_fit",
+        "_slots",
+        "_timeout",
+    )
 
     def __init__(
         self,
@@ -204,6 +224,7 @@ class _PooledConnectionContext:
         plan_refresher: PlanRefresher | None,
         slots: asyncio.Semaphore | None,
         monitor: PoolMonitor,
+        schema_fit: SchemaFit,
     ) -> None:
         self._pool = pool
         self._timeout = timeout
@@ -211,6 +232,7 @@ class _PooledConnectionContext:
         self._plan_refresher = plan_refresher
         self._slots = slots
         self._monitor = monitor
+        self._schema_fit = schema_fit
 
     async def __aenter__(self) -> "PooledConnection":
         try:
@@ -261,12 +283,22 @@ class _PooledConnectionContext:
         return connection
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        self._monitor.end_use(error)
+        mismatch: SchemaMismatch | None = None
+        try:
+            if self._schema_fit.needs_check(error):
+                mismatch = await self._schema_fit.check(self._connection, self._deadline)
+        finally:
+            self._monitor.end_use(error)
+            await self._release(is_failed=kind is not None)
+        if mismatch:
+            raise mismatch from error
+
+    async def _release(self, *, is_failed: bool) -> None:
         try:
             with translate_errors():
                 await self._pool.release(self._connection)
         except Unavailable:
-            if kind is None:  # otherwise keep the error of the block, which may be a cancellation
+            if not is_failed:  # otherwise keep the error of the block, which may be a cancellation
                 raise
         finally:
             if self._slots is not None:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -122,6 +123,12 @@ def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
     if duplicates := {version for version in versions if versions.count(version) > 1}:
         raise MigrationError(f"two migrations have the version {', '.join(sorted(duplicates))}")
     return tuple(migrations)
+
+
+@cache
+def newest_shipped_version() -> str:
+    """The version of the newest migration file, as it was when this process first asked: an upgrade replaces files."""
+    return max(path.name[:14] for path in MIGRATIONS_DIR.glob("*.sql"))
 
 
 def load_bridge(folder: Path | None = None) -> SquashBridge | None:

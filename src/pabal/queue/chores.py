@@ -80,6 +80,7 @@ class ChoreRunner:
         try:
             while True:
                 try:
+                    await self._db.require_fitting_schema()  # else its failing runs keep others from running them
                     if not has_deleted:
                         async with self._db.autocommit() as tx:
                             await tx.run(Q.delete_unknown, names=[*self._chores])

@@ -154,6 +154,7 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
 
     async def _claim_round(self, *, is_poll: bool) -> bool:
         """Divide the free slots among the scheduled claims. Returns whether more rows may be due."""
+        await self.db.require_fitting_schema()  # a row that was handled and cannot be settled would be handled again
         if self.config.concurrency <= len(self._in_flight):
             self._slot_freed.clear()
             await self._slot_freed.wait()

@@ -31,6 +31,7 @@ from pabal.core.errors import (
     PabalError,
     RateLimited,
     RequestError,
+    SchemaMismatch,
     Unauthenticated,
     Unavailable,
     UnsupportedGrantType,
@@ -120,6 +121,8 @@ def error_response(error: PabalError, error_format: ErrorFormat, request_id: str
     detail = str(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, (RequestError, *RETRYABLE_ERRORS)):
         detail = "Internal error. Look up the request id in the server's log."
+    elif isinstance(error, SchemaMismatch):
+        detail = "Another version of Pabal has migrated the database. Restart this process with that version."
     elif isinstance(error, RETRYABLE_ERRORS):
         detail = "The database is unavailable or busy. Try again in a few seconds."
     content: Any

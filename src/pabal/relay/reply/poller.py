@@ -77,6 +77,7 @@ class CallbackPoller(ABC):
 
     async def _poll(self) -> Sequence[DueCallback]:
         try:
+            await self._db.require_fitting_schema()
             async with self._db.autocommit() as tx:
                 due_callbacks: Sequence[DueCallback] = ()
                 if self._unclear_claims:
