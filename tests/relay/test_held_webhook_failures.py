@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from pabal.core.errors import CallbackFailed, CallbackUnconfirmed
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.relay.reply import webhook_answer
+from pabal.relay.reply import callback, reply, webhook_answer
 from pabal.relay.reply.answer_signals import AnswerSignals
 from pabal.relay.reply.callback import SENDING_TIMEOUT_ERROR, rescue_lost_callbacks
 from pabal.relay.webhook import handle, held
@@ -29,7 +29,7 @@ from support.answer_loss import AnswerLossProxy, losing_answers
 from support.clusters import Connection
 from support.fake_kakao import FakeKakao
 from support.nats_server import run_nats_server
-from support.relay_rows import Bot, Chat
+from support.relay_rows import Bot, Chat, skill_response
 from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -154,17 +154,41 @@ async def test_an_answer_whose_claim_was_not_answered_is_kept_for_the_button(
         message = await user.next_message()
         await user.wait_until_held()
         proxy.lose_answers(webhook_answer.Q.take_answers)
+        keeping = proxy.pause(callback.Q.settle_callbacks)
+        replying = asyncio.create_task(user.reply(message, "hello"))
+
+        assert text_of(await webhook) == KOREAN_TEXTS.preparing
+        keeping.resume()
+
+        with pytest.raises(CallbackFailed):
+            await replying
+        assert proxy.lost == 1
+        assert await chat.state(message) == "late"
+        assert text_of(await user.start("답변 확인")) == "hello"
+
+
+async def test_an_answer_whose_claim_was_not_answered_and_that_is_kept_before_the_response_is_the_response(
+    lossy_hub: tuple[AnswerLossProxy, Hub], chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 60.0)
+    proxy, hub = lossy_hub
+    async with held_chat(hub, chat, answer_mode="synchronous") as user:
+        webhook = user.start("hi")
+        message = await user.next_message()
+        await user.wait_until_held()
+        proxy.lose_answers(webhook_answer.Q.take_answers)
+        responding = proxy.pause(reply.Q.claim_late_outputs)
 
         with pytest.raises(CallbackFailed):
             await user.reply(message, "hello")
+        assert await chat.state(message) == "late"
+        responding.resume()
 
         assert proxy.lost == 1
-        response = text_of(await webhook)
-        if response == f"hello\n{KOREAN_TEXTS.preparing}":  # the reply was kept just before the webhook responded
-            return
-        assert response == KOREAN_TEXTS.preparing
-        assert await chat.state(message) == "late"
-        assert text_of(await user.start("답변 확인")) == "hello"
+        assert await webhook == skill_response("hello")
+        row = await chat.reply(message)
+        assert row
+        assert row["shown_with"] == message
 
 
 @pytest.mark.parametrize("lost_moves", [0, 1], ids=["the claim is lost", "the move to the callback is lost as well"])

@@ -35,7 +35,7 @@ async def claim_texts(bot: Bot, max_outputs: int, key: str | None = None) -> lis
     """Late outputs for an immediate response."""
     async with bot.hub.transaction() as tx:
         late = await claim_late_outputs(tx, key or bot.key, max_outputs, None)
-    return [output["simpleText"]["text"] for output in late]
+    return [output["simpleText"]["text"] for output in late.outputs]
 
 
 async def test_a_late_reply_is_shown_once_before_the_next_reply(bot: Bot) -> None:
@@ -148,7 +148,7 @@ async def test_a_locked_late_reply_is_skipped(bot: Bot) -> None:
     await bot.send_late_reply("late")
     message = await bot.insert_message("first")
     async with bot.hub.transaction() as tx, asyncio.timeout(10):
-        assert await claim_late_outputs(tx, bot.key, 3, None)
+        assert (await claim_late_outputs(tx, bot.key, 3, None)).outputs
         await bot.send_reply(message, "now")
 
     assert bot.kakao.texts("first") == [["now"]]
@@ -170,7 +170,7 @@ async def test_replies_wait_for_an_immediate_response_that_shows_a_late_one(bot:
             return await claim_callbacks(tx, replies)
 
     async with bot.hub.transaction() as tx:
-        assert await claim_late_outputs(tx, bot.key, 2, second)
+        assert (await claim_late_outputs(tx, bot.key, 2, second)).outputs
         claiming = asyncio.create_task(claim())
         await wait_for_lock_of(bot.chat.db, claiming)
         await save_first_response(tx, received, response)

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of PostgreSQL that loses chosen statements, or the server's answers to them.
+"""A TCP proxy in front of PostgreSQL that loses chosen statements or the server's answers to them, or holds them back.
 
 To lose an answer, the server executes and commits the statement. Its answer is read to the end and dropped, then both
 ends are reset.
@@ -38,6 +38,29 @@ class ProxiedConnection:
             writer.transport.abort()
 
 
+@dataclass(slots=True)
+class PausedQuery:
+    """A query whose statements wait in front of the server."""
+
+    waiting: list[asyncio.Event] = field(default_factory=list[asyncio.Event])
+    is_resumed: bool = False
+
+    async def wait(self) -> None:
+        if not self.is_resumed:
+            self.waiting.append(asyncio.Event())
+            await self.waiting[-1].wait()
+
+    def resume_first(self) -> None:
+        """Let the statement go on that has waited longest."""
+        self.waiting.pop(0).set()
+
+    def resume(self) -> None:
+        """Let all statements go on, and further ones pass."""
+        self.is_resumed = True
+        while self.waiting:
+            self.resume_first()
+
+
 class AnswerLossProxy:
     """Loses answers and statements of chosen queries. `lost` counts them."""
 
@@ -45,6 +68,7 @@ class AnswerLossProxy:
         self._upstream = host, port
         self._remaining: dict[str, int] = {}
         self._refused: set[str] = set()
+        self._paused: dict[str, PausedQuery] = {}
         self._connections: list[ProxiedConnection] = []
         self._lost_number: int | None = None
         self.lost = 0
@@ -61,6 +85,11 @@ class AnswerLossProxy:
     def lose_statement(self, query: Query) -> None:
         """Reset the connection of the query's next statement before the server gets it."""
         self._refused.add(query.sql)
+
+    def pause(self, query: Query) -> PausedQuery:
+        """Hold the query's statements back until they are resumed."""
+        self._paused[query.sql] = paused = PausedQuery()
+        return paused
 
     def close(self) -> None:
         for connection in self._connections:
@@ -92,10 +121,13 @@ class AnswerLossProxy:
                 head = await reader.readexactly(HEAD.size)
                 kind, size = HEAD.unpack(head)
                 body = await reader.readexactly(size - 4)
-                self._watch(kind, body, connection)
+                sql = self._watch(kind, body, connection)
+                if sql in self._paused:
+                    await self._paused[sql].wait()
                 connection.server.write(head + body)
 
-    def _watch(self, kind: bytes, body: bytes, connection: ProxiedConnection) -> None:
+    def _watch(self, kind: bytes, body: bytes, connection: ProxiedConnection) -> str | None:
+        """Returns the SQL of a statement that is executed."""
         first, _, rest = body.partition(b"\0")
         if kind == b"P":  # Parse: statement name and SQL
             connection.prepared[first] = rest.partition(b"\0")[0].decode()
@@ -110,9 +142,10 @@ class AnswerLossProxy:
             if self._remaining.get(sql, 0) > 0:
                 self._remaining[sql] -= 1
                 connection.loses_answer = True
-
+            return sql
         elif kind == b"Q":  # a simple query: BEGIN, COMMIT
             self._count(connection)
+        return None
 
     def _count(self, connection: ProxiedConnection) -> None:
         if self.statements == self._lost_number:

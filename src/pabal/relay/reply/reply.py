@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Literal
@@ -96,6 +96,18 @@ class ReplyClaimRow:
     """Whether the message's webhook is held open for this reply."""
     delay: timedelta | None
     """How long after its message the first reply came."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateOutputs:
+    """Outputs of late replies for the response to a webhook. `has_answer`: the answer to its message is among them.
+
+    `first_response` is the response that another request of the same webhook has saved meanwhile.
+    """
+
+    outputs: list[SkillObject] = field(repr=False)
+    has_answer: bool
+    first_response: SkillObject | None = field(repr=False)
 
 
 def ignore_delay(account_id: UUID, delay: timedelta) -> None:
@@ -253,15 +265,24 @@ async def claim_late_outputs(
     max_outputs: int,
     shown_with: UUID | None,
     cipher: MessageCipher | None = None,
-) -> list[SkillObject]:
+) -> LateOutputs:
     """Claim up to `max_outputs` outputs of a conversation's late replies, to show them in an immediate response.
 
-    Raises DecryptionError if one cannot be decrypted; the caller's transaction then claims none.
+    `shown_with` is the message whose webhook gets the response. Raises DecryptionError if an output cannot be
+    decrypted; the caller's transaction then claims none.
     """
-    outputs = await tx.column(
-        Q.claim_late_outputs, conversation_key=conversation_key, max_outputs=max_outputs, shown_with=shown_with
+    late = await tx.one(
+        LateOutputs,
+        Q.claim_late_outputs,
+        conversation_key=conversation_key,
+        max_outputs=max_outputs,
+        shown_with=shown_with,
     )
-    return await cipher.decrypt_outputs(tx, outputs) if cipher and outputs else outputs
+    if cipher is not None and late.outputs:
+        late = replace(late, outputs=await cipher.decrypt_outputs(tx, late.outputs))
+    if cipher is not None and late.first_response is not None and shown_with is not None:
+        late = replace(late, first_response=await cipher.decrypt_first_response(tx, shown_with, late.first_response))
+    return late
 
 
 def build_callback_body(reply: BotReply, callback: ClaimedCallback, texts: ChatTexts) -> bytes:

@@ -197,9 +197,9 @@ order by b.position;
 -- name: claim_late_outputs
 -- Late replies for an immediate response: oldest first, as many as fit, and only those of the account that the conversation
 -- is paired with now. The message they are shown with is locked before them, as by every statement: the caller saves the
--- response in it.
+-- response in it. If another request of a repeated webhook has saved one meanwhile, it is returned.
 with message as materialized (
-    select m.id
+    select m.id, m.answer
     from public.inbound_messages m
     where m.id = :shown_with::uuid and exists (
         select from public.relay_replies l
@@ -208,12 +208,12 @@ with message as materialized (
     for no key update
 ),
 waiting as materialized (
-    select l.id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
-    from (select count(*) from message) locked  -- no row of this join is locked before the message is
+    select l.id, l.message_id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
+    from (select bool_or(m.answer is not null) as has_response from message m) locked  -- no row of this join is locked before the message is
     cross join public.conversation_mappings a
     join public.relay_replies l on l.conversation_key = a.conversation_key and l.account_id = a.account_id
-    where a.conversation_key = :conversation_key and a.state = 'PAIRED' and l.kept_until > pabal.now()
-      and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
+    where locked.has_response is not true and a.conversation_key = :conversation_key and a.state = 'PAIRED'
+      and l.kept_until > pabal.now() and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
       and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
       and not exists (  -- no block before the beginning of its answer
           select from public.relay_replies f
@@ -236,6 +236,11 @@ shown as (
     from fitting w
     where l.id = w.id
 )
-select e.value as output
-from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
-order by w.answered_at, w.id, e.nth;
+select coalesce((
+           select jsonb_agg(e.value order by w.answered_at, w.id, e.nth)
+           from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
+       ), '[]') as outputs,
+       exists (select from fitting w where w.message_id = :shown_with) as has_answer,
+       coalesce(  -- the locked row is newer than our snapshot
+           (select m.answer from message m), (select m.answer from public.inbound_messages m where m.id = :shown_with)
+       ) as first_response;

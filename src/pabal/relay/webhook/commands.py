@@ -294,7 +294,7 @@ class ChatCommandHandler:
     async def _fetch_answer(self) -> SkillResponseDict:
         """Show the late replies, and the button as long as there are more to come."""
         key, texts = self._conversation.conversation_key, self._texts
-        outputs = await claim_late_outputs(self._tx, key, MAX_OUTPUTS, None, self._cipher)
+        outputs = (await claim_late_outputs(self._tx, key, MAX_OUTPUTS, None, self._cipher)).outputs
         is_outstanding = await has_outstanding_answer(self._tx, key)
         self.keeps_response = bool(outputs)
         text = texts.not_ready if is_outstanding else texts.nothing_to_check

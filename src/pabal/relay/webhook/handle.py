@@ -28,6 +28,7 @@ from pabal.relay.reply.validate import MAX_OUTPUTS
 from pabal.relay.webhook.commands import (
     ChatCommand,
     find_answer_request,
+    has_outstanding_answer,
     is_answer_button,
     parse_chat_command,
     run_chat_command,
@@ -164,28 +165,35 @@ class WebhookHandler:
             return await run_command(tx, webhook.payload, webhook.command, self.settings, self.metrics, self.cipher)
 
     async def _wait_for_answer(self, result: ReceiveResult, deadline: float) -> HeldAnswer | None:
-        message_id = result.message_id or result.duplicate_of
-        assert message_id is not None
         assert result.account_id is not None
         assert result.hold is not None
+        is_repeat = result.message_id is None
         return await self.held.wait_for_answer(
-            message_id, result.account_id, result.hold, deadline, is_repeat=result.message_id is None
+            result.stored_message_id, result.account_id, result.hold, deadline, is_repeat=is_repeat
         )
 
     async def _respond_without_callback(self, webhook: StoredWebhook) -> SkillResponseDict:
-        """Show the conversation's late replies now: this message has no callback that could carry them."""
-        result = webhook.result
+        """Show the conversation's late replies now: this message has no callback that could carry them.
+
+        If the message's own answer is among them, the bot has replied since the message was stored.
+        """
+        result, key = webhook.result, webhook.payload.conversation_key
+        message_id = result.stored_message_id
         async with self.db.transaction() as tx:
-            late_outputs = await claim_late_outputs(
-                tx, webhook.payload.conversation_key, MAX_OUTPUTS - 1, result.message_id, self.cipher
-            )
-            response = text_response(self._texts.preparing, quick_replies=[self._texts.check_answer])
-            response["template"]["outputs"][:0] = late_outputs
-            if late_outputs and result.message_id:  # without late outputs, a duplicate builds the same response again
+            late = await claim_late_outputs(tx, key, MAX_OUTPUTS - 1, message_id, self.cipher)
+            if late.first_response is not None:
+                return late.first_response
+            if late.outputs and late.has_answer:
+                is_outstanding = await has_outstanding_answer(tx, key)
+                response = text_response(quick_replies=[self._texts.check_answer] if is_outstanding else [])
+            else:
+                response = text_response(self._texts.preparing, quick_replies=[self._texts.check_answer])
+            response["template"]["outputs"][:0] = late.outputs
+            if late.outputs:  # without late outputs, a duplicate builds the same response again
                 assert result.account_id is not None
                 stored: dict[str, Any] = response
                 if self.cipher is not None:
-                    row = result.message_id.bytes
+                    row = message_id.bytes
                     stored = await self.cipher.encrypt_answer(tx, result.account_id, ANSWER_COLUMN, row, response)
                 await save_first_response(tx, result, stored)
         return response

@@ -61,6 +61,13 @@ class ReceiveResult(msgspec.Struct, frozen=True):
     hold: timedelta | None = None
     is_stored: bool = True
 
+    @property
+    def stored_message_id(self) -> UUID:
+        """The message that the webhook became or repeats."""
+        message_id = self.message_id or self.duplicate_of
+        assert message_id is not None
+        return message_id
+
 
 UNKNOWN_USER = ReceiveResult("UNPAIRED", None, False, None, None, None, False, is_stored=False)
 
@@ -287,7 +294,7 @@ class WebhookReceiver:
 
 async def save_first_response(tx: Tx, result: ReceiveResult, response: dict[str, Any]) -> None:
     """Keep the response to a webhook, so that a duplicate gets the same one."""
-    await tx.run(Q.save_first_response, id=result.message_id, account_id=result.account_id, answer=response)
+    await tx.run(Q.save_first_response, id=result.stored_message_id, account_id=result.account_id, answer=response)
     tx.notify(Channel.MESSAGES, str(result.account_id))  # a claim that met our row lock skipped the message
 
 
