@@ -21,7 +21,7 @@ from support.webhook import WEBHOOK_HEADERS
 pytestmark = pytest.mark.anyio
 
 BOT = """
-const session = await pabal.createSession(env.URL);
+const session = env.TOKEN ? { token: env.TOKEN, pairingCode: "" } : await pabal.createSession(env.URL);
 const onError = (error: unknown) => console.log("error", String(error));
 async function fetchLogged(...request: Parameters<typeof fetch>): Promise<Response> {
   const last = new Headers(request[1]?.headers).get("last-event-id");
@@ -37,7 +37,7 @@ bot.onMessage(async (message) => {
   if (message.text === "fail") throw new Error("no idea");
   return message.text === "silence" ? undefined : `${message.text} was turn ${turns}`;
 });
-console.log(session.pairingCode);
+console.log(`${session.pairingCode} ${session.token}`);
 const stop = new AbortController();
 process.on("SIGTERM", () => stop.abort());
 await bot.run(stop.signal);
@@ -59,6 +59,19 @@ async function fetchTwice(...request: Parameters<typeof fetch>): Promise<Respons
 }
 let turns"""
 """A network that delivers every message of a stream twice."""
+
+
+LOSSY = """
+let isLost = false;
+async function fetchLossy(...request: Parameters<typeof fetch>): Promise<Response> {
+  const response = await fetch(...request);
+  if (isLost || !String(request[0]).endsWith("/ack")) return response;
+  isLost = true;
+  console.log("lost");
+  throw new TypeError("fetch failed");
+}
+let turns"""
+"""A network that loses the first answer to an acknowledgement."""
 
 
 @pytest.fixture
@@ -116,6 +129,69 @@ async def test_a_stream_that_breaks_is_continued_and_no_message_starts_two_turns
     assert await bot.stop() == 0
 
 
+async def test_a_turn_that_a_crash_interrupted_does_not_start_again(demo: RunningDemo, tmp_path: Path) -> None:
+    program = write_program(tmp_path, BOT)
+    async with run_node(program, URL=demo.hub) as crashing:
+        line = await crashing.line()
+        await pair(demo, line)
+        await demo.kakao.send_message(USER, "wait")
+        assert await crashing.line() == "turn wait 1"
+        crashing.process.kill()
+        await crashing.end()
+
+    async with run_node(program, URL=demo.hub, TOKEN=line.split()[-1]) as bot:
+        await bot.line()
+        await demo.kakao.send_message(USER, "next")
+
+        assert await bot.line() == "turn next 1"
+        await demo.wait_for_text("next was turn 1")
+
+
+async def test_a_message_without_a_turn_is_left_to_the_next_process(
+    demo: RunningDemo, tmp_path: Path, owner: Connection
+) -> None:
+    program = write_program(tmp_path, BOT)
+    async with run_node(program, URL=demo.hub) as stopping:
+        line = await stopping.line()
+        await pair(demo, line)
+        await demo.kakao.send_message(USER, "wait")
+        assert await stopping.line() == "turn wait 1"
+        await demo.kakao.send_message(USER, "next")
+        await wait_until(lambda: is_delivered(owner))
+        stopping.process.terminate()
+        await wait_until(lambda: has_no_stream(owner))
+        stopping.go_on()
+        assert await stopping.end() == (0, [])
+        await demo.wait_for_text("wait was turn 1")
+
+    async with run_node(program, URL=demo.hub, TOKEN=line.split()[-1]) as bot:
+        await bot.line()
+
+        assert await bot.line() == "turn next 2"
+        await demo.wait_for_text("next was turn 1")
+
+
+async def is_delivered(owner: Connection) -> bool:
+    return await owner.fetchval("select count(*) from public.inbound_messages where status = 'DELIVERED'") == 1
+
+
+async def has_no_stream(owner: Connection) -> bool:
+    return await owner.fetchval("select count(*) from public.relay_streams") == 0
+
+
+async def test_an_acknowledgement_whose_answer_was_lost_starts_the_turn(demo: RunningDemo, tmp_path: Path) -> None:
+    program = write_program(
+        tmp_path, BOT.replace("fetch: fetchLogged", "fetch: fetchLossy").replace("let turns", LOSSY)
+    )
+    async with run_node(program, URL=demo.hub) as bot:
+        await pair(demo, await bot.line())
+        await demo.kakao.send_message(USER, "one")
+
+        assert await bot.line() == "lost"
+        assert await bot.line() == "turn one 1"
+        await demo.wait_for_text("one was turn 1")
+
+
 async def test_a_message_that_is_delivered_twice_starts_one_turn(demo: RunningDemo, tmp_path: Path) -> None:
     program = write_program(
         tmp_path, BOT.replace("fetch: fetchLogged", "fetch: fetchTwice").replace("let turns", TWICE)
@@ -143,7 +219,7 @@ async def test_a_failed_turn_is_reported_and_the_bot_goes_on(demo: RunningDemo, 
 async def test_a_message_without_a_reply_is_acknowledged(
     demo: RunningDemo, bot: NodeProcess, owner: Connection
 ) -> None:
-    """Else the hub holds it: after 256 of them a stream gets no more, and the next process handles them again."""
+    """Else the hub holds it: after 256 of them a stream gets no more."""
     for text in ("silence", "fail"):
         await demo.kakao.send_message(USER, text)
         assert await bot.line() == f"turn {text} 1"

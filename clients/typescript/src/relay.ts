@@ -1,9 +1,10 @@
 // A chat bot behind the relay: it receives messages on a stream and replies to them.
 //
-// A stream that breaks or falls silent is opened again and continues after its last event. A message starts one turn in
-// this process, even if the hub delivers it again. Turns of one conversation run one after the other.
+// A stream that breaks or falls silent is opened again and continues after its last event. A message is acknowledged
+// before its turn starts, so it starts at most one, also if this process crashes. Turns of one conversation run one after
+// the other.
 
-import { ApiError } from "./errors.ts";
+import { ApiError, HubUnavailableError } from "./errors.ts";
 import { type StreamEvent, Watchdog, readEvents } from "./sse.ts";
 import { type Fetch, Transport, backoffMs, checkToken, sleep } from "./transport.ts";
 
@@ -80,13 +81,18 @@ export class RelayBot {
     return this;
   }
 
-  /** Answer messages until the signal is aborted. Throws if the hub no longer accepts the token. */
+  /**
+   * Answer messages until the signal is aborted, then wait for the turns that have started. Messages without a turn stay
+   * with the hub. Throws if the hub no longer accepts the token.
+   */
   async run(signal: AbortSignal): Promise<void> {
+    this.#seen.clear(); // of an earlier run: the hub delivers its messages without a turn again
+    this.#lastEventId = "";
     for (let failures = 0; !signal.aborted; ) {
       try {
         for await (const event of this.#stream(signal)) {
           failures = 0;
-          this.#receive(event);
+          this.#receive(event, signal);
           if (event.name === "pairing_expired") return;
         }
       } catch (error) {
@@ -119,7 +125,7 @@ export class RelayBot {
     }
   }
 
-  #receive(event: StreamEvent): void {
+  #receive(event: StreamEvent, signal: AbortSignal): void {
     this.#lastEventId = event.id || this.#lastEventId;
     if (event.name !== "message") return this.#onEvent(event.name, event.data);
     const message = toMessage(event.data as WireMessage);
@@ -127,30 +133,44 @@ export class RelayBot {
     this.#seen.add(message.id);
     if (this.#seen.size > MAX_REMEMBERED) this.#seen.delete(this.#seen.values().next().value!);
     const key = message.conversationKey;
-    const turn = (this.#turns.get(key) ?? Promise.resolve()).then(() => this.#takeTurn(message));
+    const turn = (this.#turns.get(key) ?? Promise.resolve()).then(() => this.#takeTurn(message, signal));
     this.#turns.set(key, turn);
     void turn.then(() => this.#turns.get(key) === turn && this.#turns.delete(key));
   }
 
-  async #takeTurn(message: ChatMessage): Promise<void> {
+  async #takeTurn(message: ChatMessage, signal: AbortSignal): Promise<void> {
     try {
+      if (signal.aborted || !(await this.#startTurn(message.id, signal))) return;
       const response = await this.#handler(message);
-      if (response !== undefined && response !== null) return await this.reply(message.id, response);
+      if (response !== undefined && response !== null) await this.reply(message.id, response);
     } catch (error) {
       // An expired callback is no loss: the hub keeps the reply for the user's next message.
       if (error instanceof ApiError && error.code === "CALLBACK_EXPIRED") return;
       this.#onError(error);
     }
-    await this.#acknowledge(message.id);
   }
 
-  /** End a message without a reply. Else the hub would hold it, and deliver it again to the next process. */
-  async #acknowledge(messageId: string): Promise<void> {
-    try {
-      await this.#transport.send("POST", "/v1/messages/ack", { json: { messageIds: [messageId] } });
-    } catch (error) {
-      this.#onError(error);
+  /**
+   * Acknowledge a message; returns whether its turn may start. The hub never delivers an acknowledged message again.
+   *
+   * If nothing is acknowledged, the message has ended or another process has it, unless a lost response was ours. An
+   * unavailable hub is tried until the signal is aborted: it believes that this bot has the message.
+   */
+  async #startTurn(messageId: string, signal: AbortSignal): Promise<boolean> {
+    const json = { messageIds: [messageId] };
+    let mayBeOurs = false;
+    for (let attempt = 1; !signal.aborted; attempt++) {
+      try {
+        const result = await this.#transport.send<{ acknowledged: number }>("POST", "/v1/messages/ack", { json, retries: false });
+        return result.acknowledged > 0 || mayBeOurs;
+      } catch (error) {
+        const retryAfter = error instanceof ApiError ? error.retryAfterSeconds : undefined;
+        if (!(error instanceof HubUnavailableError) && retryAfter === undefined) throw error;
+        mayBeOurs ||= error instanceof HubUnavailableError;
+        await sleep(Math.max(backoffMs(Math.min(attempt, 8)), 1000 * (retryAfter ?? 0)), signal).catch(() => undefined);
+      }
     }
+    return false;
   }
 }
 
