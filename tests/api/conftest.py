@@ -1,11 +1,20 @@
 """Services that call the notification endpoints."""
 
+from collections.abc import Generator
+
 import httpx2
 import pytest
 
 from pabal.hub import Hub
 from support.notification_api import ApiService as Service
 from support.notification_api import register_service
+from support.operator import fast_password_hashing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast_passwords() -> Generator[None]:
+    with fast_password_hashing():
+        yield
 
 
 @pytest.fixture

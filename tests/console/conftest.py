@@ -16,6 +16,12 @@ from support.browser import WIDE, launch_browser, open_checked_page
 from support.operator import PASSWORD, SignedInOperator, fast_password_hashing, sign_in
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _fast_passwords() -> Generator[None]:
+    with fast_password_hashing():
+        yield
+
+
 @pytest.fixture(scope="module")
 async def chromium() -> AsyncGenerator[Browser]:
     async with launch_browser() as browser:
@@ -38,9 +44,8 @@ def short_intervals(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 @pytest.fixture
 async def address(hub: Hub, web: httpx2.AsyncClient, short_intervals: None) -> str:
     """The URL of the hub, with an admin who can sign in."""
-    with fast_password_hashing():
-        async with hub.transaction() as tx:
-            await ensure_first_operator(tx, PASSWORD)
+    async with hub.transaction() as tx:
+        await ensure_first_operator(tx, PASSWORD)
     return str(web.base_url).rstrip("/")
 
 

@@ -8,8 +8,17 @@ from playwright.async_api import Browser, Page, expect
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.hub import DatabaseUrls, Hub
 from support.audit_log import AuditLog
-from support.browser import NARROW, TABLET, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.operator import PASSWORD, sign_in_on_page
+from support.browser import (
+    NARROW,
+    TABLET,
+    WIDE,
+    find_low_contrast,
+    find_overflows,
+    open_checked_page,
+    open_page,
+    save_screenshot,
+)
+from support.operator import PASSWORD, add_operator_cookie, open_console, sign_in_on_page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -24,7 +33,7 @@ async def test_filtering_the_audit_log_and_verifying_the_seals(
     hub: Hub, database_urls: DatabaseUrls, page: Page
 ) -> None:
     await AuditLog(hub, database_urls, hub.key_ring).write_sealed(3)
-    await sign_in_on_page(page)
+    await open_console(page, hub)
     await page.keyboard.press("g")
     await page.keyboard.press("a")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Audit log")
@@ -52,11 +61,13 @@ async def test_filtering_the_audit_log_and_verifying_the_seals(
     await save_screenshot(page, "audit-good")
 
 
-async def test_changing_the_password_and_ending_other_sessions(chromium: Browser, address: str, page: Page) -> None:
+async def test_changing_the_password_and_ending_other_sessions(
+    hub: Hub, chromium: Browser, address: str, page: Page
+) -> None:
     other_context = await chromium.new_context(base_url=address, locale="en-GB", user_agent="Another browser")
     other = await other_context.new_page()
     await sign_in_on_page(other)
-    await sign_in_on_page(page)
+    await open_console(page, hub)
     await page.get_by_role("link", name="admin").click()
     await expect(page.get_by_role("row").filter(has_text="Another browser")).to_have_count(1)
     await save_screenshot(page, "you")
@@ -85,18 +96,15 @@ async def test_the_layout_fits_and_is_readable_on_phone_and_desktop(
 ) -> None:
     ledger = AuditLog(hub, database_urls, hub.key_ring)
     context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+    await add_operator_cookie(context, hub)
     async with open_checked_page(context) as page:
-        await page.goto("/console/login")
-        await page.locator("input[name=password]").fill(PASSWORD)
-        await page.keyboard.press("Enter")
-        await page.wait_for_url(re.compile("/console$"))
         [[first, _]] = (await ledger.write_sealed(2))[-1:]
         await ledger.tamper(f"update pabal.audit_log set actor = 'nobody' where id = {first}")
         await record_entries(
             hub, AuditEntry("operator:" + "x" * 60, "subscription.secret_rotated", "W" * 80, {"a": "W" * 200})
         )
         for name, path in (("audit", "/console/audit"), ("you", "/console/you"), ("none", "/console/audit?actor=no")):
-            await page.goto(path)
+            await open_page(page, path)
             if name == "audit":
                 await page.locator("details summary").first.press("Enter")
             assert not await find_overflows(page), path

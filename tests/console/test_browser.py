@@ -1,15 +1,21 @@
 """The console in a real browser: keyboard and mouse, both languages, phone and desktop."""
 
-import re
-
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from pabal.api import routes
 from pabal.db.queries import parse_queries
 from pabal.hub import Hub
-from support.browser import NARROW, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.operator import PASSWORD, sign_in_on_page
+from support.browser import (
+    NARROW,
+    WIDE,
+    find_low_contrast,
+    find_overflows,
+    open_checked_page,
+    open_page,
+    save_screenshot,
+)
+from support.operator import PASSWORD, open_console, sign_in_on_page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -49,7 +55,7 @@ async def test_a_wrong_password_shows_an_error(chromium: Browser, address: str) 
 
 
 async def test_the_overview_updates_without_a_reload(hub: Hub, page: Page) -> None:
-    await sign_in_on_page(page)
+    await open_console(page, hub)
     await page.evaluate("window.untouched = true")
     events = page.get_by_role("region", name="Events")
     await expect(events.get_by_role("definition").first).to_have_text("0")
@@ -65,7 +71,7 @@ async def test_the_overview_updates_without_a_reload(hub: Hub, page: Page) -> No
 async def test_a_database_outage_and_its_end_are_shown(hub: Hub, chromium: Browser, address: str) -> None:
     context = await chromium.new_context(base_url=address, locale="en-GB")
     page = await context.new_page()
-    await sign_in_on_page(page)
+    await open_console(page, hub)
 
     await hub.db.close()
     await expect(page.get_by_role("alert")).to_contain_text("The database is unavailable", timeout=15_000)
@@ -81,7 +87,7 @@ async def test_an_unreachable_hub_is_not_reported_as_a_database_outage(
 ) -> None:
     context = await chromium.new_context(base_url=address, locale="en-GB")
     page = await context.new_page()
-    await sign_in_on_page(page)
+    await open_console(page, hub)
 
     await page.route("**/console", lambda route: route.abort())
     async with hub.transaction() as tx:
@@ -132,26 +138,20 @@ async def test_switching_to_english_and_back_to_korean(chromium: Browser, addres
 
 
 @pytest.mark.parametrize("locale", ["en-GB", "ko-KR"])
-async def test_no_page_is_wider_than_a_phone_screen(chromium: Browser, address: str, locale: str) -> None:
+async def test_no_page_is_wider_than_a_phone_screen(hub: Hub, chromium: Browser, address: str, locale: str) -> None:
     context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme="dark")
     async with open_checked_page(context) as page:
-        await page.goto("/console/login")
+        await open_page(page, "/console/login")
         assert not await find_overflows(page)
         await save_screenshot(page, f"login-phone-dark-{locale[:2]}")
-        await page.locator("input[name=password]").fill(PASSWORD)
-        await page.keyboard.press("Enter")
-        await page.wait_for_url(re.compile("/console$"))
+        await open_console(page, hub)
         assert not await find_overflows(page)
         await save_screenshot(page, f"overview-phone-dark-{locale[:2]}")
-        await page.goto("/docs")
-        await page.evaluate(OPEN_DETAILS)
-        assert not await find_overflows(page)
-        await save_screenshot(page, f"docs-phone-dark-{locale[:2]}")
     await context.close()
 
 
-async def test_light_and_dark_mode_are_readable(page: Page) -> None:
-    await sign_in_on_page(page)
+async def test_light_and_dark_mode_are_readable(hub: Hub, page: Page) -> None:
+    await open_console(page, hub)
     await save_screenshot(page, "overview-light")
     day = await page.evaluate("getComputedStyle(document.body).backgroundColor")
 
@@ -164,8 +164,8 @@ async def test_light_and_dark_mode_are_readable(page: Page) -> None:
         assert faint == []
 
 
-async def test_the_api_reference_lists_every_endpoint(page: Page) -> None:
-    await sign_in_on_page(page)
+async def test_the_api_reference_lists_every_endpoint_and_fits_a_phone(hub: Hub, page: Page) -> None:
+    await open_console(page, hub)
     await page.get_by_role("link", name="API").click()
 
     await expect(page.get_by_role("heading", level=1)).to_have_text("API")
@@ -180,3 +180,6 @@ async def test_the_api_reference_lists_every_endpoint(page: Page) -> None:
         await page.emulate_media(color_scheme=scheme)
         assert await find_low_contrast(page) == []
         await save_screenshot(page, f"docs-{scheme}")
+    await page.set_viewport_size(NARROW)
+    assert not await find_overflows(page)  # in English only, whatever the language of the browser is
+    await save_screenshot(page, "docs-phone-dark")

@@ -4,9 +4,18 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
-from support.browser import NARROW, TABLET, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
+from support.browser import (
+    NARROW,
+    TABLET,
+    WIDE,
+    find_low_contrast,
+    find_overflows,
+    open_checked_page,
+    open_page,
+    save_screenshot,
+)
 from support.failed_events import EventQueue
-from support.operator import PASSWORD, sign_in_on_page
+from support.operator import add_operator_cookie, open_console
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -27,7 +36,7 @@ async def create_dead_letters(event_queue: EventQueue) -> None:
 async def test_finding_a_cause_and_replaying_its_dead_letters(page: Page, hub: Hub, event_queue: EventQueue) -> None:
     await create_dead_letters(event_queue)
     await event_queue.publish_failed("order.paid", why="the shop was closed")
-    await sign_in_on_page(page)
+    await open_console(page, hub)
     await page.keyboard.press("g")
     await page.keyboard.press("d")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Dead letters")
@@ -60,11 +69,10 @@ async def test_finding_a_cause_and_replaying_its_dead_letters(page: Page, hub: H
     await expect(page.get_by_text("No dead letters match these filters.")).to_be_visible()
 
 
-async def test_replaying_one_dead_letter_and_all_matching_ones(page: Page, event_queue: EventQueue) -> None:
+async def test_replaying_one_dead_letter_and_all_matching_ones(page: Page, hub: Hub, event_queue: EventQueue) -> None:
     _, letter = await event_queue.publish_failed("order.paid", why=LONG)
     await event_queue.insert_failed(5, "timed out")
-    await sign_in_on_page(page)
-    await page.goto(f"/console/dead/{letter}")
+    await open_console(page, hub, f"/console/dead/{letter}")
     await save_screenshot(page, "dead-one")
     await page.get_by_role("button", name="Replay").click()
     await expect(page.get_by_role("status")).to_have_text("1 dead letter replayed.")
@@ -83,21 +91,21 @@ async def test_replaying_one_dead_letter_and_all_matching_ones(page: Page, event
     await save_screenshot(page, "dead-none")
 
 
-async def test_the_korean_dark_layout_fits_a_phone(chromium: Browser, address: str, event_queue: EventQueue) -> None:
+async def test_the_korean_dark_layout_fits_a_phone(
+    chromium: Browser, hub: Hub, address: str, event_queue: EventQueue
+) -> None:
     await create_dead_letters(event_queue)
     _, letter = await event_queue.publish_failed("order.paid", why=LONG)
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
+    await add_operator_cookie(context, hub)
     async with open_checked_page(context) as page:
-        await page.goto("/console/login")
-        await page.locator("input[name=password]").fill(PASSWORD)
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", level=1)).to_have_text("개요")
         for name, path in (
             ("dead-groups-phone", "/console/dead"),
             ("dead-letters-phone", "/console/dead/letters?type=invoice.sent"),
             ("dead-one-phone", f"/console/dead/{letter}"),
         ):
-            await page.goto(path)
+            await open_page(page, path)
+            await expect(page.locator("html")).to_have_attribute("lang", "ko")
             await save_screenshot(page, name)
             assert not await find_overflows(page), path
             faint = await find_low_contrast(page)

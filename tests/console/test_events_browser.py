@@ -6,10 +6,11 @@ import msgspec
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from pabal.hub import Hub
 from pabal.queue.outcome import Retry
-from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
+from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, open_page, save_screenshot
 from support.failed_events import EventQueue, replay_letters
-from support.operator import PASSWORD, sign_in_on_page
+from support.operator import add_operator_cookie, open_console
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -28,8 +29,8 @@ async def create_replayed_event(event_queue: EventQueue) -> str:
     return str(event)
 
 
-async def test_a_new_event_appears_and_is_cancelled(page: Page, event_queue: EventQueue) -> None:
-    await sign_in_on_page(page)
+async def test_a_new_event_appears_and_is_cancelled(page: Page, hub: Hub, event_queue: EventQueue) -> None:
+    await open_console(page, hub)
     await page.keyboard.press("g")
     await page.keyboard.press("e")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Events")
@@ -52,13 +53,14 @@ async def test_a_new_event_appears_and_is_cancelled(page: Page, event_queue: Eve
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Cancelled")
 
 
-async def test_a_search_url_can_be_shared_and_a_trace_opened_from_any_page(page: Page, event_queue: EventQueue) -> None:
+async def test_a_search_url_can_be_shared_and_a_trace_opened_from_any_page(
+    page: Page, hub: Hub, event_queue: EventQueue
+) -> None:
     event = await create_replayed_event(event_queue)
     for place in range(8):
         await event_queue.publish(("cart.filled", "order.paid")[place % 2])
     await event_queue.insert_failed(3, "order %s not found")
-    await sign_in_on_page(page)
-    await page.goto("/console/events")
+    await open_console(page, hub, "/console/events")
     await page.get_by_label("Type", exact=True).fill("order.*")
     await page.get_by_role("button", name="Search").click()
     await page.get_by_role("link", name="Failed").click()
@@ -83,23 +85,23 @@ async def test_a_search_url_can_be_shared_and_a_trace_opened_from_any_page(page:
     await expect(page.locator("pre")).not_to_contain_text("010-0000")
 
 
-async def test_the_korean_dark_layout_fits_a_phone(chromium: Browser, address: str, event_queue: EventQueue) -> None:
+async def test_the_korean_dark_layout_fits_a_phone(
+    chromium: Browser, hub: Hub, address: str, event_queue: EventQueue
+) -> None:
     event = await create_replayed_event(event_queue)
     for _ in range(3):
         await event_queue.publish("order.paid", payload=PAYLOAD)
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
+    await add_operator_cookie(context, hub)
     async with open_checked_page(context) as page:
-        await page.goto("/console/login")
-        await page.locator("input[name=password]").fill(PASSWORD)
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", level=1)).to_have_text("개요")
         for name, path in (
             ("events-phone", "/console/events"),
             ("event-one-phone", f"/console/events/{event}"),
             ("trace-phone", f"/console/trace?id={event}"),
             ("trace-none-phone", "/console/trace"),
         ):
-            await page.goto(path)
+            await open_page(page, path)
+            await expect(page.locator("html")).to_have_attribute("lang", "ko")
             await save_screenshot(page, name)
             assert not await find_overflows(page), path
             faint = await find_low_contrast(page)

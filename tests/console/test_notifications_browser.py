@@ -6,9 +6,9 @@ from playwright.async_api import Browser, Page, expect
 from pabal.hub import Hub
 from pabal.notifications.dispatch.addresses import mark_address_unhealthy
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
-from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
+from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, open_page, save_screenshot
 from support.notifications import draft_notification, register_builtin_templates, request_drafts
-from support.operator import PASSWORD, sign_in_on_page
+from support.operator import add_operator_cookie, open_console
 from support.rules import TESTER, add_test_rule
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -23,7 +23,7 @@ async def notifications_hub(hub: Hub) -> Hub:
 
 async def test_opening_a_notification_from_the_log_and_cancelling_it(notifications_hub: Hub, page: Page) -> None:
     await request_drafts(notifications_hub, draft_notification(notifications_hub))
-    await sign_in_on_page(page)
+    await open_console(page, notifications_hub)
     await page.keyboard.press("g")
     await page.keyboard.press("n")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Notifications")
@@ -41,8 +41,7 @@ async def test_opening_a_notification_from_the_log_and_cancelling_it(notificatio
 
 
 async def test_a_new_notification_appears_without_a_reload(notifications_hub: Hub, page: Page) -> None:
-    await sign_in_on_page(page)
-    await page.goto(NOTIFICATIONS_PATH)
+    await open_console(page, notifications_hub, NOTIFICATIONS_PATH)
     await page.evaluate("window.untouched = true")
     await expect(page.get_by_text("No notifications yet.")).to_be_visible()
 
@@ -54,8 +53,7 @@ async def test_a_new_notification_appears_without_a_reload(notifications_hub: Hu
 
 
 async def test_a_rule_is_added_with_the_form(notifications_hub: Hub, page: Page) -> None:
-    await sign_in_on_page(page)
-    await page.goto(f"{NOTIFICATIONS_PATH}/rules")
+    await open_console(page, notifications_hub, f"{NOTIFICATIONS_PATH}/rules")
     await page.get_by_role("link", name="Add rule").click()
     await page.get_by_label("Name").fill("Paid")
     await page.get_by_label("Events").fill("order.paid")
@@ -78,18 +76,14 @@ async def test_a_rule_is_added_with_the_form(notifications_hub: Hub, page: Page)
 async def test_the_korean_dark_layout_fits_a_phone_and_is_readable(
     notifications_hub: Hub, chromium: Browser, address: str
 ) -> None:
-    rule = await fill(notifications_hub)
+    rule, notification = await fill(notifications_hub)
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
+    await add_operator_cookie(context, notifications_hub)
     async with open_checked_page(context) as page:
-        await page.goto("/console/login")
-        await page.get_by_label("비밀번호").fill(PASSWORD)
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", level=1)).to_have_text("개요")
-        await page.goto(NOTIFICATIONS_PATH)
-        first = await page.locator("[data-row]").first.get_attribute("href")
-        rooms = ("", "/templates", "/templates/antinuke.triggered", "/rules", f"/rules/{rule}", "/addresses")
-        for path in (*(NOTIFICATIONS_PATH + suffix for suffix in rooms), str(first)):
-            await page.goto(path)
+        sections = ("/templates", "/templates/antinuke.triggered", "/rules", f"/rules/{rule}", "/addresses")
+        for path in (NOTIFICATIONS_PATH + section for section in ("", *sections, f"/{notification}")):
+            await open_page(page, path)
+            await expect(page.locator("html")).to_have_attribute("lang", "ko")
             await save_screenshot(page, f"phone-{path.replace('/', '-')}")
             assert not await find_overflows(page), path
             assert await find_low_contrast(page) == [], path
@@ -99,7 +93,8 @@ async def test_the_korean_dark_layout_fits_a_phone_and_is_readable(
     await context.close()
 
 
-async def fill(hub: Hub) -> str:
+async def fill(hub: Hub) -> tuple[str, str]:
+    """Create a rule and notifications; returns the ids of the rule and of the newest notification."""
     async with hub.transaction() as tx:
         await update_preferences(tx, "200", PreferencesUpdate(dm_enabled=False), TESTER)
     long = {"item": "W" * 200, "amount": 12900, "currency": "https://example.org/" + "very-long/" * 20}
@@ -115,4 +110,4 @@ async def fill(hub: Hub) -> str:
     rule = await add_test_rule(
         hub, name="아주 긴 이름을 가진 결제 알림 규칙", recipients=["user.discord_id", "a" * 250]
     )
-    return str(rule.id)
+    return str(rule.id), str(closed.id)

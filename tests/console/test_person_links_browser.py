@@ -9,10 +9,18 @@ from pabal.core.actor import Actor
 from pabal.hub import Hub
 from pabal.notifications.people.links import assert_service_link
 from pabal.notifications.people.preferences import link_discord_account
-from support.browser import NARROW, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
+from support.browser import (
+    NARROW,
+    WIDE,
+    find_low_contrast,
+    find_overflows,
+    open_checked_page,
+    open_page,
+    save_screenshot,
+)
 from support.clusters import Connection
 from support.inbox import JUN, MINA, Inbox
-from support.operator import PASSWORD
+from support.operator import add_operator_cookie
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -38,13 +46,10 @@ async def test_the_pages_fit_and_can_be_read(
         await assert_service_link(tx, "shop", JUN, users[1], TESTER)
     options: dict[str, Any] = {"base_url": address, "locale": locale, "viewport": viewport}
     context = await chromium.new_context(**options)
+    await add_operator_cookie(context, hub)
     async with open_checked_page(context) as page:
-        await page.goto("/console/login")
-        await page.locator("input[type=password]").fill(PASSWORD)
-        await page.keyboard.press("Enter")
-        await page.wait_for_url("**/console")
         for name, recipient in (("linked", MINA), ("asserted", JUN)):
-            await page.goto(f"/console/notifications/person?recipient={recipient}")
+            await open_page(page, f"/console/notifications/person?recipient={recipient}")
             await check_page(page, f"person-{name}-{locale}")
         for name, user in (("me-linked", users[0]), ("me-unlinked", users[1])):
             await page.goto(f"/me?token={await inbox.token(str(user))}")

@@ -7,8 +7,17 @@ from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
 from relay.people import add_account, pair_user
-from support.browser import NARROW, TABLET, WIDE, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.operator import PASSWORD, sign_in_on_page
+from support.browser import (
+    NARROW,
+    TABLET,
+    WIDE,
+    find_low_contrast,
+    find_overflows,
+    open_checked_page,
+    open_page,
+    save_screenshot,
+)
+from support.operator import add_operator_cookie, open_console
 from support.relay_log import MessageLog
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -16,8 +25,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 USER = "x1-plusfriend-9Q4tzK"
 
 
-async def test_creating_an_account_with_a_code_and_deleting_it(page: Page, message_log: MessageLog) -> None:
-    await sign_in_on_page(page)
+async def test_creating_an_account_with_a_code_and_deleting_it(page: Page, hub: Hub, message_log: MessageLog) -> None:
+    await open_console(page, hub)
     await page.keyboard.press("g")
     await page.keyboard.press("r")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Relay")
@@ -45,8 +54,7 @@ async def test_messages_appear_without_a_reload_and_are_navigated_by_keyboard(
 ) -> None:
     bot = await add_account(hub, "minu")
     await pair_user(hub, USER, bot.account)
-    await sign_in_on_page(page)
-    await page.goto("/console/relay/messages")
+    await open_console(page, hub, "/console/relay/messages")
     await expect(page.get_by_text("No messages yet.")).to_be_visible()
     await page.evaluate("window.untouched = true")
 
@@ -68,8 +76,7 @@ async def test_exporting_and_erasing_a_conversation(hub: Hub, page: Page, messag
     bot = await add_account(hub, "minu")
     await pair_user(hub, USER, bot.account)
     await message_log.insert_reply(await message_log.insert_message(bot.account, USER))
-    await sign_in_on_page(page)
-    await page.goto(f"/console/relay/conversation?key=bot%3A{USER}")
+    await open_console(page, hub, f"/console/relay/conversation?key=bot%3A{USER}")
     await save_screenshot(page, "relay-conversation")
 
     async with page.expect_download() as download:
@@ -94,11 +101,8 @@ async def test_the_korean_dark_layout_fits_a_phone(
     await message_log.insert_reply(message, "맑고 서늘합니다.", "refused", "Kakao answered 400: " + "no" * 60)
     await message_log.insert_message(bot.account, USER, None)
     context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
+    await add_operator_cookie(context, hub)
     async with open_checked_page(context) as page:
-        await page.goto("/console/login")
-        await page.locator("input[name=password]").fill(PASSWORD)
-        await page.keyboard.press("Enter")
-        await page.wait_for_url(re.compile("/console$"))
         for name, path in (
             ("accounts", ""),
             ("account", f"/accounts/{bot.account}"),
@@ -108,7 +112,7 @@ async def test_the_korean_dark_layout_fits_a_phone(
             ("message", f"/messages/{message}"),
             ("failures", "/failures"),
         ):
-            await page.goto(f"/console/relay{path}")
+            await open_page(page, f"/console/relay{path}")
             await save_screenshot(page, f"relay-{name}-phone-dark-ko")
             assert not await find_overflows(page), name
             assert await find_low_contrast(page) == [], name
@@ -121,6 +125,6 @@ async def test_the_korean_dark_layout_fits_a_phone(
             await page.set_viewport_size(NARROW)
             await page.emulate_media(color_scheme="dark")
         await page.get_by_role("button", name="English").click()
-        await page.goto(f"/console/relay/conversation?key=bot%3A{USER}")
+        await open_page(page, f"/console/relay/conversation?key=bot%3A{USER}")
         assert not await find_overflows(page)  # the labels are longer here
     await context.close()

@@ -9,8 +9,8 @@ from pabal.db.queries import parse_queries
 from pabal.events.subscriptions import disable_subscription, pause_subscription
 from pabal.hub import Hub
 from pabal.tokens.services import add_service, list_live_secrets, rotate_service_secret, set_service_active
-from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, save_screenshot
-from support.operator import PASSWORD, sign_in_on_page
+from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, open_page, save_screenshot
+from support.operator import add_operator_cookie, open_console
 from support.subscriptions import ALL_ACCESS, TESTER, subscribe
 from tokens.token_operations import add_shop, issue_pair, refresh_pair
 
@@ -43,7 +43,7 @@ async def create_services(hub: Hub) -> None:
 
 
 async def test_adding_a_service_with_the_keyboard_shows_its_secret_once(hub: Hub, page: Page) -> None:
-    await sign_in_on_page(page)
+    await open_console(page, hub)
     await page.keyboard.press("g")
     await page.keyboard.press("s")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Services")
@@ -80,8 +80,7 @@ async def test_adding_a_service_with_the_keyboard_shows_its_secret_once(hub: Hub
 async def test_token_families_and_subscriptions_update_on_the_page(hub: Hub, page: Page) -> None:
     secret = await add_shop(hub)
     push, _ = await subscribe(hub, "shop", "order.*", url=URL)
-    await sign_in_on_page(page)
-    await page.goto("/console/services/shop")
+    await open_console(page, hub, "/console/services/shop")
     await page.evaluate("window.untouched = true")
     await expect(page.get_by_text("No active tokens.")).to_be_visible()
 
@@ -105,17 +104,14 @@ async def test_the_layout_fits_and_is_readable_on_phone_and_desktop(
     hub: Hub, chromium: Browser, address: str, scheme: str, locale: str
 ) -> None:
     context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+    await add_operator_cookie(context, hub)
     async with open_checked_page(context) as page:
-        await page.goto("/console/login")
-        await page.locator("input[name=password]").fill(PASSWORD)
-        await page.keyboard.press("Enter")
-        await page.wait_for_url(re.compile("/console$"))
-        await page.goto("/console/services/hub")
+        await open_page(page, "/console/services/hub")
         await save_screenshot(page, f"service-empty-phone-{scheme}")
         assert not await find_overflows(page)
         await create_services(hub)
         for name, path in (("services", "/console/services"), ("service", "/console/services/shop")):
-            await page.goto(path)
+            await open_page(page, path)
             assert not await find_overflows(page), path
             assert await find_low_contrast(page) == []
             await save_screenshot(page, f"{name}-phone-{scheme}")

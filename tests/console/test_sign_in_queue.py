@@ -4,11 +4,13 @@ import asyncio
 
 import httpx2
 import pytest
+from argon2 import PasswordHasher
 
 from console.test_sessions import enter
 from pabal.console.access.sign_in_queue import CONCURRENT_CHECKS, MAX_WAITING_SIGN_INS, SignInQueue
 from pabal.core.errors import RateLimited
 from pabal.hub import DatabaseUrls, open_hub
+from pabal.operators import password
 from pabal.operators.operators import ensure_first_operator
 from pabal.settings import Settings
 from support.operator import PASSWORD
@@ -73,7 +75,10 @@ async def test_a_cancelled_sign_in_gives_its_turn_to_the_next() -> None:
     assert sign_ins.checked == ["a", "b", "d"]
 
 
-async def test_an_operator_signs_in_while_strangers_guess(database_urls: DatabaseUrls, settings: Settings) -> None:
+async def test_an_operator_signs_in_while_strangers_guess(
+    database_urls: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(password, "PASSWORD_HASHER", PasswordHasher())  # as slow as in production
     behind = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
     async with (
         open_hub(behind, database_urls) as hub,

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.notifications.people.tokens import PERSON_LINK_LIFETIME
 from pabal.notifications.toasts.inbox import ToastAction
 from pabal.settings import Settings
-from support.browser import NARROW, WIDE, open_checked_page, save_screenshot
+from support.browser import NARROW, SCHEMES, WIDE, open_checked_page, save_screenshot
 from support.inbox import HOSTILE_TEXTS, MINA, Inbox, open_inbox
 from support.server import serve_hub
 from support.wait import wait_until
@@ -270,10 +271,7 @@ SET_HIDDEN = """(hidden) => {
 
 
 @pytest.mark.parametrize("lang", ["en", "ko"])
-@pytest.mark.parametrize("viewport", [NARROW, DESKTOP], ids=["phone", "desktop"])
-async def test_nothing_is_too_wide_or_too_faint(
-    chromium: Browser, shop: ShopPage, lang: str, viewport: ViewportSize
-) -> None:
+async def test_nothing_is_too_wide_or_too_faint(chromium: Browser, shop: ShopPage, lang: str) -> None:
     shop.lang = lang
     korean = lang == "ko"
     await shop.inbox.insert_toast(
@@ -282,17 +280,19 @@ async def test_nothing_is_too_wide_or_too_faint(
         locale=lang,
     )
     await shop.inbox.insert_toast(title=None, body="https://example.org/" + "a" * 200, locale=lang)
-    async with opened(chromium, shop, viewport=viewport) as page:
-        for colours in ("light", "dark"):
+    async with opened(chromium, shop) as page:
+        for viewport, colours in product((NARROW, DESKTOP), SCHEMES):
+            name = f"{lang}-{colours}-{viewport['width']}"
+            await page.set_viewport_size(viewport)
             await page.emulate_media(color_scheme=colours)
             await shop.inbox.insert_toast(title="서버 공격" if korean else "Raid", body="!", category="antinuke")
             await expect(page.locator(".popup")).to_be_visible()
-            assert await find_faults(page) == []
-            await save_screenshot(page, f"toasts-popup-{lang}-{colours}-{viewport['width']}")
+            assert await find_faults(page) == [], name
+            await save_screenshot(page, f"toasts-popup-{name}")
             await page.locator(".popup button").click()
             await page.locator(".bell").click()
-            assert await find_faults(page) == []
-            await save_screenshot(page, f"toasts-list-{lang}-{colours}-{viewport['width']}")
+            assert await find_faults(page) == [], name
+            await save_screenshot(page, f"toasts-list-{name}")
             await page.keyboard.press("Escape")
 
 

@@ -8,6 +8,13 @@ from pabal.hub import DatabaseUrls
 from pabal.settings import Settings
 from security.visitors import Visitors, create_visitors
 from support.loop_thread import LoopThread, loop_thread
+from support.operator import fast_password_hashing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast_passwords() -> Generator[None]:
+    with fast_password_hashing():
+        yield
 
 
 @pytest.fixture

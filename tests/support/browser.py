@@ -5,6 +5,7 @@ import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.async_api import (
@@ -31,6 +32,7 @@ BROWSER_FLAGS = (
 NARROW, WIDE = ViewportSize(width=375, height=740), ViewportSize(width=1280, height=800)
 TABLET = (ViewportSize(width=768, height=1024), ViewportSize(width=1024, height=768))
 """A tablet in portrait and landscape, where tables that fit a desktop may overflow."""
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 expect.set_options(timeout=15_000)  # the default of 5 s is too short on a busy machine
 
@@ -65,6 +67,13 @@ async def open_checked_page(context: BrowserContext) -> AsyncGenerator[Page]:
     window.on("requestfailed", record_failed_request)
     yield window
     assert errors == []
+
+
+async def open_page(page: Page, path: str) -> None:
+    """Open a page of the hub. An error page or a redirect, such as to the sign-in form, fails the test."""
+    response = await page.goto(path)
+    assert response
+    assert (response.status, page.url.endswith(path)) == (200, True), (path, response.status, page.url)
 
 
 async def save_screenshot(page: Page, name: str) -> None:

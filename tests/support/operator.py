@@ -8,14 +8,15 @@ from typing import Any
 import httpx2
 import pytest
 from argon2 import PasswordHasher
-from playwright.async_api import Page, expect
+from playwright.async_api import BrowserContext, Page, expect
 
-from pabal.console.access.login import OPERATOR_COOKIE
+from pabal.console.access.login import CONSOLE_PATH, OPERATOR_COOKIE
 from pabal.core.actor import Actor
 from pabal.hub import Hub
 from pabal.operators import password
 from pabal.operators.operators import OperatorSession, Role, add_operator, find_operator_credentials
 from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
+from support.browser import open_page
 
 PASSWORD = "correct horse"
 HOSTILE = """<script>alert(1)</script>"><img src=x onerror=alert(1)>'};alert(1);//{{7*7}}</pre>"""
@@ -45,10 +46,12 @@ class SignedInOperator:
 
 @contextmanager
 def fast_password_hashing() -> Generator[None]:
-    """Hash the passwords of operators added inside the block with minimal cost."""
+    """Hash passwords inside the block with minimal cost, those that are compared for unknown names included."""
+    password.dummy_password_hash.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(password, "PASSWORD_HASHER", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
         yield
+    password.dummy_password_hash.cache_clear()
 
 
 async def sign_in(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str = "") -> SignedInOperator:
@@ -65,6 +68,32 @@ async def add_signed_in_operator(hub: Hub, web: httpx2.AsyncClient, role: Role, 
         session = await find_operator_session(tx, token)
     assert session is not None
     return SignedInOperator(web, session, token)
+
+
+async def add_operator_cookie(context: BrowserContext, hub: Hub) -> None:
+    """Sign the operator `admin` in without the form, whose pages cost more than those of most tests."""
+    async with hub.transaction() as tx:
+        credentials = await find_operator_credentials(tx, "admin")
+        assert credentials
+        token = await create_operator_session(tx, credentials, Actor("operator:admin"))
+    await context.add_cookies(
+        [
+            {
+                "name": OPERATOR_COOKIE,
+                "value": token,
+                "domain": "127.0.0.1",
+                "path": CONSOLE_PATH,
+                "httpOnly": True,
+                "sameSite": "Lax",
+            }
+        ]
+    )
+
+
+async def open_console(page: Page, hub: Hub, path: str = CONSOLE_PATH) -> None:
+    """Open a page of the console as the signed-in operator `admin`."""
+    await add_operator_cookie(page.context, hub)
+    await open_page(page, path)
 
 
 async def sign_in_on_page(page: Page) -> None:
