@@ -10,6 +10,7 @@ import pytest
 from pabal.api import routes
 from pabal.web.request import MAX_QUERY_BYTES, MAX_QUERY_FIELDS
 from pabal.web.untyped_json import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
+from security.owner_connection import OwnerConnection
 from security.visitors import Visitors
 from support.loop_thread import LoopThread, RawRequest
 from support.route_examples import example_path, example_struct, example_value, replace_text, text_fields
@@ -17,6 +18,19 @@ from support.webhook import WEBHOOK_SECRET
 
 JSON = ("Content-Type", "application/json")
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
+
+
+@pytest.fixture
+def served(shared_hub: LoopThread) -> LoopThread:
+    """The shared hub, whose rate limits no earlier test has used up."""
+    with OwnerConnection(shared_hub, shared_hub.hub.database_urls) as owner:
+        owner.reset_limits()
+    return shared_hub
+
+
+@pytest.fixture
+def visitors(shared_visitors: Visitors) -> Visitors:
+    return shared_visitors
 
 
 def requests_beyond_a_limit(visitors: Visitors) -> Iterator[tuple[str, int, RawRequest]]:
