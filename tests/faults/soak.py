@@ -1,19 +1,22 @@
 """A hub process under load for a long time: `make soak MINUTES=60`.
 
-Bots sleep, roam between connections and crash. Nothing may be lost, answered messages start no second turn, every
-message ends, and memory, descriptors, connections and tables may not keep growing.
+Bots sleep, roam between connections and crash. Nothing may be lost, answered messages start no second turn, the hub
+can say of every message what became of it (`fates.py`), and memory, descriptors, connections and tables may not keep
+growing.
 """
 
 import asyncio
 import random
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
 import httpx2
 
+from faults.fates import LEFT, count_open_messages, describe_response, judge_fates
 from faults.scenarios import Machine, open_machine, open_process_workload
 from faults.workload import Workload
 from pabal.core.log import configure_logging
@@ -38,10 +41,6 @@ select (select count(*) from pg_stat_activity where datname = current_database()
        (select pg_database_size(current_database()) / 1000000) as database_mb,
        (select count(*) from pabal.chores c where c.last_error is not null) as failed_chores
 """
-SILENT = """
-select count(*) from public.inbound_messages m
-where m.normalized ->> 'text' = any($1::text[]) and m.status in ('QUEUED', 'DELIVERED')
-"""
 
 
 @dataclass(slots=True)
@@ -54,6 +53,8 @@ class RestlessBot:
     accepted: list[str] = field(default_factory=list[str])
     read: set[str] = field(default_factory=set[str])
     answered: set[str] = field(default_factory=set[str])
+    results: dict[str, str] = field(default_factory=dict[str, str])
+    """What the bot was last told about its reply to each message that it read."""
     second_turns: list[str] = field(default_factory=list[str])
 
     async def write(self, workload: Workload, number: int) -> None:
@@ -93,8 +94,10 @@ class RestlessBot:
             if text in self.answered:
                 self.second_turns.append(text)
             self.read.add(text)
+            self.results[text] = LEFT
             body = {"messageId": event.data["id"], "response": skill_response(text)}
             response = await workload.web.post("/openclaw/reply", json=body, headers=self.owner.header)
+            self.results[text] = describe_response(response)
             if response.is_success:
                 self.answered.add(text)
         return True
@@ -169,21 +172,31 @@ async def soak(minutes: float, seed: int) -> dict[str, object]:
                     sys.stdout.flush()
                     await asyncio.sleep(min(SAMPLE_INTERVAL, max(0.0, stop_at - monotonic())))
                 await asyncio.gather(*users)
-                await wait_until(lambda: all({*bot.accepted} <= bot.read for bot in bots), within=90)
+                texts = [text for bot in bots for text in bot.accepted]
+
+                async def is_drained() -> bool:
+                    is_read = all({*bot.accepted} <= bot.read for bot in bots)
+                    return is_read and await count_open_messages(workload.db, texts) == 0
+
+                with suppress(TimeoutError):  # the oracle reports what is open
+                    await wait_until(is_drained, within=90)
                 for client in clients:
                     client.cancel()
                 await asyncio.gather(*clients, return_exceptions=True)
             verdict = await workload.judge(0.0)
-            texts = [text for bot in bots for text in bot.accepted]
+            results = {text: bot.results[text] for bot in bots for text in bot.accepted if text in bot.results}
+            fates = await judge_fates(workload.db, workload.kakao, results)
             grown = growth(samples)
             sys.stdout.write(
-                f"accepted {verdict.accepted | {'bots': len(texts)}}, answered {sum(len(b.answered) for b in bots)}, "
-                f"growth {grown}\n"
+                f"accepted {verdict.accepted | {'bots': len(texts)}}, "
+                f"confirmed to the bots {sum(len(b.answered) for b in bots)}, growth {grown}\n"
             )
+            for fate, count in fates.counts.most_common():
+                sys.stdout.write(f"{count:7,} {fate}\n")
             faults: dict[str, object] = dict(verdict.faults())
             faults["unread"] = [text for bot in bots for text in bot.accepted if text not in bot.read]
             faults["second turns"] = [text for bot in bots for text in bot.second_turns]
-            faults["silent"] = [text for text in [await workload.db.fetchval(SILENT, texts)] if text]
+            faults["unexplained"] = fates.unexplained
             faults["failed chores"] = samples[-1]["failed_chores"]
             faults["growth"] = {name: more for name, more in grown.items() if more > ALLOWED_GROWTH[name]}
             return {name: found for name, found in faults.items() if found}
