@@ -1,10 +1,13 @@
 """Encrypted texts in the console: admins, bot owners and users read them, viewers do not."""
 
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from uuid import UUID
 
 import httpx2
 import pytest
 
+from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.hub import Hub
 from pabal.settings import Settings
 from relay.skills import send_message
@@ -63,3 +66,35 @@ async def test_only_admins_read_encrypted_texts(
     page = await viewer.get(f"/console/relay/messages/{message}")
     assert REPLY not in page.text
     assert "d1." not in page.text
+
+
+VIEWS = "select actor, subject from pabal.audit_log where action = 'conversation.texts_viewed' order by id"
+
+
+@pytest.mark.parametrize("page", ["messages", "message", "account", "conversation"])
+async def test_an_admin_who_reads_a_text_is_recorded_once_an_hour(
+    admin: SignedInOperator,
+    viewer: SignedInOperator,
+    message: UUID,
+    owner: Connection,
+    travel: Callable[[timedelta], Awaitable[None]],
+    page: str,
+) -> None:
+    account = await owner.fetchval("select account_id from inbound_messages")
+    path = {
+        "messages": "/messages",
+        "message": f"/messages/{message}",
+        "account": f"/accounts/{account}",
+        "conversation": "/conversation?key=channel:user",
+    }[page]
+    await viewer.get(f"/console/relay{path}")
+    assert await owner.fetch(VIEWS) == []
+
+    for _ in range(2):
+        assert TEXT in (await admin.get(f"/console/relay{path}")).text
+
+    [entry] = await owner.fetch(VIEWS)
+    assert tuple(entry) == (f"operator:{admin.session.name}", conversation_pseudonym("channel:user"))
+    await travel(timedelta(hours=1))
+    await admin.get(f"/console/relay{path}")
+    assert len(await owner.fetch(VIEWS)) == 2

@@ -1,5 +1,6 @@
 """Relay accounts: create, disable, enable and delete them, rotate their tokens, create pairing codes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from pabal.console.pages import (
     secret_page,
 )
 from pabal.core.errors import Invalid
+from pabal.db.tx import Tx
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession, Role
 from pabal.relay import accounts
@@ -36,8 +38,9 @@ from pabal.relay.accounts import (
 )
 from pabal.relay.conversations import list_conversations
 from pabal.relay.encryption.message_cipher import MessageCipher
-from pabal.relay.messages import MessageFilter, list_messages
+from pabal.relay.messages import InboundMessage, MessageFilter, list_messages
 from pabal.relay.pairing.codes import create_pairing_code
+from pabal.relay.text_views import record_text_views
 from pabal.settings import Settings
 from pabal.web.pagination import decode_cursor, next_cursor
 
@@ -100,6 +103,14 @@ def text_cipher(hub: Hub, session: OperatorSession) -> MessageCipher | None:
     return hub.relay.cipher if session.role == Role.ADMIN else None
 
 
+async def record_shown_texts(
+    tx: Tx, request: Request, session: OperatorSession, messages: Sequence[InboundMessage]
+) -> None:
+    """Record that this operator is shown decrypted texts. Costs no statement if none of them is encrypted."""
+    keys = {message.conversation_key for message in messages if message.is_encrypted and message.text is not None}
+    await record_text_views(tx, operator_actor(request, session), keys)
+
+
 async def account_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     account_id: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
@@ -107,6 +118,7 @@ async def account_page(hub: Hub, request: Request, session: OperatorSession) -> 
         pairing_codes = await list_live_pairing_codes(tx, account_id)
         conversations = await list_conversations(tx, account=account_id, limit=PREVIEW_SIZE)
         recent = await list_messages(tx, MessageFilter(account_id), PREVIEW_SIZE, cipher=text_cipher(hub, session))
+        await record_shown_texts(tx, request, session, recent.items)
     return render_page(
         request,
         "relay/account.html",

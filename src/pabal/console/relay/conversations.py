@@ -20,7 +20,7 @@ from pabal.console.pages import (
     redirect_with_flash,
     render_page,
 )
-from pabal.console.relay.accounts import PAGE_SIZE, PREVIEW_SIZE, RELAY_PATH, text_cipher
+from pabal.console.relay.accounts import PAGE_SIZE, PREVIEW_SIZE, RELAY_PATH, record_shown_texts, text_cipher
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
@@ -79,6 +79,7 @@ async def conversation_page(hub: Hub, request: Request, session: OperatorSession
         recent = await list_messages(
             tx, MessageFilter(conversation_key=key), PREVIEW_SIZE, cipher=text_cipher(hub, session)
         )
+        await record_shown_texts(tx, request, session, recent.items)
     return render_page(
         request, "relay/conversation.html", session=session, conversation=conversation, recent_messages=recent.items
     )

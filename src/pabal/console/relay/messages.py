@@ -8,7 +8,7 @@ from starlette.responses import Response
 from pabal.console.access.guards import Page
 from pabal.console.i18n import translator_for
 from pabal.console.pages import read_cursor, read_filters, render_page
-from pabal.console.relay.accounts import PAGE_SIZE, RELAY_PATH, text_cipher
+from pabal.console.relay.accounts import PAGE_SIZE, RELAY_PATH, record_shown_texts, text_cipher
 from pabal.console.relay.conversations import raw_query_param, resolve_account_filter
 from pabal.console.trace.timeline import build_timeline
 from pabal.core.errors import Invalid
@@ -39,6 +39,7 @@ async def messages_page(hub: Hub, request: Request, session: OperatorSession) ->
         page = await list_messages(
             tx, MessageFilter(account_id, key or None, status), PAGE_SIZE, cursor, text_cipher(hub, session)
         )
+        await record_shown_texts(tx, request, session, page.items)
         names = await find_account_names(tx, {message.account_id for message in page.items})
     return render_page(
         request,
@@ -57,6 +58,7 @@ async def message_page(hub: Hub, request: Request, session: OperatorSession) -> 
     message_id: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
         details = await find_message(tx, message_id, cipher=text_cipher(hub, session))
+        await record_shown_texts(tx, request, session, [details.message])
         trace = await trace_message(tx, TraceMatch(message_id, "message", message_id))
         names = await find_account_names(tx, [details.message.account_id])
     return render_page(
