@@ -38,9 +38,9 @@ from pabal.relay.accounts import (
 )
 from pabal.relay.conversations import list_conversations
 from pabal.relay.encryption.message_cipher import MessageCipher
+from pabal.relay.encryption.text_views import record_text_views
 from pabal.relay.messages import InboundMessage, MessageFilter, list_messages
 from pabal.relay.pairing.codes import create_pairing_code
-from pabal.relay.text_views import record_text_views
 from pabal.settings import Settings
 from pabal.web.pagination import decode_cursor, next_cursor
 
