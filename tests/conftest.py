@@ -1,11 +1,10 @@
-"""A real PostgreSQL for every test: one server per run, and a copy of a migrated database per test."""
+"""A real PostgreSQL for every test: one server per worker, and a migrated database per test."""
 
-import asyncio
 import gc
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import cache
 from itertools import count
@@ -21,24 +20,32 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.outside.http import default_tls_context
 from pabal.settings import Settings
 from relay.people import RelayAccount
-from support.adopted import create_hub_database
-from support.clusters import Connection, memory_directory, open_connection
-from support.databases import DatabasePool, url_with_database, weaken_passwords
+from support.clusters import Connection, open_connection
+from support.databases import DatabasePool
 from support.failed_events import EventQueue, open_event_queue
+from support.images import memory_directory, shared_images
 from support.inbox import Inbox, open_inbox
+from support.migrated_server import FAST, TEMPLATE, copy_migrated_server
 from support.relay_log import MessageLog, open_message_log
 from support.revoked_account import create_paired_account
 from support.server import serve_hub
 from support.webhook import WEBHOOK_SECRET
 
 NUMBER = count()
-FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 SERVER_FOLDERS = frozenset({"cli", "db", "demo", "flows", "promises", "schema"})
 """Folders whose tests start servers, or `pabal` itself, in processes of their own."""
 SLOW_MARKERS = ("slow", "browser")
 """Markers of slow tests."""
 
 hypothesis_settings.load_profile("ci")  # the same examples in every run, without deadlines
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep images for the workers of this run, or for this process if it has none."""
+    if not hasattr(config, "workerinput"):
+        stack = ExitStack()
+        stack.enter_context(shared_images())
+        config.add_cleanup(stack.close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,12 +76,12 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Generator[embedded.ServerAddress]:
-    """The server of this run. Not durable: tests kill processes, not the machine."""
+    """The server of this worker. Not durable: tests kill processes, not the machine."""
     folder = Path(tempfile.mkdtemp(prefix="pabal-tests-", dir=memory_directory()))
     folder.chmod(0o755)
     try:
+        copy_migrated_server(folder)
         with embedded.start_embedded_server(folder, options=FAST) as server:
-            weaken_passwords(server.address)
             yield server.address
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -83,9 +90,7 @@ def postgres() -> Generator[embedded.ServerAddress]:
 @pytest.fixture(scope="session")
 def template_database(postgres: embedded.ServerAddress) -> str:
     """The migrated database that is copied for every test."""
-    asyncio.run(execute(postgres.owner_url, "create database template_database"))
-    asyncio.run(create_hub_database(url_with_database(postgres.owner_url, "template_database"), login="pabal_hub"))
-    return "template_database"
+    return TEMPLATE
 
 
 @pytest.fixture(scope="session")

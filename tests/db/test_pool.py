@@ -22,6 +22,7 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from support.clusters import Connection
 from support.fault_proxy import FaultProxy, StartupSettings, run_fault_proxy
+from support.migrated_server import copy_migrated_server
 from support.server import serve_hub
 from support.wait import wait_until
 
@@ -56,9 +57,10 @@ async def proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[FaultProxy,
 
 @pytest.fixture
 def folder() -> Generator[Path]:
-    """A directory that an unprivileged server can enter."""
+    """A server's data directory that an unprivileged server can enter."""
     directory = Path(tempfile.mkdtemp(prefix="pabal-restart-"))
     directory.chmod(0o755)
+    copy_migrated_server(directory)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 

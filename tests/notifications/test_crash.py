@@ -20,6 +20,7 @@ from pabal.settings import Settings
 from support.clusters import open_connection
 from support.dispatch import NotificationHub, all_sent, open_notification_hub
 from support.fake_discord import FakeDiscord, ScriptedReply
+from support.migrated_server import copy_migrated_server
 from support.receiver import hang
 from support.wait import wait_until
 
@@ -76,6 +77,7 @@ async def no_travel(_duration: timedelta) -> None:
 def data_dir() -> Generator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="pabal-restart-"))
     folder.chmod(0o755)
+    copy_migrated_server(folder)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 

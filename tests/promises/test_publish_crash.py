@@ -20,6 +20,7 @@ from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
 from pabal.tokens.services import add_service
 from support.clusters import open_connection
+from support.migrated_server import copy_migrated_server
 from support.oauth_client import TESTER, basic, bearer, json_of
 from support.pabal_process import RunningHub
 from support.wait import POLL_INTERVAL, wait_until
@@ -79,6 +80,7 @@ class CrashingHub:
 def folder() -> Generator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="pabal-publish-"))
     folder.chmod(0o755)
+    copy_migrated_server(folder)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -29,6 +29,7 @@ from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
 from support.clusters import open_connection
 from support.lane_under_test import Events, Travel
+from support.migrated_server import copy_migrated_server
 from support.wait import POLL_INTERVAL, wait_until
 from support.worker import run_worker, wait_for_states
 
@@ -128,6 +129,7 @@ class TestLostServer:
     def database(self) -> Generator[DurableServer]:
         home = Path(tempfile.mkdtemp(prefix="pabal-crash-"))
         home.chmod(0o755)
+        copy_migrated_server(home)
         database = DurableServer(home, embedded.start_embedded_server(home))
         try:
             yield database

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.clusters import memory_directory
+from support.images import memory_directory
 from support.pabal_command import run_in_thread
 
 PABAL = Path(sys.executable).with_name("pabal")
