@@ -1,6 +1,4 @@
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,8 +6,7 @@ import pytest
 from support.adopted import create_hub_database
 from support.clusters import Cluster, Connection, cluster_starter, open_connection, postgres_bin_dir
 
-SEEDS = Path(__file__).with_name("seeds")
-EXISTING_ROWS = Path(__file__).with_name("existing") / "rows.sql"
+FOLDER = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -27,26 +24,9 @@ def server(request: pytest.FixtureRequest, servers: Callable[[Path], Cluster]) -
     return servers(bin_dir)
 
 
-@pytest.fixture(scope="session")
-def template(server: Cluster) -> str:
-    return migrated_template(server)
-
-
-@cache
-def migrated_template(server: Cluster) -> str:
-    """A migrated database to copy: copying takes a tenth of the time of migrating."""
-
-    async def migrate() -> str:
-        url = await server.fresh_database()
-        await create_hub_database(url)
-        return url.rpartition("/")[2]
-
-    return asyncio.run(migrate())
-
-
 @pytest.fixture
-async def migrated(server: Cluster, template: str) -> AsyncGenerator[str]:
-    url = await server.fresh_database(template)
+async def migrated(server: Cluster) -> AsyncGenerator[str]:
+    url = await server.prepared_database("migrated", create_hub_database)
     yield url
     await server.drop(url)
 
@@ -58,13 +38,19 @@ async def db(migrated: str) -> AsyncGenerator[Connection]:
         yield conn
 
 
+async def run_files(url: str, *names: str) -> None:
+    """Run the specification's statements."""
+    async with open_connection(url) as conn:
+        for name in names:
+            await conn.execute((FOLDER / f"{name}.sql").read_text("utf-8"))
+
+
 @pytest.fixture
 async def seeded(server: Cluster, request: pytest.FixtureRequest) -> AsyncGenerator[Connection]:
     """A database created by the statements of a seed; `@pytest.mark.parametrize("seeded", ["000"], indirect=True)`."""
-    url = await server.fresh_database()
+    files = ("seeds/before", f"seeds/{request.param}")
+    url = await server.prepared_database(f"seed {request.param}", lambda url: run_files(url, *files))
     async with open_connection(url) as conn:
-        await conn.execute((SEEDS / "before.sql").read_text("utf-8"))
-        await conn.execute((SEEDS / f"{request.param}.sql").read_text("utf-8"))
         yield conn
     await server.drop(url)
 
@@ -72,10 +58,7 @@ async def seeded(server: Cluster, request: pytest.FixtureRequest) -> AsyncGenera
 @pytest.fixture
 async def existing(server: Cluster) -> AsyncGenerator[str]:
     """A database made by the specification's own statements, with rows in every table."""
-    url = await server.fresh_database()
-    async with open_connection(url) as conn:
-        for name in ("before", "000", "001", "002"):
-            await conn.execute((SEEDS / f"{name}.sql").read_text("utf-8"))
-        await conn.execute(EXISTING_ROWS.read_text("utf-8"))
+    files = ("seeds/before", "seeds/000", "seeds/001", "seeds/002", "existing/rows")
+    url = await server.prepared_database("existing", lambda url: run_files(url, *files))
     yield url
     await server.drop(url)

@@ -56,10 +56,8 @@ MOVED_COLUMNS = {"public.event_queue": {"content_hash"}}
 REPLACED = {"pabal.schema_migrations", "pabal.chores"}
 
 
-async def old_database(server: Cluster, folder: Path = BEFORE_SQUASH) -> str:
-    url = await server.fresh_database()
-    await apply_migrations(url, folder=folder)
-    return url
+async def old_database(server: Cluster) -> str:
+    return await server.prepared_database("before squash", lambda url: apply_migrations(url, folder=BEFORE_SQUASH))
 
 
 async def columns_in_order(conn: Connection) -> list[tuple[str, str]]:
@@ -206,7 +204,8 @@ async def test_a_partly_migrated_database_is_refused(server: Cluster, tmp_path: 
     folder = tmp_path / "migrations"
     shutil.copytree(BEFORE_SQUASH, folder)
     (folder / NEWEST).unlink()
-    url = await old_database(server, folder)
+    url = await server.fresh_database()
+    await apply_migrations(url, folder=folder)
 
     with pytest.raises(MigrationError, match=f"{NEWEST} is missing"):
         await apply_migrations(url)

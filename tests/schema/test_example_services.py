@@ -44,8 +44,7 @@ async def test_a_new_hub_has_them_disabled_and_takes_the_specifications_rows(ser
     ],
 )
 async def test_a_database_that_is_in_use_keeps_them(server: Cluster, use: str) -> None:
-    url = await server.fresh_database()
-    await apply_migrations(url, to=BEFORE)
+    url = await server.prepared_database(BEFORE, lambda url: apply_migrations(url, to=BEFORE))
     async with open_connection(url) as conn:
         await conn.execute("update public.services set is_active = false, disabled_at = now() where name = 'minu_keep'")
         await conn.execute(use)
