@@ -8,11 +8,13 @@ from http.cookies import SimpleCookie
 
 import httpx2
 import pytest
+from argon2 import PasswordHasher
 
 from pabal.console import live
 from pabal.console.access.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_IN_FAILURE_RECORDS, SIGN_INS_PER_ADDRESS
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.operators import password
 from pabal.operators.operators import Role, add_operator, ensure_first_operator
 from pabal.operators.sessions import find_operator_session
 from pabal.settings import Settings
@@ -247,8 +249,9 @@ async def test_failed_sign_ins_are_audited_within_the_rate_limit(hub: Hub, web: 
 
 
 async def test_no_connection_is_held_while_passwords_are_verified(
-    database_urls: DatabaseUrls, settings: Settings
+    database_urls: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(password, "PASSWORD_HASHER", PasswordHasher())  # as slow as in production
     one = settings.model_copy(update={"database_pool_size": 1})
     patient = httpx2.Timeout(60)
     async with (
