@@ -8,7 +8,6 @@ from time import process_time
 import httpx2
 import pytest
 
-from conftest import url_with_database
 from pabal.console.access.guards import Page
 from pabal.console.routes import PAGES
 from pabal.db import embedded
@@ -16,6 +15,7 @@ from pabal.hub import DatabaseUrls, open_hub
 from pabal.operators.operators import Role
 from pabal.settings import Settings
 from support.clusters import Connection, open_connection
+from support.databases import url_with_database
 from support.operator import SignedInOperator, sign_in
 from support.pabal_process import PROCESS_TIMEOUT
 from support.server import serve_hub

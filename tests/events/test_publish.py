@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 import pabal_client as client
-from conftest import url_with_database
 from pabal.core.errors import Invalid
 from pabal.core.ids import new_id
 from pabal.db import embedded
@@ -22,6 +21,7 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
 from support.clusters import Connection, open_connection
+from support.databases import url_with_database
 from support.event_api import Service, connect_service
 from support.lane_under_test import Travel
 from support.wait import wait_until

@@ -11,7 +11,6 @@ import httpx2
 import pytest
 
 import pabal
-from conftest import url_with_database
 from pabal.core.finding import FindingLevel
 from pabal.core.ids import new_id
 from pabal.db import embedded
@@ -24,6 +23,7 @@ from pabal.relay.delivery.takeover import activate_parked_streams
 from pabal.settings import Settings
 from pabal.tokens.sql_roles import add_sql_role
 from support.clusters import Connection, open_connection
+from support.databases import url_with_database
 from support.oauth_client import TESTER, register_oauth_service
 
 pytestmark = pytest.mark.anyio

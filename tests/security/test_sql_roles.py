@@ -8,7 +8,6 @@ import httpx2
 import msgspec
 import pytest
 
-from conftest import url_with_database
 from pabal.core.errors import Conflict, NotFound
 from pabal.core.event_types import HUB_EVENT_TYPES
 from pabal.db import embedded
@@ -16,6 +15,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.tokens.services import ServiceRights, set_service_active, set_service_rights
 from pabal.tokens.sql_roles import add_sql_role, list_sql_roles, remove_sql_role
 from support.clusters import Connection, open_connection
+from support.databases import url_with_database
 from support.notifications import PAID, register_builtin_templates
 from support.oauth_client import TESTER, register_oauth_service
 
