@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MIN_FREE_BYTES = 4 * 2**30
-VARIABLE = "PABAL_TEST_IMAGES"
-"""The directory of the images. The process that starts the workers sets it, and they inherit it."""
+VARIABLE = "TEST_IMAGES"
+"""The directory of the images. The process that starts the workers sets it, and they inherit it.
+
+Without the prefix of a setting: the doctor reports unknown settings."""
 
 
 def memory_directory() -> str | None:
