@@ -18,8 +18,8 @@ from pabal.relay.reply.reply import encode_skill_response
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.skills import USE_CALLBACK, send_message, text_of
-from relay.statement_proxy import counting_statements
 from support.relay_rows import Bot, Chat, Owner, digest, skill_response
+from support.statement_log import run_statement_log
 
 pytestmark = pytest.mark.anyio
 
@@ -105,7 +105,7 @@ async def test_the_messages_of_many_accounts_cost_one_lookup_of_keys(
         await send_message(web, f"text-{number}", f"user-{number}")
     requests = {MessagePollRequest(owner.id, "poll:test", timedelta(minutes=1)): 10 for owner in owners}
     async with (
-        counting_statements(database_urls.main) as (statements, url),
+        run_statement_log(database_urls.main) as (statements, url),
         open_hub(settings, DatabaseUrls(url, database_urls.direct)) as hub,
         hub.autocommit() as tx,
     ):

@@ -16,9 +16,9 @@ from pabal.relay.delivery import lane, remote_waiters
 from pabal.settings import Settings
 from relay.bot import connect_stream
 from relay.skills import send_message
-from relay.statement_proxy import StatementProxy, counting_statements
 from support.relay_rows import Chat, Owner
 from support.server import serve_hub
+from support.statement_log import StatementLog, run_statement_log
 from support.wait import COUNT_LOCK_WAITS, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -35,13 +35,13 @@ async def owner(chat: Chat) -> Owner:
 
 
 @pytest.fixture
-async def counting_proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementProxy, DatabaseUrls]]:
-    async with counting_statements(database_urls.main) as (proxy, url):
+async def counting_proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementLog, DatabaseUrls]]:
+    async with run_statement_log(database_urls.main) as (proxy, url):
         yield proxy, DatabaseUrls(url, database_urls.direct)
 
 
 @pytest.fixture
-def statements(counting_proxy: tuple[StatementProxy, DatabaseUrls]) -> StatementProxy:
+def statements(counting_proxy: tuple[StatementLog, DatabaseUrls]) -> StatementLog:
     """The statements of the other process."""
     return counting_proxy[0]
 
@@ -49,7 +49,7 @@ def statements(counting_proxy: tuple[StatementProxy, DatabaseUrls]) -> Statement
 @pytest.fixture
 async def other_hub(
     hub: Hub,
-    counting_proxy: tuple[StatementProxy, DatabaseUrls],
+    counting_proxy: tuple[StatementLog, DatabaseUrls],
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncGenerator[Hub]:
@@ -138,7 +138,7 @@ async def test_a_stream_of_another_process_is_woken(
 
 
 async def test_a_single_message_wakes_a_stream_of_another_process_at_its_commit(
-    hub: Hub, other_web: httpx2.AsyncClient, statements: StatementProxy, owner: Owner
+    hub: Hub, other_web: httpx2.AsyncClient, statements: StatementLog, owner: Owner
 ) -> None:
     async with serve_hub(hub) as address, connect_stream(address, owner.token) as client:
         await client.next("connected")
@@ -151,7 +151,7 @@ async def test_a_single_message_wakes_a_stream_of_another_process_at_its_commit(
 async def test_frequent_messages_wake_a_stream_of_another_process_after_their_commits(
     hub: Hub,
     other_web: httpx2.AsyncClient,
-    statements: StatementProxy,
+    statements: StatementLog,
     owner: Owner,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -181,7 +181,7 @@ async def test_a_stream_that_opens_while_a_message_is_stored_gets_it(
     web: httpx2.AsyncClient,
     other_hub: Hub,
     other_address: str,
-    statements: StatementProxy,
+    statements: StatementLog,
     chat: Chat,
     owner: Owner,
 ) -> None:
@@ -201,7 +201,7 @@ async def test_a_stream_that_opens_while_a_message_is_stored_gets_it(
         await client_context.__aexit__(None, None, None)
 
 
-def has_claimed(hub: Hub, statements: StatementProxy) -> bool:
+def has_claimed(hub: Hub, statements: StatementLog) -> bool:
     """Whether the first claim of the only stream has ended."""
     [stream] = hub.relay.stream_registry
     return statements.count(lane.LANE.q.claim) > 0 and not hub.relay.long_poll.is_claiming(stream.poll_request)

@@ -20,10 +20,10 @@ from pabal.relay.webhook.receive import InboundDraft
 from pabal.settings import Settings
 from relay.bot import StreamClient, connect_stream
 from relay.skills import send_message
-from relay.statement_proxy import StatementProxy, counting_statements
 from support.fake_kakao import FakeKakao
 from support.relay_rows import Bot, Chat, Owner, skill_response
 from support.server import serve_hub
+from support.statement_log import StatementLog, run_statement_log
 from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -40,19 +40,19 @@ RECEIVE, CLAIM_CALLBACKS, SETTLE, CLAIM = (
 
 
 @pytest.fixture
-async def counting_proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementProxy, DatabaseUrls]]:
-    async with counting_statements(database_urls.main) as (counting_proxy, url):
+async def counting_proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementLog, DatabaseUrls]]:
+    async with run_statement_log(database_urls.main) as (counting_proxy, url):
         yield counting_proxy, DatabaseUrls(url, database_urls.direct)
 
 
 @pytest.fixture
-async def hub(counting_proxy: tuple[StatementProxy, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
+async def hub(counting_proxy: tuple[StatementLog, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
     async with open_hub(settings, counting_proxy[1]) as running_hub:
         yield running_hub
 
 
 @pytest.fixture
-def statements(counting_proxy: tuple[StatementProxy, DatabaseUrls]) -> StatementProxy:
+def statements(counting_proxy: tuple[StatementLog, DatabaseUrls]) -> StatementLog:
     return counting_proxy[0]
 
 
@@ -64,7 +64,7 @@ def build_draft(fake_kakao: FakeKakao, user: str) -> InboundDraft:
 
 
 async def test_a_round_trip_is_one_insert_and_two_statements_for_its_reply(
-    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: FakeKakao
+    hub: Hub, statements: StatementLog, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
@@ -104,7 +104,7 @@ async def round_trip(web: httpx2.AsyncClient, client: StreamClient, owner: Owner
 
 
 async def test_concurrent_webhooks_share_one_statement(
-    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: FakeKakao
+    hub: Hub, statements: StatementLog, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     users = [f"user-{number}" for number in range(ROUND_TRIPS)]
     owner = await chat.owner()
@@ -118,7 +118,7 @@ async def test_concurrent_webhooks_share_one_statement(
 
 
 async def test_one_claim_serves_all_waiting_streams(
-    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: FakeKakao
+    hub: Hub, statements: StatementLog, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     bots = [await Bot.of(hub, chat, fake_kakao, f"user-{number}") for number in range(ROUND_TRIPS)]
     async with serve_hub(hub) as address, AsyncExitStack() as stack:
@@ -139,7 +139,7 @@ async def test_one_claim_serves_all_waiting_streams(
 
 
 async def test_concurrent_replies_claim_their_callbacks_in_one_statement(
-    hub: Hub, statements: StatementProxy, chat: Chat, fake_kakao: FakeKakao
+    hub: Hub, statements: StatementLog, chat: Chat, fake_kakao: FakeKakao
 ) -> None:
     bots = [await Bot.of(hub, chat, fake_kakao, f"user-{number}") for number in range(ROUND_TRIPS)]
     messages = [await bot.insert_message(bot.key.partition(":")[2]) for bot in bots]

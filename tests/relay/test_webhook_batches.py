@@ -16,9 +16,9 @@ from pabal.relay.webhook.receive import InboundDraft, ReceiveResult
 from pabal.settings import Settings
 from relay.bot import connect_stream
 from relay.skills import send_message
-from relay.statement_proxy import StatementProxy, counting_statements
 from support.relay_rows import Chat, Owner
 from support.server import serve_hub
+from support.statement_log import StatementLog, run_statement_log
 
 pytestmark = pytest.mark.anyio
 
@@ -32,18 +32,18 @@ def build_draft(text: str, user: str = "user", event: str = "", *, is_command: b
 
 
 @pytest.fixture
-async def counting_proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementProxy, DatabaseUrls]]:
-    async with counting_statements(database_urls.main) as (proxy, url):
+async def counting_proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementLog, DatabaseUrls]]:
+    async with run_statement_log(database_urls.main) as (proxy, url):
         yield proxy, DatabaseUrls(url, database_urls.direct)
 
 
 @pytest.fixture
-def statements(counting_proxy: tuple[StatementProxy, DatabaseUrls]) -> StatementProxy:
+def statements(counting_proxy: tuple[StatementLog, DatabaseUrls]) -> StatementLog:
     return counting_proxy[0]
 
 
 @pytest.fixture
-async def hub(counting_proxy: tuple[StatementProxy, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
+async def hub(counting_proxy: tuple[StatementLog, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
     limited = settings.model_copy(update={"webhook_per_conversation": 10})
     async with open_hub(limited, counting_proxy[1]) as running_hub:
         yield running_hub
@@ -65,7 +65,7 @@ async def texts_of(chat: Chat, user: str = "user") -> list[str]:
 
 
 async def test_messages_of_one_conversation_share_one_statement_in_order(
-    hub: Hub, statements: StatementProxy, chat: Chat, owner: Owner
+    hub: Hub, statements: StatementLog, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner, "other")
     texts = ["z", "a", "m", "b"]
@@ -81,7 +81,7 @@ async def test_messages_of_one_conversation_share_one_statement_in_order(
 
 
 async def test_above_its_limit_a_conversation_keeps_the_earliest_of_a_batch(
-    hub: Hub, statements: StatementProxy, chat: Chat, owner: Owner
+    hub: Hub, statements: StatementLog, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner, "other")
 
@@ -94,7 +94,7 @@ async def test_above_its_limit_a_conversation_keeps_the_earliest_of_a_batch(
 
 
 async def test_the_messages_of_a_new_user_take_one_place_of_the_new_conversations(
-    hub: Hub, statements: StatementProxy, chat: Chat, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, statements: StatementLog, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receive, "MAX_NEW_CONVERSATIONS_PER_CHANNEL", 2)
 
@@ -120,7 +120,7 @@ async def test_a_repeated_webhook_in_the_same_batch_is_one_message(hub: Hub, cha
 
 
 async def test_a_batch_of_one_conversation_reaches_its_stream_in_order(
-    hub: Hub, statements: StatementProxy, chat: Chat, owner: Owner, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, statements: StatementLog, chat: Chat, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that find no room on the stream are queued, and no later one of their conversation overtakes them."""
     monkeypatch.setattr(stream, "MAX_MESSAGES_IN_FLIGHT", 4)

@@ -16,10 +16,10 @@ from pabal.settings import Settings
 from relay.bot import connect_stream
 from relay.people import TESTER
 from relay.skills import USE_CALLBACK, post_webhook, send_message, skill_payload
-from relay.statement_proxy import StatementProxy, counting_statements
 from support.clusters import open_connection
 from support.relay_rows import Chat, Owner
 from support.server import serve_hub
+from support.statement_log import StatementLog, run_statement_log
 from support.wait import COUNT_LOCK_WAITS, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -32,13 +32,13 @@ OPENING = ("BEGIN;", "token_hash", "open_relay_stream", "into public.relay_", "h
 
 
 @pytest.fixture
-async def counting_proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementProxy, DatabaseUrls]]:
-    async with counting_statements(database_urls.main) as (counting_proxy, url):
+async def counting_proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementLog, DatabaseUrls]]:
+    async with run_statement_log(database_urls.main) as (counting_proxy, url):
         yield counting_proxy, DatabaseUrls(url, database_urls.direct)
 
 
 @pytest.fixture
-async def hub(counting_proxy: tuple[StatementProxy, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
+async def hub(counting_proxy: tuple[StatementLog, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
     async with open_hub(settings, counting_proxy[1]) as running_hub:
         yield running_hub
 
@@ -129,7 +129,7 @@ async def test_a_webhook_of_a_locked_conversation_uses_the_time_that_kakao_waits
     web: httpx2.AsyncClient,
     owner: Owner,
     database_urls: DatabaseUrls,
-    counting_proxy: tuple[StatementProxy, DatabaseUrls],
+    counting_proxy: tuple[StatementLog, DatabaseUrls],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A fixed number of attempts would end long before."""
@@ -164,7 +164,7 @@ async def test_webhooks_are_answered_during_a_flood_of_other_channels(web: httpx
 
 
 async def test_opening_a_stream_is_one_statement(
-    address: str, counting_proxy: tuple[StatementProxy, DatabaseUrls], chat: Chat, owner: Owner
+    address: str, counting_proxy: tuple[StatementLog, DatabaseUrls], chat: Chat, owner: Owner
 ) -> None:
     statements, _ = counting_proxy
     token = await chat.session(owner.id)
@@ -178,7 +178,7 @@ async def test_opening_a_stream_is_one_statement(
 async def test_taking_over_with_messages_is_one_statement(
     address: str,
     web: httpx2.AsyncClient,
-    counting_proxy: tuple[StatementProxy, DatabaseUrls],
+    counting_proxy: tuple[StatementLog, DatabaseUrls],
     chat: Chat,
     owner: Owner,
 ) -> None:
@@ -196,7 +196,7 @@ async def test_taking_over_with_messages_is_one_statement(
 
 
 async def test_a_client_that_opens_streams_in_a_loop_is_refused_before_the_database(
-    address: str, counting_proxy: tuple[StatementProxy, DatabaseUrls], chat: Chat, monkeypatch: pytest.MonkeyPatch
+    address: str, counting_proxy: tuple[StatementLog, DatabaseUrls], chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_limits, "REFUSAL_DELAY", 0)
     statements, _ = counting_proxy
@@ -235,7 +235,7 @@ async def test_a_refused_client_waits_and_delays_no_other(monkeypatch: pytest.Mo
 
 async def test_invalid_tokens_are_refused_before_the_database_and_valid_ones_are_not(
     address: str,
-    counting_proxy: tuple[StatementProxy, DatabaseUrls],
+    counting_proxy: tuple[StatementLog, DatabaseUrls],
     owner: Owner,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
 
+from pabal.db.queries import Query
+
 PROTOCOL_3 = 196608
 
 
@@ -14,18 +16,44 @@ class StatementLog:
 
     def __init__(self, host: str, port: int) -> None:
         self._upstream = (host, port)
+        self._connections: set[asyncio.Task[None]] = set()
         self.statements: list[str] = []
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
-        responses = asyncio.create_task(copy_bytes(upstream_reader, writer))
+    def clear(self) -> None:
+        self.statements.clear()
+
+    def count(self, query: Query) -> int:
+        return self.statements.count(query.sql)
+
+    def count_containing(self, *texts: str) -> int:
+        """How many statements contain one of these texts."""
+        return sum(any(text in statement for text in texts) for statement in self.statements)
+
+    def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def close(self) -> None:
+        """End all connections. A transport that is left open breaks the end of the test's event loop."""
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
-                await self._copy_requests(reader, upstream_writer)
+                upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
+                ends.append(upstream_writer)
+                responses = asyncio.create_task(copy_bytes(upstream_reader, writer))
+                try:
+                    await self._copy_requests(reader, upstream_writer)
+                finally:
+                    responses.cancel()
         finally:
-            responses.cancel()
-            for end in (writer, upstream_writer):
-                end.close()
+            for end in ends:
+                end.transport.abort()
 
     async def _copy_requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
         code = 0
@@ -71,3 +99,4 @@ async def run_statement_log(url: str) -> AsyncGenerator[tuple[StatementLog, str]
         yield log, urlunsplit(parts._replace(netloc=f"{host[0]}{host[1]}127.0.0.1:{port}"))
     finally:
         server.close()
+        await log.close()
