@@ -1,10 +1,7 @@
 """The first page of a new hub: commands to type, and ticks for what has happened."""
 
-import shlex
-
 import pytest
 
-from pabal.cli.app import app
 from pabal.console.first_run import is_unused, read_first_cards
 from pabal.db.queries import Query
 from pabal.hub import Hub
@@ -13,7 +10,7 @@ from support.clusters import Connection
 from support.notifications import draft_notification, register_builtin_templates, request_drafts
 from support.operator import SignedInOperator
 from support.relay_rows import Chat
-from support.subscriptions import publish_test_event
+from support.subscriptions import load_event, publish_test_event
 
 pytestmark = pytest.mark.anyio
 
@@ -79,15 +76,11 @@ async def test_the_hubs_own_events_do_not_count(hub: Hub, owner: Connection) -> 
     assert "publish" not in await done_steps(hub)
 
 
-async def test_every_command_is_one_of_the_command_line(hub: Hub) -> None:
-    async with hub.autocommit() as tx:
-        cards = await read_first_cards(tx, "https://hub.example.org")
-    commands = [command for card in cards for step in card.steps for command in step.commands]
-    lines = [shlex.split(command)[1:] for command in commands if command.startswith("pabal ")]
+async def test_a_broadcast_without_subscribers_is_not_received(hub: Hub) -> None:
+    event = await publish_test_event(hub, "order.paid", None)
+    assert (await load_event(hub, event)).status == "completed"
 
-    assert len(lines) == 9
-    for line in lines:
-        app.parse_args(line, exit_on_error=False, print_error=False)
+    assert "receive" not in await done_steps(hub)
 
 
 async def test_a_late_reply_is_a_reply(hub: Hub, owner: Connection) -> None:

@@ -1,6 +1,7 @@
 """A hub with everything that the examples of the API reference refer to, and what runs an example."""
 
 import asyncio
+import base64
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -162,7 +163,15 @@ class ExampleHub:
 
 async def run_curl(web: httpx2.AsyncClient, source: str, variables: Mapping[str, str]) -> int:
     """Send what curl would send; returns the status. Of a stream, only the first part is read."""
-    method, url, headers, data, auth = "GET", "", dict[str, str](), list[str](), None
+    async with web.stream(**await parse_curl(source, variables)) as response:
+        async for _ in response.aiter_bytes():
+            break
+        return response.status_code
+
+
+async def parse_curl(source: str, variables: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of a request like the one that curl would send."""
+    method, url, headers, data = "GET", "", dict[str, str](), list[str]()
     arguments = iter(await curl_arguments(source, variables))
     for word in arguments:
         match word:
@@ -171,24 +180,23 @@ async def run_curl(web: httpx2.AsyncClient, source: str, variables: Mapping[str,
             case "-X":
                 method = next(arguments)
             case "-u":
-                name, _, secret = next(arguments).partition(":")
-                auth = (name, secret)
+                credentials = base64.b64encode(next(arguments).encode()).decode()
+                headers["Authorization"] = f"Basic {credentials}"
             case "-H":
                 name, _, value = next(arguments).partition(": ")
                 headers[name] = value
             case "-d":
                 data.append(next(arguments))
+            case "--json":
+                data.append(next(arguments))
+                headers |= {"Content-Type": "application/json", "Accept": "application/json"}
             case _:
                 assert word.startswith("http"), word
                 url = word
     if data:
         method = "POST" if method == "GET" else method
         headers = {"Content-Type": "application/x-www-form-urlencoded"} | headers
-    request: dict[str, Any] = {"headers": headers, "auth": auth, "content": "&".join(data) or None}
-    async with web.stream(method, url, **request) as response:
-        async for _ in response.aiter_bytes():
-            break
-        return response.status_code
+    return {"method": method, "url": url, "headers": headers, "content": "&".join(data) or None}
 
 
 async def curl_arguments(source: str, variables: Mapping[str, str]) -> list[str]:

@@ -19,6 +19,11 @@ from pabal.tokens.services import has_active_services
 FIRST_RUN_PATH = "/console/start"
 WEBHOOK_PATH = "/kakao-talkchannel/webhook"
 EXAMPLE_PERSON = "80351110224678912"
+EXAMPLE_BOT = (
+    'python -c \'from pabal_client import Bot; bot = Bot("{address}", token_file="bot.token");'
+    ' bot.message(lambda message: "You said: " + message.text); bot.run()\''
+)
+"""Prints its pairing code and repeats what it is told. The client is installed with `pabal`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +58,14 @@ async def read_first_cards(tx: Tx, address: str) -> list[FirstCard]:
     relay, event = await read_relay_progress(tx), await read_event_progress(tx)
     notification, has_service = await read_notification_progress(tx), await has_active_services(tx)
     payload = """'{"item": "Coffee", "amount": 5000, "currency": "KRW"}'"""
+    post = f"curl -H 'Authorization: Bearer ACCESS_TOKEN' {address}/v1/queue"
     return [
         FirstCard(
             "relay",
             (
                 FirstStep("webhook", ("pabal settings --show", f"{address}{WEBHOOK_PATH}"), relay.has_user),
-                FirstStep(
-                    "pair", ("pabal account add mybot", "pabal pairing add mybot", "/pair CODE"), relay.has_pairing
-                ),
-                FirstStep("reply", ("pabal message list",), relay.has_reply),
+                FirstStep("pair", (EXAMPLE_BOT.format(address=address), "/pair CODE"), relay.has_pairing),
+                FirstStep("reply", ("hello",), relay.has_reply),
             ),
         ),
         FirstCard(
@@ -75,7 +79,11 @@ async def read_first_cards(tx: Tx, address: str) -> list[FirstCard]:
                 ),
                 FirstStep(
                     "receive",
-                    ("pabal subscription add 'order.*' --service shop --url https://shop.example.org/events",),
+                    (
+                        f"curl -u shop:SECRET -d grant_type=client_credentials {address}/oauth/token",
+                        f"""{post}/claim --json '{{"limit": 1, "lease_seconds": 600}}'""",
+                        f"""{post}/ack --json '{{"receipts": ["RECEIPT"]}}'""",
+                    ),
                     event.has_delivery,
                 ),
             ),
