@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from pabal.events.consume.lane import LANE, EventClaimFilter
 from pabal.events.repair.plain_claims import Q, return_plain_claims
 from pabal.events.repair.repair import repair_event_tables
 from support.failed_events import EventQueue
@@ -18,6 +19,16 @@ PLAIN_CLAIM = """
 update public.event_queue set status = 'processing', processor_id = 'script', processing_started_at = pabal.now()
 where id = $1
 """
+
+PLAIN_SEARCH = """
+select id from public.event_queue where target_service = 'minu_build' and status = 'pending'
+order by priority, created_at for update skip locked
+"""
+
+
+async def find_pending(event_queue: EventQueue) -> list[UUID]:
+    """The first half of a consumer's transaction, as the specification writes its consumers."""
+    return [row["id"] for row in await event_queue.owner.fetch(PLAIN_SEARCH)]
 
 
 async def return_claims(event_queue: EventQueue) -> int:
@@ -79,6 +90,30 @@ async def test_a_claim_of_the_hub_is_left_alone(event_queue: EventQueue, travel:
     assert await return_claims(event_queue) == 0
     row = await event_queue.load_event(event)
     assert (row["status"], row["lease"]) == ("processing", claimed.lease)
+
+
+async def test_a_plain_consumer_does_not_find_what_a_worker_holds(event_queue: EventQueue) -> None:
+    held, free = await event_queue.publish(), await event_queue.publish()
+    async with event_queue.hub.transaction() as tx:
+        [claimed] = await LANE.claim(tx, 1, LIFE, "worker", EventClaimFilter("minu_build"))
+    assert claimed.id == held
+
+    async with event_queue.owner.transaction():
+        assert await find_pending(event_queue) == [free]
+    assert (await event_queue.load_event(held))["status"] == "processing"
+
+
+async def test_a_worker_skips_what_a_plain_consumer_has_locked(event_queue: EventQueue) -> None:
+    locked = await event_queue.publish()
+    async with event_queue.owner.transaction():
+        assert await find_pending(event_queue) == [locked]
+        free = await event_queue.publish()
+        assert await claim_ids(event_queue) == [free]
+        await event_queue.owner.execute(PLAIN_CLAIM, locked)
+
+    assert await claim_ids(event_queue) == []
+    row = await event_queue.load_event(locked)
+    assert (row["status"], row["processor_id"], row["lease"]) == ("processing", "script", None)
 
 
 async def test_the_chore_returns_plain_claims(event_queue: EventQueue, travel: Travel) -> None:
