@@ -164,6 +164,37 @@ def test_every_process_has_probes_and_metrics_on_its_port() -> None:
     )
 
 
+def guide_lines(section: str) -> list[str]:
+    """The commands of a section of docs/deployment.md, without comments."""
+    guide = (ROOT / "docs" / "deployment.md").read_text()
+    [block] = re.findall(rf"^## {section}\n+```\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    return [line.partition("    #")[0] for line in block.splitlines()]
+
+
+def test_the_guide_installs_what_the_image_installs() -> None:
+    """Its pip commands are those of the Dockerfile, whose steps `make image-steps` runs; the files it copies exist."""
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text().replace("--no-cache-dir ", "")
+    commands = guide_lines("systemd")
+
+    installs = [line for line in commands if "pip install" in line]
+    assert len(installs) == 2
+    for line in installs:
+        assert f"RUN {line}\n" in dockerfile
+    for line in [*commands, *guide_lines("Docker")]:
+        for path in re.findall(r"\bdeploy/\S+", line):
+            assert (ROOT / path).exists() or path == "deploy/docker/.env"
+
+
+def test_the_chart_accepts_the_guides_values() -> None:
+    [install] = [line for line in guide_lines("Kubernetes") if line.startswith("helm install ")]
+    _, _, name, chart, *options = install.split()
+
+    objects = run(BIN / "helm", "template", name, ROOT / chart, *options)
+
+    assert "https://hub.example.org" in objects
+    assert "10.0.0.0/8" in objects
+
+
 @pytest.mark.parametrize("folder", ["docker", "ha"])
 def test_docker_compose_accepts_the_compose_file(folder: str) -> None:
     compose = find_compose()
