@@ -39,6 +39,9 @@ format: $(VENV)/.ready-dev ## Fix lint errors and format the code.
 docs: $(VENV)/.ready-dev ## Generate docs/api.md and the tables of settings and decisions.
 	$(BIN)/python -m tools.docs
 
+image-steps: $(VENV)/.ready-dev ## Run the steps of the Dockerfile in a clean folder and start the hub in it; under a minute.
+	@$(BIN)/python -m tools.image_steps
+
 screenshots: $(VENV)/.ready-dev ## Take the README's screenshots of the demo, with Chromium.
 	$(BIN)/python -m tools.screenshots
 
@@ -117,4 +120,4 @@ $(VENV)/.ready-node: clients/typescript/package.json $(VENV)/.ready-dev
 	@$(BIN)/python -m pip --python .venv-ha/bin/python install -q --disable-pip-version-check -r tests/faults/ha/requirements.txt
 	@touch $@
 
-.PHONY: help up quick test lint format docs screenshots browser maybe-browser bench faults faults-ha soak mutate lock clean
+.PHONY: help up quick test lint format docs image-steps screenshots browser maybe-browser bench faults faults-ha soak mutate lock clean

@@ -12,10 +12,12 @@ from pabal.core.messages import Message, duration_message, join_messages
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
 from pabal.events.consume.consumers import (
+    BlockedKey,
     FailingReceiver,
     PlainClaims,
     SilentConsumer,
     count_plain_claims,
+    list_blocked_keys,
     list_failing_receivers,
     list_silent_consumers,
 )
@@ -59,6 +61,7 @@ class HubStatus:
     backlogs: Sequence[SubscriptionBacklog]
     silent_consumers: Sequence[SilentConsumer]
     failing_receivers: Sequence[FailingReceiver]
+    blocked_keys: Sequence[BlockedKey]
     plain_claims: PlainClaims
 
     @property
@@ -77,6 +80,7 @@ async def read_status(tx: Tx) -> HubStatus:
         backlogs=backlogs,
         silent_consumers=silent,
         failing_receivers=await list_failing_receivers(tx),
+        blocked_keys=await list_blocked_keys(tx),
         plain_claims=await count_plain_claims(tx),
     )
 
@@ -125,6 +129,7 @@ def status_findings(status: HubStatus) -> list[Finding]:
         check_dead_letters(status.lanes),
         check_silent_consumers(status.silent_consumers),
         check_receivers(status.failing_receivers, status.backlogs),
+        check_blocked_keys(status.blocked_keys),
         *check_plain_claims(status.plain_claims),
         *check_text_keys(status.hubs_at_work),
     ]
@@ -204,13 +209,18 @@ def check_silent_consumers(consumers: Sequence[SilentConsumer]) -> Finding:
         return Finding(FindingLevel.GOOD, "consumers", Message("every service with waiting events claims them"))
     texts = [
         Message("{} has claimed nothing for {}", consumer.service, duration_message(silent_for(consumer)))
+        if consumer.is_active
+        else Message("{} is disabled while {} events wait", consumer.service, consumer.waiting)
         for consumer in consumers
     ]
     return Finding(
         FindingLevel.WARNING,
         "consumers",
         join_messages(texts),
-        Message("start the consumers of these services, or subscribe a receiver"),
+        Message(
+            "start the consumers of these services, or subscribe a receiver; "
+            "enable a disabled one with `pabal service enable`"
+        ),
     )
 
 
@@ -235,6 +245,27 @@ def check_receivers(receivers: Sequence[FailingReceiver], backlogs: Sequence[Sub
         return Finding(FindingLevel.GOOD, "receivers", Message("none is failing"))
     advice = Message("run `pabal subscription list`, repair the receiver, then `pabal subscription resume`")
     return Finding(FindingLevel.WARNING, "receivers", join_messages(texts), advice)
+
+
+def check_blocked_keys(keys: Sequence[BlockedKey]) -> Finding:
+    """Name ordering keys that wait for a retry. A short wait needs no person."""
+    if not keys:
+        return Finding(FindingLevel.GOOD, "ordering keys", Message("none waits for a retry"))
+    seen = join_messages(
+        Message(
+            "{} events behind {} in the ordering key {} of {}, next try in {}",
+            key.waiting,
+            key.event_id,
+            key.ordering_key,
+            key.service,
+            duration_message(key.next_try),
+        )
+        for key in keys
+    )
+    if all(key.blocked_for + key.next_try < MAX_WAIT["events"] for key in keys):
+        return Finding(FindingLevel.GOOD, "ordering keys", seen)
+    advice = Message("see why it fails with `pabal event show`; `pabal event cancel` lets the events behind it go on")
+    return Finding(FindingLevel.WARNING, "ordering keys", seen, advice)
 
 
 def check_plain_claims(claims: PlainClaims) -> Iterator[Finding]:

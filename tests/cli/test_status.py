@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from pabal import status as status_module
+from pabal.queue.outcome import Retry
 from pabal.queue.processes import registered_process
+from pabal.tokens.services import set_service_active
 from support.clusters import Connection
+from support.failed_events import MINA
 from support.lane_under_test import Travel
 from support.subscriptions import pause, subscribe
 from support.terminal import Terminal
@@ -109,6 +112,49 @@ async def test_failing_and_stopped_receivers_are_named(terminal: Terminal, owner
     await terminal.event_queue.publish()
     await travel(timedelta(seconds=11))
     assert await warnings(terminal) == {"receivers": "minu_build is paused while 1 events wait"}
+
+
+async def test_an_ordering_key_that_waits_for_a_retry_is_named(terminal: Terminal) -> None:
+    queue = terminal.event_queue
+    head = await queue.publish(ordering_key="cart-1")
+    [held] = await queue.claim()
+    await queue.settle(held, Retry("closed", delay=timedelta(hours=12)))
+    assert (await findings(terminal, 0))["ordering keys"] == ("good", "none waits for a retry"), "nothing waits"
+    for _ in range(2):
+        await queue.publish(ordering_key="cart-1")
+
+    seen = (await warnings(terminal))["ordering keys"]
+
+    assert seen.startswith(f"2 events behind {head} in the ordering key cart-1 of minu_build, next try in ")
+    [key] = (await terminal.read("status", code=1))["blocked_keys"]
+    assert (key["service"], key["ordering_key"], key["event_id"], key["waiting"]) == (
+        "minu_build",
+        "cart-1",
+        str(head),
+        2,
+    )
+
+
+async def test_a_short_wait_for_a_retry_needs_no_person(terminal: Terminal) -> None:
+    await terminal.event_queue.publish(ordering_key="cart-1")
+    await terminal.event_queue.publish(ordering_key="cart-1")
+    [held] = await terminal.event_queue.claim()
+    await terminal.event_queue.settle(held, Retry("closed", delay=timedelta(minutes=4)))
+
+    level, seen = (await findings(terminal, 0))["ordering keys"]
+
+    assert level == "good"
+    assert seen.startswith("1 events behind ")
+
+
+async def test_a_disabled_service_is_not_a_silent_consumer(terminal: Terminal, travel: Travel) -> None:
+    await terminal.event_queue.publish()
+    await travel(LONG)
+    await keep_heartbeat(terminal)
+    async with terminal.event_queue.hub.transaction() as tx:
+        await set_service_active(tx, "minu_build", MINA, active=False)
+
+    assert (await warnings(terminal))["consumers"] == "minu_build is disabled while 1 events wait"
 
 
 async def test_late_chores_need_a_person(terminal: Terminal, owner: Connection) -> None:

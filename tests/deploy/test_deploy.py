@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import httpx2
 import pytest
 import yaml
 
+from pabal.hub import Hub
 from pabal.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +27,7 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 METRIC = re.compile(r"\b(?:pabal|relay|http_server)_[a-z_]+\b")
 LABELS = {"http_route", "http_request_method", "http_response_status_code"}
 WITHOUT_VALUE = {
+    "pabal_chore_success_age_seconds": '"pabal.chore.success_age"',
     "pabal_events_unhandled": '"pabal.events.unhandled"',
     "relay_message_expired_total": '"message.expired"',
 }
@@ -108,6 +111,16 @@ def test_the_units_are_valid(tmp_path: Path) -> None:
     assert not [line for line in output.splitlines() if "pabal" in line]
 
 
+def test_the_migrations_run_at_each_start_of_the_hub() -> None:
+    """A oneshot unit that stays active after its end is not run again by a restart of those that require it."""
+    units = {unit.name: unit.read_text() for unit in UNITS}
+
+    assert "RemainAfterExit" not in units["pabal-migrate.service"]
+    for name in ("pabal-serve.service", "pabal-work.service"):
+        assert re.search(r"^Requires=pabal-migrate\.service$", units[name], re.MULTILINE)
+        assert re.search(r"^After=.*pabal-migrate\.service", units[name], re.MULTILINE)
+
+
 def test_the_units_run_commands_that_exist() -> None:
     for unit in UNITS:
         [command] = re.findall(r"^ExecStart=/opt/pabal/bin/pabal (.+)$", unit.read_text(), re.MULTILINE)
@@ -127,6 +140,88 @@ def test_the_chart_renders_valid_objects(tmp_path: Path, options: tuple[str, ...
     assert sorted(kinds) == sorted(["deployment", "deployment", "job", "service", *(["ingress"] if options else [])])
 
 
+def test_every_process_has_probes_and_metrics_on_its_port() -> None:
+    """Of `serve` and of `work`, in the chart and in the units: the counters of one are not in the other."""
+    objects = yaml.safe_load_all(run(BIN / "helm", "template", "hub", DEPLOY / "helm" / "pabal"))
+    containers = [
+        container
+        for item in objects
+        if item["kind"] == "Deployment"
+        for container in item["spec"]["template"]["spec"]["containers"]
+    ]
+
+    assert sorted(container["name"] for container in containers) == ["serve", "work"]
+    for container in containers:
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        settings = {variable["name"]: variable["value"] for variable in container["env"]}
+        for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+            request = container[probe]["httpGet"]
+            assert request["path"] == path
+            assert ports[request["port"]] == (int(settings["PABAL_WORK_PORT"]) if container["name"] == "work" else 8700)
+        assert settings["PABAL_WORK_HOST"] == "0.0.0.0"
+    assert re.search(
+        r"^Environment=.*\bPABAL_WORK_PORT=\d+", (DEPLOY / "systemd/pabal-work.service").read_text(), re.MULTILINE
+    )
+
+
+def guide_lines(section: str) -> list[str]:
+    """The commands of a section of docs/deployment.md, without comments."""
+    guide = (ROOT / "docs" / "deployment.md").read_text()
+    [block] = re.findall(rf"^## {section}\n+```\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    return [line.partition("    #")[0] for line in block.splitlines()]
+
+
+def test_the_guide_installs_what_the_image_installs() -> None:
+    """Its pip commands are those of the Dockerfile, whose steps `make image-steps` runs; the files it copies exist."""
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text().replace("--no-cache-dir ", "")
+    commands = guide_lines("systemd")
+
+    installs = [line for line in commands if "pip install" in line]
+    assert len(installs) == 2
+    for line in installs:
+        assert f"RUN {line}\n" in dockerfile
+    for line in [*commands, *guide_lines("Docker")]:
+        for path in re.findall(r"\bdeploy/\S+", line):
+            assert (ROOT / path).exists() or path == "deploy/docker/.env"
+
+
+def test_the_chart_accepts_the_guides_values() -> None:
+    [install] = [line for line in guide_lines("Kubernetes") if line.startswith("helm install ")]
+    _, _, name, chart, *options = install.split()
+
+    objects = run(BIN / "helm", "template", name, ROOT / chart, *options)
+
+    assert "https://hub.example.org" in objects
+    assert "10.0.0.0/8" in objects
+
+
+@pytest.mark.parametrize("folder", ["docker", "ha"])
+def test_docker_compose_accepts_the_compose_file(folder: str) -> None:
+    compose = find_compose()
+    file, variables = DEPLOY / folder / "compose.yaml", DEPLOY / folder / ".env.example"
+
+    run(*compose, "--file", file, "--env-file", variables, "config", "--quiet")
+
+
+def find_compose() -> list[str]:
+    """Docker Compose, as a plugin of Docker or on its own; without it the test is skipped."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if (
+            shutil.which(command[0])
+            and subprocess.run([*command, "version"], capture_output=True, check=False).returncode == 0
+        ):
+            return command
+    pytest.skip("*** COMPOSE FILES NOT CHECKED: Docker Compose is not installed ***")
+
+
+def test_promtool_accepts_the_alert_rules() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("*** ALERT RULES NOT CHECKED: promtool is not installed (it comes with Prometheus) ***")
+
+    run(promtool, "check", "rules", "--lint-fatal", DEPLOY / "monitoring" / "alerts.yaml")
+
+
 def alert_expressions() -> Iterator[str]:
     for group in yaml.safe_load((DEPLOY / "monitoring" / "alerts.yaml").read_text())["groups"]:
         for rule in group["rules"]:
@@ -137,6 +232,28 @@ def alert_expressions() -> Iterator[str]:
 def dashboard_expressions() -> Iterator[str]:
     for panel in json.loads((DEPLOY / "monitoring" / "dashboard.json").read_text())["panels"]:
         yield from (target["expr"] for target in panel["targets"])
+
+
+@pytest.mark.anyio
+async def test_the_alert_for_late_chores_knows_those_that_run_seldom(hub: Hub) -> None:
+    [expression] = [expression for expression in alert_expressions() if "chore_success" in expression]
+    [seldom] = re.findall(r'chore!~"(.+?)"', expression)
+    async with hub.autocommit() as tx:
+        runs = await hub.chores.list_runs(tx)
+
+    assert [
+        run.name for run in runs if run.interval > timedelta(minutes=1) and not re.fullmatch(seldom, run.name)
+    ] == []
+
+
+def test_gauges_are_not_added_up_and_counters_are() -> None:
+    """A gauge about rows has the same value in every process; a counter has only what its process did."""
+    for expression in [*alert_expressions(), *dashboard_expressions()]:
+        for aggregate, names in re.findall(r"\b(sum|max|min|avg)\b[^a-z(]*(?:by \([\w, ]+\) *)?\(([^)]*)", expression):
+            if re.search(r"_(?:total|count|bucket)\b", names):
+                assert aggregate == "sum", expression
+            elif re.search(r"\bpabal_(?:lane|events|chore|audit)_", names):
+                assert aggregate == "max", expression
 
 
 @pytest.mark.anyio

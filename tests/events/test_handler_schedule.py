@@ -1,15 +1,19 @@
 """A handler with a retry schedule: when its failed events are tried again, and how often."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 
 from pabal import client
+from pabal.events.consume.lane import LANE
 from pabal.hub import Hub
 from support.clusters import Connection
+from support.failed_events import EventQueue
 from support.handler_app import run_program
-from support.subscriptions import publish_test_event, wait_for_failures, wait_for_status
+from support.subscriptions import load_event, publish_test_event, wait_for_failures, wait_for_status
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +53,32 @@ async def test_a_failed_event_waits_for_its_step_and_dies_after_the_last(
     assert 6400 <= second <= 7920
     assert limits == (5, 3)
     assert len(dead.error_history or []) == 6
+
+
+async def test_lost_leases_spend_attempts_of_the_schedule(
+    hub: Hub, owner: Connection, event_queue: EventQueue, travel: Travel
+) -> None:
+    row = await publish_test_event(hub, "order.paid")
+    assert await event_queue.claim()
+    await travel(timedelta(minutes=2))
+    async with hub.transaction() as tx:
+        await LANE.revive(tx, 10)
+    program, finish = client.App("minu_build"), asyncio.Event()
+
+    @program.on("order.*", retry_schedule=[600] * 5)
+    async def wait(_event: client.Event) -> None:
+        await finish.wait()
+
+    async def has_started() -> bool:
+        return (await load_event(hub, row)).status == "processing"
+
+    async with run_program(hub, program):
+        await wait_until(has_started)
+        limits = tuple(await owner.fetchrow(RETRIES, row) or ())
+        finish.set()
+        await wait_for_status(hub, row, "completed")
+
+    assert limits == (5, 3)
 
 
 async def test_the_publishers_number_of_retries_holds(hub: Hub, owner: Connection, travel: Travel) -> None:

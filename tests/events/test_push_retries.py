@@ -7,9 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from pabal.events.consume.lane import LANE
 from pabal.events.dead_letters.replay import replay_dead_letter
 from pabal.events.push.blocked_keys import end_blocking_events
+from pabal.events.push.push_lane import PushLane
+from pabal.events.push.pusher import BlockedEvents, Q
 from pabal.events.push.retry_schedule import (
+    BLOCKED_LIMIT,
     DEFAULT_RETRY_SCHEDULE,
     MAX_RETRY_AFTER,
     limit_blocked_delay,
@@ -18,6 +22,7 @@ from pabal.events.push.retry_schedule import (
 )
 from pabal.events.subscriptions import Subscription, SubscriptionPatch, update_subscription
 from pabal.hub import Hub
+from pabal.queue.outcome import Dead, Retry
 from pabal.settings import Settings
 from support.clusters import Connection
 from support.failed_events import EventQueue
@@ -81,6 +86,14 @@ def test_retry_after_is_obeyed_between_the_step_and_an_hour() -> None:
     assert delay(6, days=2) == timedelta(hours=4)
 
 
+@pytest.mark.parametrize(("step", "seconds"), [(30, 30), (600, 599), (3600, 3600)])
+def test_no_push_comes_before_the_retry_after(step: int, seconds: int) -> None:
+    retry_after = timedelta(seconds=seconds)
+
+    assert scheduled_delay([step], 1, 0, retry_after) == retry_after
+    assert scheduled_delay([step], 1, 1, retry_after) == timedelta(seconds=step) * 1.1
+
+
 def test_the_publishers_number_of_retries_counts() -> None:
     assert scheduled_retries(None, 3) == 7
     assert scheduled_retries([1, 2], 3) == 2
@@ -122,6 +135,27 @@ async def test_a_replay_of_a_purged_push_has_the_publishers_retries(
         replayed = await replay_dead_letter(tx, letter, TESTER)
 
     assert (await event_queue.load_event(replayed))["max_retries"] == 3
+
+
+async def test_lost_leases_of_pushes_spend_attempts_of_the_schedule(
+    hub: Hub, event_queue: EventQueue, travel: Travel
+) -> None:
+    await subscribe(hub, "minu_build", "order.*", url="https://receiver.example.org")
+    event = await publish_test_event(hub, "order.paid")
+    attempts: list[tuple[int, int, int]] = []
+    for _ in range(8):
+        [slot] = await hub.pusher.schedule()
+        async with hub.transaction() as tx:
+            [delivery] = await PushLane().claim(tx, 1, timedelta(seconds=30), "killed", slot.claim_filter)
+        row = await event_queue.load_event(event)
+        attempts.append((delivery.attempt, delivery.max_attempts, row["max_retries"]))
+        await travel(timedelta(minutes=1))
+        async with hub.transaction() as tx:
+            await LANE.revive(tx, 10)
+
+    assert attempts == [(1, 8, 3), *((attempt, 8, 7) for attempt in range(2, 9))]
+    row = await event_queue.load_event(event)
+    assert (row["status"], row["retries_from"], row["last_error"]) == ("failed", 3, "lease expired")
 
 
 async def test_a_receiver_that_is_away_for_hours_still_gets_the_event(
@@ -182,6 +216,9 @@ def test_a_blocking_event_has_ten_minutes() -> None:
     assert limit_blocked_delay(timedelta(seconds=5), now, now) == timedelta(seconds=5)
     assert limit_blocked_delay(hour, now - timedelta(minutes=4), now) == timedelta(minutes=6)
     assert limit_blocked_delay(hour, now - timedelta(minutes=10), now) is None
+    half_an_hour = timedelta(minutes=30)
+    assert limit_blocked_delay(half_an_hour, now, now, half_an_hour) == half_an_hour
+    assert limit_blocked_delay(hour, now, now, timedelta(seconds=30)) == timedelta(minutes=10)
 
 
 @pytest.mark.parametrize(("on_blocked", "status"), [("dead_letter", "failed"), ("hold", "pending")])
@@ -206,6 +243,67 @@ async def test_a_failing_head_frees_its_ordering_key_after_ten_minutes(
     assert bool(await event_queue.find_letter(head)) == (status == "failed")
     claimed = [event.id for event in await event_queue.claim()]
     assert claimed == ([behind] if status == "failed" else [])
+
+
+@pytest.mark.parametrize("attempts", [20, 21, 22, 40])
+async def test_the_ten_minutes_hold_for_any_number_of_attempts(
+    hub: Hub, event_queue: EventQueue, travel: Travel, attempts: int
+) -> None:
+    await subscribe(hub, "minu_build", "order.*", url="https://receiver.example.org")
+    head = await event_queue.publish(ordering_key="cart-1", max_retries=100)
+    await event_queue.publish(ordering_key="cart-1")
+    began = []
+    for attempt in range(1, attempts + 1):
+        if attempt == attempts:
+            await travel(BLOCKED_LIMIT)
+        [claimed] = await event_queue.claim()
+        began.append((await event_queue.load_event(head))["processing_started_at"])
+        async with hub.autocommit() as tx:
+            blocked = await tx.one(
+                BlockedEvents, Q.find_blocked_events, id=head, lease=claimed.lease, tries=attempt - 1
+            )
+        assert blocked.first_attempt_at == began[0]
+        await event_queue.settle(claimed, Retry("closed", timedelta(hours=1) if attempt == attempts else timedelta()))
+    async with hub.transaction() as tx:
+        assert await end_blocking_events(tx, 100) == 1
+
+    assert (await load_event(hub, head)).status == "failed"
+
+
+async def test_a_replayed_head_has_ten_minutes_again(hub: Hub, event_queue: EventQueue, travel: Travel) -> None:
+    await subscribe(hub, "minu_build", "order.*", url="https://receiver.example.org")
+    head = await event_queue.publish(ordering_key="cart-1", max_retries=100)
+    await event_queue.publish(ordering_key="cart-1")
+    for _ in range(30):
+        [claimed] = await event_queue.claim()
+        await event_queue.settle(claimed, Retry("closed", timedelta()))
+    [claimed] = await event_queue.claim()
+    await event_queue.settle(claimed, Dead("closed"))
+    await travel(timedelta(hours=1))
+    async with hub.transaction() as tx:
+        await replay_dead_letter(tx, await event_queue.find_letter(head), TESTER)
+    [claimed] = [event for event in await event_queue.claim() if event.id == head]
+    await event_queue.settle(claimed, Retry("closed", timedelta(hours=1)))
+
+    async with hub.transaction() as tx:
+        assert await end_blocking_events(tx, 100) == 0
+
+
+async def test_a_head_that_may_not_be_sent_in_its_ten_minutes_is_not_sent_again(
+    hub: Hub, endpoint: Receiver, owner: Connection, travel: Travel
+) -> None:
+    endpoint.responder = respond_with(503, headers={"retry-after": "1800"})
+    await subscribe(hub, "minu_build", "order.*", url=endpoint.url)
+    async with run_workers(hub):
+        head = await publish_test_event(hub, "order.paid", ordering_key="cart-1")
+        await publish_test_event(hub, "order.paid", ordering_key="cart-1")
+        await wait_for_failures(hub, head)
+        assert 1799 <= await seconds_until_retry(owner, head) <= 1801
+    await travel(timedelta(minutes=11))
+    async with hub.transaction() as tx:
+        assert await end_blocking_events(tx, 100) == 1
+
+    assert (await load_event(hub, head)).status == "failed"
 
 
 async def test_the_subscription_that_gets_an_event_decides_whether_it_may_block(

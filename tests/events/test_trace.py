@@ -17,6 +17,7 @@ from pabal.events.dead_letters.replay import replay_dead_letter
 from pabal.events.events import EventAccess, cancel_event, find_event
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry, Snooze
+from pabal.tokens.services import set_service_active
 from pabal.trace.event_entries import TracedEvent, event_attempt_entries, event_status_text
 from pabal.trace.events import EventTrace, trace_event
 from support.failed_events import MINA, EventQueue
@@ -344,6 +345,26 @@ class TestWhyItWaits:
 
         assert await self.status(hub, second) == f"pending, behind {first} in its ordering key cart-1"
         assert "behind" not in await self.status(hub, first)
+
+    async def test_a_retry_that_holds_others_back_names_its_key(self, hub: Hub, event_queue: EventQueue) -> None:
+        first = await event_queue.publish(ordering_key="cart-1")
+        [held] = await event_queue.claim()
+        await event_queue.settle(held, Retry("closed", delay=timedelta(hours=12)))
+        assert (await self.status(hub, first)).endswith(", attempt 2 of 4"), "nothing waits for it"
+
+        await event_queue.publish(ordering_key="cart-1")
+
+        assert (await self.status(hub, first)).endswith(
+            ", attempt 2 of 4; later events of its ordering key cart-1 wait for it"
+        )
+
+    async def test_a_disabled_service_gets_nothing(self, hub: Hub, event_queue: EventQueue) -> None:
+        await subscribe(hub, "minu_build", "order.*", url="https://receiver.example.org")
+        event = await event_queue.publish()
+        async with hub.transaction() as tx:
+            await set_service_active(tx, "minu_build", MINA, active=False)
+
+        assert await self.status(hub, event) == "pending, due; the service minu_build is disabled"
 
     async def test_a_paused_or_disabled_subscription_or_an_open_breaker(
         self, hub: Hub, event_queue: EventQueue

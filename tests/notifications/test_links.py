@@ -29,7 +29,7 @@ from pabal.notifications.people.preferences import (
 from pabal.notifications.people.tokens import Person, exchange_person_link, find_person_by_token, issue_person_link
 from pabal.trace.explain_notification import explain_notification
 from support.clusters import Connection
-from support.dispatch import NotificationHub
+from support.dispatch import NotificationHub, travel_to_hour
 
 pytestmark = pytest.mark.anyio
 
@@ -187,6 +187,34 @@ async def test_a_linked_users_preferences_decide_and_the_explanation_says_so(not
     assert "The preferences of the registered user linked to this account decide." in [
         line.says for line in explanation.lines
     ]
+
+
+async def test_a_linked_users_consent_and_language_count_for_all_their_addresses(notifier: NotificationHub) -> None:
+    user = await add_user(notifier.owner)
+    async with notifier.hub.transaction() as tx:
+        await link_discord_account(tx, DISCORD, user, MINA)
+    await set_preferences(notifier.hub, user, night_consent=True, locale="ko")
+    await travel_to_hour(notifier, 23, 0)
+
+    requests = [
+        await notifier.request("marketing.news", recipient, channel=NotificationChannel.DASHBOARD_TOAST)
+        for recipient in (DISCORD, str(user))
+    ]
+    await notifier.dispatch()
+
+    for request in requests:
+        assert (await notifier.state(request))[0] == "sent"
+        assert await notifier.owner.fetchval("select locale from notification.toasts where id = $1", request) == "ko"
+
+
+async def test_an_unlinked_user_has_the_consent_of_no_account(notifier: NotificationHub) -> None:
+    user = await add_user(notifier.owner)
+    await set_preferences(notifier.hub, DISCORD, night_consent=True)
+    await travel_to_hour(notifier, 23, 0)
+
+    request = await notifier.request("marketing.news", str(user), channel=NotificationChannel.DASHBOARD_TOAST)
+
+    assert "night_waits" in (await notifier.row(request))["decision"]
 
 
 async def test_a_change_after_the_request_decides_at_send_time(notifier: NotificationHub) -> None:

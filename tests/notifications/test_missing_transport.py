@@ -7,10 +7,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from pabal.console.overview import find_issues, read_overview
+from pabal.core.actor import HUB_ACTOR
+from pabal.core.errors import Conflict
 from pabal.doctor.doctor import run_checks
 from pabal.hub import DatabaseUrls
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.notifications import NotificationAccess
+from pabal.notifications.people.tokens import exchange_person_link, find_person_by_token, issue_person_link
 from pabal.settings import Settings
 from pabal.trace.explain_notification import explain_notification
 from support.dispatch import AUDIT, NotificationHub, open_notification_hub, run_chores
@@ -49,6 +52,18 @@ async def doctor_finding(notifier: NotificationHub, database_urls: DatabaseUrls)
     findings = await run_checks(notifier.hub.settings, database_urls)
     [finding] = [finding for finding in findings if finding.what == "discord"]
     return f"{finding.level} {finding.seen}"
+
+
+async def test_a_link_request_names_the_missing_token_and_counts_for_no_limit(tokenless: NotificationHub) -> None:
+    user = await tokenless.owner.fetchval("insert into identity.users default values returning id")
+    async with tokenless.hub.transaction() as tx:
+        cookie = await exchange_person_link(tx, (await issue_person_link(tx, str(user), HUB_ACTOR)).token)
+        assert cookie
+        person = await find_person_by_token(tx, cookie, "cookie")
+
+    for _ in range(4):  # one more than the limit of an account
+        with pytest.raises(Conflict, match="this hub has no Discord token"):
+            await tokenless.hub.link_requester.request_link(person, "80351110224678912", "en")
 
 
 async def test_a_normal_notification_is_suppressed_and_explained(

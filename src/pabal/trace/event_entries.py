@@ -50,6 +50,9 @@ class TracedEvent:
     held_until: datetime | None
     waits_behind: UUID | None
     """The first unfinished event of its ordering key, if that is another one."""
+    holds_others: bool
+    """Whether later events of its ordering key wait for this pending one."""
+    is_service_disabled: bool
     delivery_mode: SubscriptionMode | None
     """How a pending event is delivered; None if the service has no subscription for it and must pull it."""
     paused_at: datetime | None
@@ -218,6 +221,8 @@ def event_status_text(event: TracedEvent, now: datetime) -> str:
     match event.status:
         case "pending" if event.next_retry_at and event.next_retry_at > now:
             return describe_next_try(event, duration_message(event.next_retry_at - now))
+        case "pending" if event.is_service_disabled:
+            return Message("pending, due; the service {} is disabled", event.target_service)
         case "pending" if event.is_unhandled:
             return Message("pending, due; no handler of {} accepts {}", event.target_service, event.event_type)
         case "pending":
@@ -231,8 +236,12 @@ def event_status_text(event: TracedEvent, now: datetime) -> str:
 def describe_next_try(event: TracedEvent, remaining: Message) -> Message:
     """Say when an event is due that was scheduled or failed before."""
     if not (attempts := event.retry_count + (event.processing_started_at is not None)):
-        return Message("pending, due in {}", remaining)
-    return Message("pending, next try in {}, attempt {} of {}", remaining, attempts + 1, event.max_retries + 1)
+        text = Message("pending, due in {}", remaining)
+    else:
+        text = Message("pending, next try in {}, attempt {} of {}", remaining, attempts + 1, event.max_retries + 1)
+    if event.waits_behind is None and event.holds_others:
+        return Message("{}; later events of its ordering key {} wait for it", text, event.ordering_key)
+    return text
 
 
 def describe_holder(event: TracedEvent, now: datetime) -> Message:

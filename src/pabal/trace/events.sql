@@ -48,6 +48,11 @@ select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry
            order by o.seq
            limit 1
        ) end as waits_behind,
+       e.status = 'pending' and e.ordering_key is not null and exists (
+           select from pabal.event_order o
+           where o.service = e.target_service and o.ordering_key = e.ordering_key and o.seq > e.seq
+       ) as holds_others,
+       v.is_active is false as is_service_disabled,
        w.mode as delivery_mode, w.paused_at, w.disabled_reason, w.open_until,
        case when w.paused_at is not null then (
            select a.actor from pabal.audit_log a
@@ -60,6 +65,7 @@ select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry
        end as unclaimed_since
 from public.event_queue e
 left join pabal.event_leases l on l.id = e.lease
+left join public.services v on v.name = e.target_service
 left join lateral (
     -- The subscription that delivers it: one that is active, the oldest first.
     select s.id, s.mode, s.paused_at, s.disabled_reason, s.open_until

@@ -37,6 +37,10 @@ envFrom:
 env:
   - name: PABAL_PUBLIC_URL
     value: {{ .Values.publicUrl | quote }}
+  - name: PABAL_WORK_PORT
+    value: "8701"
+  - name: PABAL_WORK_HOST
+    value: "0.0.0.0"
   {{- with .Values.trustedProxies }}
   - name: PABAL_TRUSTED_PROXIES
     value: {{ . | quote }}

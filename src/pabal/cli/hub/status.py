@@ -58,10 +58,21 @@ def status_document(status: HubStatus, findings: list[Finding]) -> dict[str, Any
                 "waiting": consumer.waiting,
                 "oldest_seconds": consumer.oldest_due.total_seconds(),
                 "claimed_seconds_ago": consumer.claimed_ago.total_seconds() if consumer.claimed_ago else None,
+                "is_active": consumer.is_active,
             }
             for consumer in status.silent_consumers
         ],
         "failing_receivers": [asdict(receiver) for receiver in status.failing_receivers],
+        "blocked_keys": [
+            {
+                "service": key.service,
+                "ordering_key": key.ordering_key,
+                "event_id": key.event_id,
+                "waiting": key.waiting,
+                "next_try_seconds": key.next_try.total_seconds(),
+            }
+            for key in status.blocked_keys
+        ],
         "stopped_receivers": [asdict(backlog) for backlog in status.backlogs],
         "plain_claims": status.plain_claims.count,
         "findings": [asdict(finding) for finding in findings],

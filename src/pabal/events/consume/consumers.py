@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
+from uuid import UUID
 
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.events.events import MAX_BACKLOG_COUNT
 
 Q = load_queries(__file__)
 
@@ -22,6 +24,19 @@ class SilentConsumer:
     waiting: int
     oldest_due: timedelta
     claimed_ago: timedelta | None
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKey:
+    """An ordering key whose first event waits for its next try. `blocked_for` is the age of the first one behind it."""
+
+    service: str
+    ordering_key: str
+    event_id: UUID
+    next_try: timedelta
+    blocked_for: timedelta
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,11 @@ async def list_silent_consumers(tx: Tx, limit: int = MAX_LISTED_CONSUMERS) -> li
 
 async def list_failing_receivers(tx: Tx, limit: int = MAX_LISTED_CONSUMERS) -> list[FailingReceiver]:
     return await tx.all(FailingReceiver, Q.list_failing_receivers, limit=limit)
+
+
+async def list_blocked_keys(tx: Tx, limit: int = MAX_LISTED_CONSUMERS) -> list[BlockedKey]:
+    """List ordering keys that wait for the retry of their first event, the latest next try first."""
+    return await tx.all(BlockedKey, Q.list_blocked_keys, limit=limit, max_count=MAX_BACKLOG_COUNT)
 
 
 async def count_plain_claims(tx: Tx) -> PlainClaims:

@@ -1,13 +1,17 @@
 -- name: end_blocking_events
 -- Retries that began more than :blocked ago, wait for their next attempt and hold back later events of their ordering key, if the
 -- subscription that gets them, the oldest active one, has on_blocked = 'dead_letter'. The plain update fires the trigger that
--- writes the dead letter.
+-- writes the dead letter. Of more attempts than the history keeps, the newest entry names the first one.
 with blocking as materialized (
     select e.id
     from pabal.event_due d
     join public.event_queue e on e.id = d.id and e.status = 'pending'
     where d.is_retry and d.ordering_key is not null and d.due_at > pabal.now()
-      and (e.error_history -> (-1 - e.retry_count) ->> 'began')::timestamptz <= pabal.now() - :blocked::interval
+      and coalesce(
+          e.error_history -> (-1 - e.retry_count) ->> 'began',
+          e.error_history -> -1 ->> 'first_began',
+          e.error_history -> 0 ->> 'began'
+      )::timestamptz <= pabal.now() - :blocked::interval
       and exists (
           select from pabal.event_order l
           where l.service = d.service and l.ordering_key = d.ordering_key and l.seq > d.seq

@@ -80,6 +80,8 @@ class PushLane(Lane[PushDelivery, PushSlot]):
             for request in requests:
                 if request.claim_filter.is_probe and len(deliveries) < limit:
                     deliveries += await self._claim_probe(tx, hold, holder, request.claim_filter)
+            retried = [item for item in deliveries if item.event.retry_count]
+            await self._set_scheduled_retries(tx, retried)  # a lost lease has settled nothing
         return ClaimedRows(deliveries, has_more)
 
     async def _match_targets(self, tx: Tx, events: Sequence[ClaimedEvent]) -> list[PushDelivery]:
@@ -125,15 +127,17 @@ class PushLane(Lane[PushDelivery, PushSlot]):
         failed = [
             item
             for settlement in settlements
-            if isinstance(settlement.outcome, Retry)
-            and isinstance(item := settlement.item, PushDelivery)
-            and item.retries != item.event.max_retries
+            if isinstance(settlement.outcome, Retry) and isinstance(item := settlement.item, PushDelivery)
         ]
-        if failed:
-            await set_scheduled_retries(tx, self.fences(failed), [item.retries for item in failed])
+        await self._set_scheduled_retries(tx, failed)
         return await super().settle(tx, settlements)
+
+    async def _set_scheduled_retries(self, tx: Tx, items: Sequence[PushDelivery]) -> None:
+        changed = [item for item in items if item.retries != item.event.max_retries]
+        if changed:
+            await set_scheduled_retries(tx, self.fences(changed), [item.retries for item in changed])
 
 
 async def set_scheduled_retries(tx: Tx, fences: Mapping[str, Sequence[UUID]], retries: Sequence[int]) -> None:
-    """Give failed events as many retries as their schedule has. The publisher's value is kept for a replay."""
+    """Give events as many retries as their schedule has. The publisher's value is kept for a replay."""
     await tx.run(Q.schedule_retries, **fences, retries=retries)

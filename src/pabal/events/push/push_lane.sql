@@ -1,5 +1,5 @@
 -- name: schedule_retries
--- At the first failure, so that a push that succeeds at once writes nothing more. The publisher's value is kept for a replay.
+-- At the first failure, or at the first claim after a lost lease, so that a push that succeeds at once writes nothing more. The publisher's value is kept for a replay.
 update public.event_queue e
 set max_retries = a.retries, retries_from = coalesce(e.retries_from, e.max_retries)
 from (

@@ -179,7 +179,7 @@ class Pusher:
             return replace(retry, delay=delay)
         if blocked is None or not blocked.holds_others:
             return replace(retry, delay=delay)
-        limited = limit_blocked_delay(delay, blocked.first_attempt_at, blocked.now)
+        limited = limit_blocked_delay(delay, blocked.first_attempt_at, blocked.now, retry.delay)
         if limited is None:
             return Dead(f"{retry.error}; it held back later events of its ordering key", retry.code, retry.stack)
         return replace(retry, delay=limited)

@@ -18,13 +18,20 @@ where id = :id and service_name = :service and url = :url and open_until > pabal
 
 -- name: find_blocked_events
 -- Whether later events of its ordering key wait for this one, and when its first attempt began. :tries counts the attempts
--- before this one: a replayed event has older entries in its history.
+-- before this one: a replayed event has older entries in its history. Of more attempts than the history keeps, the newest entry
+-- names the first one.
 select exists (
            select from pabal.event_order l
            where l.service = e.target_service and l.ordering_key = e.ordering_key and l.seq > e.seq
        ) as holds_others,
        coalesce(
-           case when :tries::integer > 0 then (e.error_history -> (-:tries) ->> 'began')::timestamptz end,
+           case when :tries::integer > 0 then (
+               coalesce(
+                   e.error_history -> (-:tries) ->> 'began',
+                   e.error_history -> -1 ->> 'first_began',
+                   e.error_history -> 0 ->> 'began'
+               )
+           )::timestamptz end,
            e.processing_started_at, pabal.now()
        ) as first_attempt_at,
        pabal.now() as now

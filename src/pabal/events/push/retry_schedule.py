@@ -46,12 +46,20 @@ def scheduled_delay(
     """
     steps = schedule or DEFAULT_RETRY_SCHEDULE
     step = timedelta(seconds=steps[min(max(attempt, 1), len(steps)) - 1])
-    if retry_after is not None and retry_after > step:
-        return max(step, min(retry_after, MAX_RETRY_AFTER))
-    return step * (1 - SCHEDULE_JITTER + 2 * SCHEDULE_JITTER * jitter)
+    return max(step * (1 - SCHEDULE_JITTER + 2 * SCHEDULE_JITTER * jitter), limit_retry_after(retry_after))
 
 
-def limit_blocked_delay(delay: timedelta, first_attempt_at: datetime, now: datetime) -> timedelta | None:
-    """The delay of an event that holds others back, at most until BLOCKED_LIMIT; None if that is over."""
+def limit_retry_after(retry_after: timedelta | None) -> timedelta:
+    """How long a receiver's Retry-After forbids the next push."""
+    return min(retry_after or timedelta(), MAX_RETRY_AFTER)
+
+
+def limit_blocked_delay(
+    delay: timedelta, first_attempt_at: datetime, now: datetime, retry_after: timedelta | None = None
+) -> timedelta | None:
+    """The delay of an event that holds others back, at most until BLOCKED_LIMIT; None if that is over.
+
+    A Retry-After that ends later stays: the event becomes a dead letter without another push.
+    """
     remaining = BLOCKED_LIMIT - (now - first_attempt_at)
-    return min(delay, remaining) if remaining > timedelta() else None
+    return max(min(delay, remaining), limit_retry_after(retry_after)) if remaining > timedelta() else None

@@ -130,6 +130,8 @@ class LinkRequester:
             raise Conflict("Only a registered user without a linked account can link one")
         if not (discord_id.isascii() and discord_id.isdigit() and len(discord_id) <= MAX_DISCORD_ID_LENGTH):
             raise Invalid.of_field("discord_id", f"must have 1 to {MAX_DISCORD_ID_LENGTH} digits")
+        if not self._sender.has_transport:
+            raise Conflict("Direct messages cannot be sent: this hub has no Discord token. Ask its operator.")
         async with self._db.autocommit() as tx:
             await limits.consume_rate_limit(tx, LINK_REQUESTS_PER_USER, str(person.user_id))
             await limits.consume_rate_limit(tx, LINK_REQUESTS_PER_ACCOUNT, discord_id)

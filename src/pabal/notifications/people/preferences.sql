@@ -1,6 +1,6 @@
 -- name: list_recipient_profiles
 -- For a linked person notification.preferences applies; as long as it has no row, notification.people does. A recipient
--- may also be the id of a registered user. A link that the sending service asserts only turns off more.
+-- may also be the id of a registered user; consent and language are then those of the linked account. A link that the sending service asserts only turns off more.
 select w.recipient_id, w.source,
        coalesce(u.dm_enabled, p.dm_enabled, true) and coalesce(s.dm_enabled, true) as dm_enabled,
        coalesce(u.payment_notifications, p.payment_notifications, true) and coalesce(s.payment_notifications, true) as payment_notifications,
@@ -20,11 +20,13 @@ select w.recipient_id, w.source,
            where a.unhealthy_since is not null
        ) as unhealthy
 from unnest(:ids::text[], :sources::text[]) as w (recipient_id, source)
-left join notification.people p on p.discord_id = w.recipient_id
-left join notification.preferences u on u.user_id = coalesce(
-    p.user_id,
-    case when w.recipient_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then w.recipient_id::uuid end
+cross join lateral (
+    select case when w.recipient_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then w.recipient_id::uuid end as user_id
+) r
+left join notification.people p on p.discord_id = coalesce(
+    (select q.discord_id from notification.people q where q.user_id = r.user_id), w.recipient_id
 )
+left join notification.preferences u on u.user_id = coalesce(p.user_id, r.user_id)
 left join notification.service_links l
     on l.service_name = w.source and l.discord_id = w.recipient_id and p.user_id is null
 left join notification.preferences s on s.user_id = l.user_id;
