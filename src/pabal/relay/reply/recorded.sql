@@ -15,11 +15,12 @@ left join public.relay_replies s
 -- name: keep_further_replies
 -- One statement for a batch. The lock on the message orders it against a cancellation and against other blocks of the message,
 -- which are counted after the lock: our snapshot may be older than theirs. A block that is kept already is a conflict. Beside
--- a waiting reply, a block waits as well, so that it is not shown before it.
+-- a waiting reply, a block waits as well, so that it is not shown before it. The parts of a long text follow its block, and the
+-- block alone decides whether they are kept.
 with blocks as materialized (
-    select a.*, row_number() over (partition by a.message_id order by a.position) as nth
-    from unnest(:ids::uuid[], :accounts::uuid[], :messages::uuid[], :hashes::bytea[], :responses::text[])
-        with ordinality as a (id, account_id, message_id, hash, response, position)
+    select a.*, row_number() over (partition by a.message_id order by a.position) - a.part as nth
+    from unnest(:ids::uuid[], :accounts::uuid[], :messages::uuid[], :parts::integer[], :hashes::bytea[], :responses::text[])
+        with ordinality as a (id, account_id, message_id, part, hash, response, position)
 ),
 locked as materialized (
     select m.id, m.account_id, m.conversation_key
