@@ -23,7 +23,7 @@ MAX_FURTHER_REPLIES = 10
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """A bubble of a long text that does not fit into its reply. It is stored together with the reply."""
+    """A further block of an answer, or a bubble of a long text that does not fit into its reply."""
 
     id: UUID
     response: dict[str, Any] = field(repr=False)
@@ -84,6 +84,16 @@ class RecordedReply:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockToJoin:
+    """A further block that goes along with the POST of the first one, and the fence of that POST."""
+
+    block: TextPart
+    account_id: UUID
+    message_id: UUID
+    fence: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class FurtherReplyRow:
     position: int
     is_kept: bool
@@ -100,6 +110,10 @@ def store_rest(rest: Sequence[TextPart], reply_hash: bytes, key: DataKey | None)
         StoredPart(part.id, stored_response(part, key), sha256(b"%b:%d" % (reply_hash, number)).digest())
         for number, part in enumerate(rest, start=1)
     ]
+
+
+def hash_response(identity: bytes, key: DataKey | None) -> bytes:
+    return key.hash(identity) if key else sha256(identity).digest()
 
 
 def stored_response(block: TextPart | ReplyToAnswered, key: DataKey | None) -> str:
@@ -156,6 +170,29 @@ async def keep_further_replies(
     )
     kept = {blocks[row.position - 1][2].id: row.is_kept for row in rows}
     return [kept.get(reply.id, Unavailable(KEY_UNREADABLE)) for reply in replies]
+
+
+async def join_further_replies(
+    tx: Tx, joins: Sequence[BlockToJoin], cipher: MessageCipher | None = None
+) -> Sequence[bool | Exception]:
+    """Record that these blocks go along with the first one's POST. False for one that was shown already."""
+    keys: Mapping[UUID, DataKey] | None = None
+    if cipher is not None and cipher.is_on:
+        keys = await cipher.load_keys(tx, {join.account_id for join in joins})
+    storable = [join for join in joins if keys is None or join.account_id in keys]
+    parts = [(join.block, keys and keys[join.account_id]) for join in storable]
+    positions = await tx.column(
+        Q.join_further_replies,
+        fences=[join.fence for join in storable],
+        ids=[block.id for block, _ in parts],
+        accounts=[join.account_id for join in storable],
+        messages=[join.message_id for join in storable],
+        hashes=[hash_response(block.response_json, key) for block, key in parts],
+        responses=[stored_response(block, key) for block, key in parts],
+        keep=LATE_REPLY_RETENTION,
+    )
+    joined = {storable[position - 1].block.id for position in positions}
+    return [join.block.id in joined for join in joins]
 
 
 def store_block(reply: ReplyToAnswered, key: DataKey | None) -> list[StoredPart]:

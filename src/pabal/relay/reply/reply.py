@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any, Literal
 from uuid import UUID
 
@@ -27,7 +26,7 @@ from pabal.relay.delivery.lane import LANE
 from pabal.relay.encryption.encrypted_values import encrypt_response
 from pabal.relay.encryption.message_cipher import KEY_UNREADABLE, MessageCipher
 from pabal.relay.reply.callback import LATE_REPLY_RETENTION, CallbackClaim, ClaimedCallback
-from pabal.relay.reply.recorded import ReplyToAnswered, StoredPart, TextPart, join_text, store_rest
+from pabal.relay.reply.recorded import ReplyToAnswered, StoredPart, TextPart, hash_response, join_text, store_rest
 from pabal.relay.reply.validate import MAX_OUTPUTS, MAX_QUICK_REPLIES, list_skill_outputs
 from pabal.relay.webhook.skill_response import ChatTexts, build_quick_reply
 
@@ -77,7 +76,15 @@ class BotReply:
     @property
     def response_hash(self) -> bytes:
         """Identifies a repeated reply."""
-        return sha256(self.identity).digest()
+        return hash_response(self.identity, None)
+
+    def continues(self, first: "BotReply") -> bool:
+        """Whether it may go along with this reply: a client may send further blocks only for its own."""
+        return (self.token_hash, self.message_id, self.conversation_key) == (
+            first.token_hash,
+            first.message_id,
+            first.conversation_key,
+        )
 
     @property
     def output_count(self) -> int:
@@ -211,7 +218,7 @@ async def encrypt_replies(tx: Tx, cipher: MessageCipher, replies: Sequence[BotRe
             stored.append(StoredReply(None, "{}", reply.response_hash, error))
         elif key := keys.get(account):
             response = encrypt_response(key, reply.claim.id, reply.response_json, reply.response)
-            reply_hash = key.hash(reply.identity)
+            reply_hash = hash_response(reply.identity, key)
             rest = store_rest(reply.rest, reply_hash, key)
             stored.append(StoredReply(reply.message_id, response, reply_hash, rest=rest))
         else:
