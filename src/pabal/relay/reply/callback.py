@@ -168,11 +168,16 @@ async def settle_callbacks(tx: Tx, settlements: Sequence[CallbackSettlement]) ->
     )
     tx.count_outcomes(LANE_NAME, "failed", failed)
     if refused := [
-        settlement.callback.id
+        settlement.callback
         for settlement in settlements
         if settlement.result.outcome == "refused" and settlement.callback.id in settled_at
     ]:
-        await tx.run(Q.drop_rest_of_texts, ids=refused, max_outputs=MAX_OUTPUTS)
+        await tx.run(
+            Q.drop_rest_of_texts,
+            ids=[callback.id for callback in refused],
+            accounts=[callback.account_id for callback in refused],
+            max_outputs=MAX_OUTPUTS,
+        )
     return [settled_at.get(callback.id) for callback in callbacks]
 
 

@@ -13,8 +13,9 @@ left join public.relay_replies s
     on s.continues = a.message_id and s.response_hash in (a.hash, a.plain_hash) and s.account_id = a.account_id;
 
 -- name: join_further_replies
--- Further blocks that go along with the POST of the first one, which the caller is about to make under these fences. The lock on
--- the message orders it against the blocks' own requests: one that has kept its block already loses it to the POST.
+-- Further blocks that go along with the POST of the first one, which the caller is about to make under these fences.
+-- The lock on the message orders it against the blocks' own requests: one that has kept its block already loses it to
+-- the POST.
 with blocks as materialized (
     select *
     from unnest(:fences::uuid[], :ids::uuid[], :accounts::uuid[], :messages::uuid[], :hashes::bytea[], :responses::text[])
@@ -48,10 +49,10 @@ from blocks b
 join joined j on j.continues = b.message_id and j.response_hash = b.hash;
 
 -- name: keep_further_replies
--- One statement for a batch. The lock on the message orders it against a cancellation and against other blocks of the message,
--- which are counted after the lock: our snapshot may be older than theirs. A block that is kept already is a conflict. Beside
--- a waiting reply, a block waits as well, so that it is not shown before it. The parts of a long text follow its block, and the
--- block alone decides whether they are kept.
+-- One statement for a batch. The lock on the message orders it against a cancellation and against other blocks of the
+-- message, which are counted after the lock: our snapshot may be older than theirs. A block that is kept already is a
+-- conflict. Beside a waiting reply, a block waits as well, so that it is not shown before it. The parts of a long text
+-- follow its block, and the block alone decides whether they are kept.
 with blocks as materialized (
     select a.*, row_number() over (partition by a.message_id order by a.position) - a.part as nth
     from unnest(:ids::uuid[], :accounts::uuid[], :messages::uuid[], :parts::integer[], :hashes::bytea[], :responses::text[])

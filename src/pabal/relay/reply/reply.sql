@@ -1,9 +1,9 @@
 -- name: claim_callbacks
--- One statement for a batch of replies: authenticate the tokens, apply the rate limits, find the messages, and claim their
--- callbacks by inserting into relay_replies. A concurrent claim may have committed after our snapshot; only the row lock
--- on the message and the conflict on relay_replies show it, so nothing else may decide who was first. Every statement
--- locks in the same order: limits by account, messages by id. While a message's webhook is held open, its reply is stored for
--- the process that holds it, which claims the reply (`webhook_answer.sql`).
+-- One statement for a batch of replies: authenticate the tokens, apply the rate limits, find the messages, and claim
+-- their callbacks by inserting into relay_replies. A concurrent claim may have committed after our snapshot; only the
+-- row lock on the message and the conflict on relay_replies show it, so nothing else may decide who was first. Every
+-- statement locks in the same order: limits by account, messages by id. While a message's webhook is held open, its
+-- reply is stored for the process that holds it, which claims the reply (`webhook_answer.sql`).
 with replies as materialized (
     select *
     from unnest(

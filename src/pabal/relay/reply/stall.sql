@@ -1,8 +1,7 @@
 -- name: claim_expiring_callbacks
--- For all accounts. The hub claims a callback as a bot does, by inserting the row in relay_replies under an id and a fence
--- of the calling process. A message whose reply
--- is being stored is locked and skipped; a reply committed since our snapshot is a conflict. The users of expired and
--- cancelled messages get a text as well, except of erased ones.
+-- For all accounts. The hub claims a callback as a bot does, by inserting the row in relay_replies under an id and a
+-- fence of the calling process. A message whose reply is being stored is locked and skipped; a reply committed since
+-- our snapshot is a conflict. The users of expired and cancelled messages get a text as well, except of erased ones.
 with due as materialized (
     select m.id as message_id, m.account_id, m.conversation_key, m.callback_url,
            case when m.status in ('EXPIRED', 'CANCELLED') then m.reason end as end_reason
