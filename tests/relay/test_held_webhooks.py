@@ -7,6 +7,7 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import httpx2
 import pytest
 
 from pabal.core.errors import CallbackExpired, CallbackUnconfirmed
@@ -21,10 +22,11 @@ from pabal.settings import Settings
 from pabal.trace.relay import find_message_matches, trace_message
 from pabal.web.server import connection
 from relay.holding import HeldChat, held_chat
-from relay.skills import USE_CALLBACK, skill_payload, text_of
+from relay.skills import USE_CALLBACK, post_webhook, skill_payload, text_of
 from support.clusters import Connection
 from support.fake_kakao import FakeKakao
 from support.relay_rows import Chat
+from support.server import serve_hub
 from support.silent_hop import stop_acknowledging
 from support.wait import wait_until
 
@@ -138,6 +140,28 @@ async def test_a_repeated_webhook_gets_the_same_answer_during_the_wait_and_after
     assert text_of(await held_user.start_payload(payload)) == "hello"
     assert await held_user.chat.db.fetchval("select count(*) from inbound_messages") == 1
     assert await held_user.chat.db.fetchval("select count(*) from relay_replies") == 1
+
+
+async def test_a_repeated_webhook_at_another_process_gets_the_same_answer_at_once(
+    held_user: HeldChat, settings: Settings, database_urls: DatabaseUrls
+) -> None:
+    """The reply's process does not know that another one waits as well."""
+    payload = skill_payload("hi", callbackUrl=None, eventId="one")
+    async with (
+        open_hub(settings, database_urls) as other_hub,
+        serve_hub(other_hub) as address,
+        httpx2.AsyncClient(base_url=address, timeout=60) as web,
+    ):
+        first = held_user.start_payload(payload)
+        message = await held_user.next_message()
+        await held_user.wait_until_held()
+        repeat = asyncio.create_task(post_webhook(web, payload))
+        await wait_until(lambda: other_hub.relay.held_webhooks.count == 1)
+
+        await held_user.reply(message, "hello")
+
+        async with asyncio.timeout(10):  # of a minute that webhooks are held in these tests
+            assert text_of(await first) == text_of(await repeat) == "hello"
 
 
 async def test_late_replies_go_along_with_an_answer_in_the_webhook(held_user: HeldChat) -> None:

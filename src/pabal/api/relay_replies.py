@@ -1,6 +1,6 @@
 """The reply endpoint: a bot's reply is sent to Kakao before the request returns."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -14,13 +14,13 @@ from pabal.core.errors import (
     Invalid,
     MessageNotFound,
     RateLimited,
-    RequestError,
     SessionNotPaired,
 )
-from pabal.core.log import get_logger
+from pabal.core.ids import new_id
 from pabal.hub import Hub
 from pabal.relay.auth import hash_relay_secret
 from pabal.relay.reply.fit import fit_skill_response
+from pabal.relay.reply.recorded import TextPart
 from pabal.relay.reply.reply import BotReply, encode_skill_response
 from pabal.relay.reply.send import DeliveredReply, KeptReply
 from pabal.relay.reply.validate import validate_skill_response
@@ -30,8 +30,6 @@ from pabal.web.field_types import ConversationKey, IdText
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestBody, ResponseBody, Route
 from pabal.web.untyped_json import decode_untyped_json
-
-log = get_logger()
 
 
 class RelayReplyBody(RequestBody, frozen=True, rename="camel", forbid_unknown_fields=False):
@@ -62,25 +60,19 @@ async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
     """Reply to a message through its Kakao callback, which can be used once.
 
     `response` is a skill response or a text. A text of more than 1,000 characters is split into up to three bubbles and
-    the rest is kept like further replies; a long label of a quick reply is shortened. A response that exceeds another
-    limit of Kakao is refused without using up the callback. A reply after the callback expired is kept for half an hour
-    and shown before the reply to the user's next message. Further replies to the same message are kept likewise, with
-    `callbackSent` false. The same reply again gets the answer of the first.
+    the rest is kept with it like further replies; a long label of a quick reply is shortened. A response that exceeds
+    another limit of Kakao is refused without using up the callback. A reply after the callback expired is kept for half
+    an hour and shown before the reply to the user's next message. Further replies to the same message are kept
+    likewise, with `callbackSent` false. The same reply again gets the answer of the first.
     """
     token_hash = hash_relay_secret(bearer_token(context.request.headers.get("authorization")))
     try:
         body = await parse_body(context.request, REPLY_DECODER, min(hub.settings.body_limit, MAX_REPLY_BYTES), b"")
-        reply, *further_replies = decode_replies(token_hash, body)
+        reply = decode_reply(token_hash, body)
     except Invalid as error:
         await authorize_reply(hub, token_hash)
         raise error from None
-    try:
-        result = await hub.relay.replies.send(reply)
-    except (CallbackExpired, CallbackUnconfirmed):  # its beginning is kept, or may have been shown
-        await keep_rest(hub, further_replies)
-        raise
-    await keep_rest(hub, further_replies)
-    match result:
+    match await hub.relay.replies.send(reply):
         case DeliveredReply(reply_id, delivered_at):
             return RelayReplyView(
                 success=True, outbound_message_id=reply_id, callback_sent=True, delivered_at=delivered_at
@@ -89,31 +81,22 @@ async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
             return RelayReplyView(success=True, outbound_message_id=reply_id, callback_sent=False)
 
 
-def decode_replies(token_hash: str, body: RelayReplyBody) -> list[BotReply]:
-    """The reply, and further ones with the rest of a text that is too long for it."""
+def decode_reply(token_hash: str, body: RelayReplyBody) -> BotReply:
     response_json = bytes(body.response)
     decoded = decode_untyped_json(response_json, "response")
-    fitted, further = fit_skill_response(decoded)
-    message_id = parse_message_id(body.message_id)
-    return [
-        BotReply(
-            token_hash,
-            message_id,
-            body.conversation_key,
-            validate_skill_response(response),
-            response_json if response is decoded else encode_skill_response(cast("dict[str, Any]", response)),
-        )
-        for response in (fitted, *further)
-    ]
-
-
-async def keep_rest(hub: Hub, replies: Sequence[BotReply]) -> None:
-    """Keep the rest of a long text. Its beginning is delivered or kept already, so a refusal is only logged."""
-    for reply in replies:
-        try:
-            await hub.relay.replies.send(reply)
-        except RequestError as error:
-            log.warning("rest of a reply not kept", message=str(reply.message_id), error=str(error))
+    fitted, rest = fit_skill_response(decoded)
+    reply = BotReply(
+        token_hash,
+        parse_message_id(body.message_id),
+        body.conversation_key,
+        validate_skill_response(fitted),
+        response_json if fitted is decoded else encode_skill_response(cast("dict[str, Any]", fitted)),
+    )
+    if not rest:
+        return reply
+    return replace(
+        reply, rest=[TextPart(new_id(), validate_skill_response(part), encode_skill_response(part)) for part in rest]
+    )
 
 
 def parse_message_id(text: str) -> UUID | None:

@@ -18,6 +18,7 @@ from pabal.queue.batcher import Batcher
 from pabal.relay.encryption.message_cipher import MessageCipher, decrypt_callback, has_encrypted_parts
 from pabal.relay.messages import EndReason
 from pabal.relay.metrics import RelayMetrics
+from pabal.relay.reply.validate import MAX_OUTPUTS
 
 Q = load_queries(__file__)
 log = get_logger()
@@ -166,6 +167,17 @@ async def settle_callbacks(tx: Tx, settlements: Sequence[CallbackSettlement]) ->
         settlement.result.outcome != "sent" and settlement.callback.id in settled_at for settlement in settlements
     )
     tx.count_outcomes(LANE_NAME, "failed", failed)
+    if refused := [
+        settlement.callback
+        for settlement in settlements
+        if settlement.result.outcome == "refused" and settlement.callback.id in settled_at
+    ]:
+        await tx.run(
+            Q.drop_rest_of_texts,
+            ids=[callback.id for callback in refused],
+            accounts=[callback.account_id for callback in refused],
+            max_outputs=MAX_OUTPUTS,
+        )
     return [settled_at.get(callback.id) for callback in callbacks]
 
 

@@ -43,6 +43,16 @@ noted as (
 select s.id, floor(extract(epoch from pabal.now()) * 1000)::bigint as settled_at_ms
 from settled s;
 
+-- name: drop_rest_of_texts
+-- Kakao refused the beginning of these texts: the rest, which has the same time, is not shown. A beginning is full, so
+-- no other block was joined to it.
+update public.relay_replies l
+set kept_until = pabal.now()
+from public.relay_replies r
+where r.id = any(:ids::uuid[]) and r.account_id = any(:accounts::uuid[])
+  and l.continues = r.message_id and l.account_id = r.account_id and l.answered_at = r.answered_at
+  and l.shown_at is null and jsonb_array_length(r.response -> 'template' -> 'outputs') = :max_outputs;
+
 -- name: rescue_lost_callbacks
 -- For all accounts: POSTs whose process ended without a result. They may have arrived, so they are never repeated.
 with lost as (

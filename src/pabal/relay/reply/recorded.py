@@ -1,6 +1,6 @@
 """Replies that are already recorded: what became of a repeated reply, and further blocks of an answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -9,6 +9,7 @@ from uuid import UUID
 from pabal.core.errors import Unavailable
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.relay.encryption.data_keys import DataKey
 from pabal.relay.encryption.encrypted_values import encrypt_response
 from pabal.relay.encryption.message_cipher import KEY_UNREADABLE, MessageCipher
 from pabal.relay.messages import ReplyState
@@ -21,10 +22,19 @@ MAX_FURTHER_REPLIES = 10
 
 
 @dataclass(frozen=True, slots=True)
+class TextPart:
+    """A further block of an answer, or a bubble of a long text that does not fit into its reply."""
+
+    id: UUID
+    response: dict[str, Any] = field(repr=False)
+    response_json: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyToAnswered:
     """A reply to a message that has one already. `id` is used if it is kept as a further block.
 
-    `is_open`: it is the first one, stored for the webhook that is held open for it.
+    `is_open`: it is the first one, stored for the webhook that is held open for it. `rest` is the rest of a long text.
     """
 
     id: UUID
@@ -34,6 +44,21 @@ class ReplyToAnswered:
     response_json: bytes = field(repr=False)
     response: dict[str, Any] = field(repr=False)
     is_open: bool = False
+    rest: Sequence[TextPart] = field(default=(), repr=False)
+
+    @property
+    def identity(self) -> bytes:
+        """The bytes by which a repeat of it is recognized."""
+        return join_text(self.response_json, self.rest)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A part of a long text as it is stored."""
+
+    id: UUID
+    response: str = field(repr=False)
+    response_hash: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +84,42 @@ class RecordedReply:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockToJoin:
+    """A further block that goes along with the POST of the first one, and the fence of that POST."""
+
+    block: TextPart
+    account_id: UUID
+    message_id: UUID
+    fence: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class FurtherReplyRow:
     position: int
     is_kept: bool
+
+
+def join_text(response_json: bytes, rest: Sequence[TextPart]) -> bytes:
+    """A reply's response and the rest of its text: the same beginning with another rest is another reply."""
+    return b"\n".join((response_json, *(part.response_json for part in rest))) if rest else response_json
+
+
+def store_rest(rest: Sequence[TextPart], reply_hash: bytes, key: DataKey | None) -> list[StoredPart]:
+    """The parts as they are stored, encrypted if there is a key. Parts may be equal, but their hashes differ."""
+    return [
+        StoredPart(part.id, stored_response(part, key), sha256(b"%b:%d" % (reply_hash, number)).digest())
+        for number, part in enumerate(rest, start=1)
+    ]
+
+
+def hash_response(identity: bytes, key: DataKey | None) -> bytes:
+    return key.hash(identity) if key else sha256(identity).digest()
+
+
+def stored_response(block: TextPart | ReplyToAnswered, key: DataKey | None) -> str:
+    if key is None:
+        return block.response_json.decode()
+    return encrypt_response(key, block.id, block.response_json, block.response)
 
 
 async def find_recorded_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> Sequence[RecordedReply | None]:
@@ -75,7 +133,7 @@ async def find_recorded_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> S
         accounts=[reply.account_id for reply in replies],
         messages=[reply.message_id for reply in replies],
         hashes=[reply.response_hash for reply in replies],
-        plain_hashes=[sha256(reply.response_json).digest() for reply in replies],
+        plain_hashes=[sha256(reply.identity).digest() for reply in replies],
         responses=[reply.response_json.decode() for reply in replies],
     )
     recorded = {row.position: row for row in rows}
@@ -85,32 +143,59 @@ async def find_recorded_replies(tx: Tx, replies: Sequence[ReplyToAnswered]) -> S
 async def keep_further_replies(
     tx: Tx, replies: Sequence[ReplyToAnswered], cipher: MessageCipher | None = None
 ) -> Sequence[bool | Exception]:
-    """Keep further blocks like late replies. False for one that is kept already, or above the limit of its message."""
-    responses: list[str | None] = [reply.response_json.decode() for reply in replies]
+    """Keep further blocks like late replies. False for one that is kept already, or above the limit of its message.
+
+    The rest of a long text is kept with its beginning, also beyond the limit.
+    """
+    keys: Mapping[UUID, DataKey] | None = None
     if cipher is not None and cipher.is_on:
-        responses = await encrypt_further_replies(tx, cipher, replies)
-    stored = [(reply, response) for reply, response in zip(replies, responses, strict=True) if response is not None]
+        keys = await cipher.load_keys(tx, {reply.account_id for reply in replies})
+    blocks = [
+        (reply, number, block)
+        for reply in replies
+        if keys is None or reply.account_id in keys
+        for number, block in enumerate(store_block(reply, keys and keys[reply.account_id]))
+    ]
     rows = await tx.all(
         FurtherReplyRow,
         Q.keep_further_replies,
-        ids=[reply.id for reply, _ in stored],
-        accounts=[reply.account_id for reply, _ in stored],
-        messages=[reply.message_id for reply, _ in stored],
-        hashes=[reply.response_hash for reply, _ in stored],
-        responses=[response for _, response in stored],
+        ids=[block.id for _, _, block in blocks],
+        accounts=[reply.account_id for reply, _, _ in blocks],
+        messages=[reply.message_id for reply, _, _ in blocks],
+        parts=[number for _, number, _ in blocks],
+        hashes=[block.response_hash for _, _, block in blocks],
+        responses=[block.response for _, _, block in blocks],
         keep=LATE_REPLY_RETENTION,
         max_blocks=MAX_FURTHER_REPLIES,
     )
-    kept = {stored[row.position - 1][0].id: row.is_kept for row in rows}
+    kept = {blocks[row.position - 1][2].id: row.is_kept for row in rows}
     return [kept.get(reply.id, Unavailable(KEY_UNREADABLE)) for reply in replies]
 
 
-async def encrypt_further_replies(
-    tx: Tx, cipher: MessageCipher, replies: Sequence[ReplyToAnswered]
-) -> list[str | None]:
-    """The responses encrypted; None for one whose account's key is missing."""
-    keys = await cipher.load_keys(tx, {reply.account_id for reply in replies})
-    return [
-        (key := keys.get(reply.account_id)) and encrypt_response(key, reply.id, reply.response_json, reply.response)
-        for reply in replies
-    ]
+async def join_further_replies(
+    tx: Tx, joins: Sequence[BlockToJoin], cipher: MessageCipher | None = None
+) -> Sequence[bool | Exception]:
+    """Record that these blocks go along with the first one's POST. False for one that was shown already."""
+    keys: Mapping[UUID, DataKey] | None = None
+    if cipher is not None and cipher.is_on:
+        keys = await cipher.load_keys(tx, {join.account_id for join in joins})
+    storable = [join for join in joins if keys is None or join.account_id in keys]
+    parts = [(join.block, keys and keys[join.account_id]) for join in storable]
+    positions = await tx.column(
+        Q.join_further_replies,
+        fences=[join.fence for join in storable],
+        ids=[block.id for block, _ in parts],
+        accounts=[join.account_id for join in storable],
+        messages=[join.message_id for join in storable],
+        hashes=[hash_response(block.response_json, key) for block, key in parts],
+        responses=[stored_response(block, key) for block, key in parts],
+        keep=LATE_REPLY_RETENTION,
+    )
+    joined = {storable[position - 1].block.id for position in positions}
+    return [join.block.id in joined for join in joins]
+
+
+def store_block(reply: ReplyToAnswered, key: DataKey | None) -> list[StoredPart]:
+    """The block as it is stored, and the rest of its text."""
+    block = StoredPart(reply.id, stored_response(reply, key), reply.response_hash)
+    return [block, *store_rest(reply.rest, reply.response_hash, key)]

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any, Literal
 from uuid import UUID
 
@@ -27,7 +26,7 @@ from pabal.relay.delivery.lane import LANE
 from pabal.relay.encryption.encrypted_values import encrypt_response
 from pabal.relay.encryption.message_cipher import KEY_UNREADABLE, MessageCipher
 from pabal.relay.reply.callback import LATE_REPLY_RETENTION, CallbackClaim, ClaimedCallback
-from pabal.relay.reply.recorded import ReplyToAnswered
+from pabal.relay.reply.recorded import ReplyToAnswered, StoredPart, TextPart, hash_response, join_text, store_rest
 from pabal.relay.reply.validate import MAX_OUTPUTS, MAX_QUICK_REPLIES, list_skill_outputs
 from pabal.relay.webhook.skill_response import ChatTexts, build_quick_reply
 
@@ -66,11 +65,26 @@ class BotReply:
     """The response unchanged: this is stored, and posted if no other outputs go along."""
     claim: CallbackClaim = field(default_factory=lambda: CallbackClaim(new_id(), new_id()))
     """Made before the first try, so that every try of this reply claims the callback under the same fence."""
+    rest: Sequence[TextPart] = field(default=(), repr=False)
+    """The rest of a long text, with higher ids: it is shown after the reply."""
+
+    @property
+    def identity(self) -> bytes:
+        """The bytes by which a repeat of it is recognized."""
+        return join_text(self.response_json, self.rest)
 
     @property
     def response_hash(self) -> bytes:
         """Identifies a repeated reply."""
-        return sha256(self.response_json).digest()
+        return hash_response(self.identity, None)
+
+    def continues(self, first: "BotReply") -> bool:
+        """Whether it may go along with this reply: a client may send further blocks only for its own."""
+        return (self.token_hash, self.message_id, self.conversation_key) == (
+            first.token_hash,
+            first.message_id,
+            first.conversation_key,
+        )
 
     @property
     def output_count(self) -> int:
@@ -96,6 +110,8 @@ class ReplyClaimRow:
     """Whether the message's webhook is held open for this reply."""
     delay: timedelta | None
     """How long after its message the first reply came."""
+    rest_count: int | None
+    """How many parts of a long text were stored with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +158,7 @@ async def claim_callbacks(
             ids=[reply.claim.id for reply in replies],
             fences=[reply.claim.fence for reply in replies],
             joining=joining,
+            rests=[encode_rest(reply.rest) if reply.rest else None for reply in stored],
             keep=LATE_REPLY_RETENTION,
             max_outputs=MAX_OUTPUTS,
             max_waiting=MAX_WAITING_REPLIES,
@@ -173,10 +190,20 @@ class StoredReply:
     response: str = field(repr=False)
     response_hash: bytes = field(repr=False)
     error: Exception | None = None
+    rest: Sequence[StoredPart] = field(default=(), repr=False)
 
 
 def plain_reply(reply: BotReply) -> StoredReply:
-    return StoredReply(reply.message_id, reply.response_json.decode(), reply.response_hash)
+    reply_hash = reply.response_hash
+    return StoredReply(
+        reply.message_id, reply.response_json.decode(), reply_hash, rest=store_rest(reply.rest, reply_hash, None)
+    )
+
+
+def encode_rest(rest: Sequence[StoredPart]) -> str:
+    return json.dumps(
+        [{"id": str(part.id), "hash": part.response_hash.hex(), "response": part.response} for part in rest]
+    )
 
 
 async def encrypt_replies(tx: Tx, cipher: MessageCipher, replies: Sequence[BotReply]) -> list[StoredReply]:
@@ -191,7 +218,9 @@ async def encrypt_replies(tx: Tx, cipher: MessageCipher, replies: Sequence[BotRe
             stored.append(StoredReply(None, "{}", reply.response_hash, error))
         elif key := keys.get(account):
             response = encrypt_response(key, reply.claim.id, reply.response_json, reply.response)
-            stored.append(StoredReply(reply.message_id, response, key.hash(reply.response_json)))
+            reply_hash = hash_response(reply.identity, key)
+            rest = store_rest(reply.rest, reply_hash, key)
+            stored.append(StoredReply(reply.message_id, response, reply_hash, rest=rest))
         else:
             stored.append(StoredReply(None, "{}", reply.response_hash, Unavailable(KEY_UNREADABLE)))
     return stored
@@ -249,6 +278,7 @@ def to_claim_result(
                 reply.response_json,
                 reply.response,
                 is_open=bool(row.is_open),
+                rest=reply.rest,
             )
         case "unknown":
             return Unauthenticated("the token is unknown or no longer valid")

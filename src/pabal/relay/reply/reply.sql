@@ -1,15 +1,15 @@
 -- name: claim_callbacks
--- One statement for a batch of replies: authenticate the tokens, apply the rate limits, find the messages, and claim their
--- callbacks by inserting into relay_replies. A concurrent claim may have committed after our snapshot; only the row lock
--- on the message and the conflict on relay_replies show it, so nothing else may decide who was first. Every statement
--- locks in the same order: limits by account, messages by id. While a message's webhook is held open, its reply is stored for
--- the process that holds it, which claims the reply (`webhook_answer.sql`).
+-- One statement for a batch of replies: authenticate the tokens, apply the rate limits, find the messages, and claim
+-- their callbacks by inserting into relay_replies. A concurrent claim may have committed after our snapshot; only the
+-- row lock on the message and the conflict on relay_replies show it, so nothing else may decide who was first. Every
+-- statement locks in the same order: limits by account, messages by id. While a message's webhook is held open, its
+-- reply is stored for the process that holds it, which claims the reply (`webhook_answer.sql`).
 with replies as materialized (
     select *
     from unnest(
         :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :hashes::bytea[], :sizes::integer[],
-        :ids::uuid[], :fences::uuid[], :joining::uuid[]
-    ) with ordinality as b (token, message_id, conversation_key, response, hash, size, id, fence, joined_fence, position)
+        :ids::uuid[], :fences::uuid[], :joining::uuid[], :rests::text[]
+    ) with ordinality as b (token, message_id, conversation_key, response, hash, size, id, fence, joined_fence, rest, position)
 ),
 principals as materialized (
     select b.position, t.account_id, t.is_paired, a.disabled_at is not null as is_disabled,
@@ -96,7 +96,7 @@ answered as (
     set response = excluded.response, response_hash = excluded.response_hash, answered_at = excluded.answered_at,
         kept_until = pabal.now() + :keep::interval
     where r.response is null
-    returning id, message_id, account_id, fence, waits_until
+    returning id, message_id, account_id, fence, answered_at, waits_until
 ),
 ended as (
     update public.inbound_messages m
@@ -133,12 +133,8 @@ waiting as materialized (
         where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
           and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
           and jsonb_array_length(l.response -> 'template' -> 'outputs') <= s.free_outputs
-          and not exists (  -- no block before the beginning of its answer
-              select from public.relay_replies f
-              where f.message_id = l.continues and f.account_id = l.account_id and f.kept_until > pabal.now() and f.shown_at is null
-                and jsonb_array_length(f.response -> 'template' -> 'outputs') > s.free_outputs
-          )
-        order by l.answered_at
+          and pabal.waits_for_beginning(l.continues, l.account_id, s.free_outputs) is not true
+        order by l.answered_at, l.id
         limit :max_outputs
         for no key update skip locked
     ) l
@@ -175,15 +171,19 @@ select case
            from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
            where w.message_id = f.message_id and r.fence = b.fence
        ) as late_outputs,
-       r.fence = b.fence and exists (
+       r.fence = b.fence and (b.rest is not null or exists (
            select from public.relay_replies l
            where l.conversation_key = f.conversation_key and l.account_id = f.account_id and l.kept_until > pabal.now()
              and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
              and jsonb_array_length(l.response -> 'template' -> 'outputs') > 0
              and l.id not in (select w.id from fitting w)
-       ) as has_more,
+       )) as has_more,
        coalesce(e.is_new, false) as ended, r.waits_until is not null and f.is_open as is_open,
-       case when r.message_id is not null then f.delay end as delay
+       case when r.message_id is not null then f.delay end as delay,
+       -- A long text is stored whole, so that nothing is lost between its beginning and the rest.
+       case when b.rest is not null and r.message_id is not null
+           then pabal.keep_rest_of_text(r.message_id, f.account_id, f.conversation_key, r.answered_at, :keep, r.waits_until, b.rest)
+       end as rest_count
 from replies b
 left join principals o on o.position = b.position
 left join admitted a on a.position = b.position
@@ -215,12 +215,8 @@ waiting as materialized (
     where locked.has_response is not true and a.conversation_key = :conversation_key and a.state = 'PAIRED'
       and l.kept_until > pabal.now() and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
       and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
-      and not exists (  -- no block before the beginning of its answer
-          select from public.relay_replies f
-          where f.message_id = l.continues and f.account_id = l.account_id and f.kept_until > pabal.now() and f.shown_at is null
-            and jsonb_array_length(f.response -> 'template' -> 'outputs') > :max_outputs
-      )
-    order by l.answered_at
+      and pabal.waits_for_beginning(l.continues, l.account_id, :max_outputs) is not true
+    order by l.answered_at, l.id
     limit :max_outputs
     for no key update of l skip locked
 ),

@@ -4,17 +4,19 @@
 2. If the answer to the claim's commit is lost, the same process asks whether the row is its own and still unsettled,
    and then posts. No other process knows the fence, so no other one posts.
 3. A reply to an answered message is a repeat, which gets the outcome of the first, or a further block, which is kept.
+   One that arrived while the callback was being claimed goes along with the first one's POST.
 4. A reply above its account's rate limit is stored. `waiting.py` posts it when the limit allows; its request waits.
 5. A reply to a message whose webhook is held open is stored for the process that holds it; its request waits.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 from uuid import UUID
 
 from pabal.core.backoff import spread
@@ -44,8 +46,17 @@ from pabal.relay.reply.callback import (
     ConfirmedClaim,
     confirm_claims,
 )
-from pabal.relay.reply.recorded import RecordedReply, ReplyToAnswered, find_recorded_replies, keep_further_replies
+from pabal.relay.reply.recorded import (
+    BlockToJoin,
+    RecordedReply,
+    ReplyToAnswered,
+    TextPart,
+    find_recorded_replies,
+    join_further_replies,
+    keep_further_replies,
+)
 from pabal.relay.reply.reply import BotReply, build_callback_body, claim_callbacks
+from pabal.relay.reply.validate import MAX_OUTPUTS, list_skill_outputs
 from pabal.relay.webhook.skill_response import ChatTexts
 
 log = get_logger()
@@ -56,6 +67,8 @@ REQUEST_TIMEOUT = 9.5
 """Seconds after which a request is answered in any case: the claim, the POST and the settlement may all be slow."""
 OUTCOME_POLL_INTERVAL = timedelta(seconds=0.2)
 CLAIM_RETRY_DELAY = 0.2
+JOIN_TIMEOUT = 1.0
+"""Seconds for which the POST of a reply waits until it is recorded which further blocks go along."""
 LATE_REPLY_HINT = "the reply is kept and shown with the next one"
 UNCONFIRMED_ERROR = "the outcome of this reply is not known yet; it may have been shown"
 
@@ -76,6 +89,13 @@ class KeptReply:
 
 
 ReplyResult = DeliveredReply | KeptReply
+
+
+class QueuedReply(NamedTuple):
+    """A reply and the future of its claim."""
+
+    reply: BotReply
+    claiming: "asyncio.Future[ClaimedCallback | ReplyToAnswered]"
 
 
 class ReplySender:
@@ -100,6 +120,9 @@ class ReplySender:
         self._further_replies = Batcher(db, partial(keep_further_replies, cipher=cipher))
         self._callbacks = callbacks
         self._on_ended = on_ended
+        self._joins = Batcher(db, partial(join_further_replies, cipher=cipher))
+        self._claiming: defaultdict[UUID | None, dict[UUID, QueuedReply]] = defaultdict(dict)
+        """The replies of each message whose claims are not answered yet."""
         self._in_flight: set[asyncio.Task[ReplyResult]] = set()
         self._is_closing = False
 
@@ -155,7 +178,15 @@ class ReplySender:
         return await self._finish(reply, claim)
 
     async def _claim(self, reply: BotReply) -> ClaimedCallback | ConfirmedClaim | ReplyResult:
-        claim = await self._claims.put(reply)
+        claiming = self._claims.enqueue(reply)
+        queued = self._claiming[reply.message_id]
+        queued[reply.claim.id] = QueuedReply(reply, claiming)
+        try:
+            claim = await claiming
+        finally:
+            del queued[reply.claim.id]
+            if not queued:
+                del self._claiming[reply.message_id]
         return claim if isinstance(claim, ClaimedCallback) else await self._resolve(reply, claim)
 
     async def _resolve(self, reply: BotReply, answered: ReplyToAnswered) -> ConfirmedClaim | ReplyResult:
@@ -209,15 +240,73 @@ class ReplySender:
 
     async def _post(self, reply: BotReply, callback: ClaimedCallback) -> ReplyResult:
         self._on_ended(callback.account_id, {callback.message_id})
+        if blocks := self._find_joinable(reply, callback):
+            callback = await self._join(callback, blocks)
         result, settled_at = await self._callbacks.send(callback, build_callback_body(reply, callback, self._texts))
         return read_result(result, DeliveredReply(callback.id, settled_at))
+
+    def _find_joinable(self, reply: BotReply, callback: ClaimedCallback) -> list[BotReply]:
+        """Further blocks that wait behind the claim of the first one, in order, as far as they fit beside it."""
+        queued = self._claiming.get(reply.message_id)
+        if queued is None:
+            return []
+        free_outputs = MAX_OUTPUTS - reply.output_count - len(callback.late_outputs) - len(callback.further_outputs)
+        blocks: list[BotReply] = []
+        responses = {reply.response_json}
+        for block, claiming in queued.values():
+            if claiming.done() or not block.continues(reply) or block.response_json in responses:
+                continue
+            free_outputs -= block.output_count
+            if free_outputs < 0:
+                break
+            responses.add(block.response_json)
+            blocks.append(block)
+        return blocks
+
+    async def _join(self, callback: ClaimedCallback, blocks: Sequence[BotReply]) -> ClaimedCallback:
+        """Take further blocks along. Their own requests then find them recorded, and wait for the outcome.
+
+        If it stays unclear whether they are recorded, they are posted: a block may be shown twice, but none is lost.
+        """
+        joining = [
+            self._joins.enqueue(
+                BlockToJoin(
+                    TextPart(block.claim.id, block.response, block.response_json),
+                    callback.account_id,
+                    callback.message_id,
+                    callback.fence,
+                )
+            )
+            for block in blocks
+        ]
+        await asyncio.wait(joining, timeout=JOIN_TIMEOUT)
+        outputs = [
+            output
+            for block, join in zip(blocks, joining, strict=True)
+            if may_be_joined(join)
+            for output in list_skill_outputs(block.response)
+        ]
+        return replace(callback, further_outputs=[*callback.further_outputs, *outputs])
 
     async def close(self) -> None:
         """Wait for all replies in flight. Those whose claim is unclear give up."""
         self._is_closing = True
         await asyncio.gather(*self._in_flight, return_exceptions=True)
-        for batcher in (self._claims, self._confirmations, self._records, self._further_replies):
+        for batcher in (self._claims, self._confirmations, self._records, self._further_replies, self._joins):
             await batcher.close()
+
+
+def may_be_joined(join: "asyncio.Future[bool]") -> bool:
+    """Whether a block is recorded as shown with the POST, or may be."""
+    if not join.done():
+        return True
+    match join.exception():
+        case None:
+            return join.result()
+        case Unavailable(nothing_sent=False):
+            return True
+        case _:
+            return False
 
 
 def read_result(result: CallbackResult, delivered: DeliveredReply) -> DeliveredReply:

@@ -1,8 +1,7 @@
 -- name: claim_expiring_callbacks
--- For all accounts. The hub claims a callback as a bot does, by inserting the row in relay_replies under an id and a fence
--- of the calling process. A message whose reply
--- is being stored is locked and skipped; a reply committed since our snapshot is a conflict. The users of expired and
--- cancelled messages get a text as well, except of erased ones.
+-- For all accounts. The hub claims a callback as a bot does, by inserting the row in relay_replies under an id and a
+-- fence of the calling process. A message whose reply is being stored is locked and skipped; a reply committed since
+-- our snapshot is a conflict. The users of expired and cancelled messages get a text as well, except of erased ones.
 with due as materialized (
     select m.id as message_id, m.account_id, m.conversation_key, m.callback_url,
            case when m.status in ('EXPIRED', 'CANCELLED') then m.reason end as end_reason
@@ -46,12 +45,8 @@ waiting as materialized (
         where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
           and l.shown_at is null and (l.waits_until is null or l.waits_until <= pabal.now())
           and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
-          and not exists (  -- no block before the beginning of its answer
-              select from public.relay_replies f
-              where f.message_id = l.continues and f.account_id = l.account_id and f.kept_until > pabal.now() and f.shown_at is null
-                and jsonb_array_length(f.response -> 'template' -> 'outputs') > :max_outputs
-          )
-        order by l.answered_at
+          and pabal.waits_for_beginning(l.continues, l.account_id, :max_outputs) is not true
+        order by l.answered_at, l.id
         limit :max_outputs
         for no key update skip locked
     ) l

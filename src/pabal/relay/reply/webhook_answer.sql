@@ -46,11 +46,9 @@ late as materialized (
           and (l.waits_until is null or l.waits_until <= pabal.now() or l.continues = s.message_id)
           and jsonb_array_length(l.response -> 'template' -> 'outputs')
               <= :max_outputs - jsonb_array_length(s.response -> 'template' -> 'outputs')
-          and not exists (  -- no block before the beginning of its answer
-              select from public.relay_replies f
-              where f.message_id = l.continues and f.account_id = l.account_id and f.kept_until > pabal.now() and f.shown_at is null and f.id <> s.id
-                and jsonb_array_length(f.response -> 'template' -> 'outputs') > :max_outputs - jsonb_array_length(s.response -> 'template' -> 'outputs')
-          )
+          and (l.continues = s.message_id or pabal.waits_for_beginning(
+              l.continues, l.account_id, :max_outputs - jsonb_array_length(s.response -> 'template' -> 'outputs')
+          ) is not true)
         order by l.answered_at, l.id
         limit :max_outputs
         for no key update skip locked
@@ -68,6 +66,14 @@ shown as (
     set shown_at = pabal.now(), shown_with = f.message_id
     from fitting f
     where l.id = f.id and l.account_id = f.account_id
+),
+-- Further blocks that do not fit no longer wait with their beginning.
+released as (
+    update public.relay_replies l
+    set waits_until = null
+    from spent s
+    where l.continues = s.message_id and l.account_id = s.account_id and l.waits_until is not null
+      and l.id not in (select f.id from fitting f)
 )
 select s.message_id
 from spent s;

@@ -48,6 +48,8 @@ QUICK_HOLD_FACTOR = 3
 MAX_HELD_WEBHOOKS = 1000
 MAX_HELD_WEBHOOKS_PER_ACCOUNT = 100
 """Webhooks that one process holds open at once. Further ones are answered as without waiting."""
+REPEAT_POLL_INTERVAL = timedelta(seconds=0.2)
+"""How often a repeated webhook looks for the answer: its signal goes to the process that holds the first one."""
 WINDOW_MARGIN = timedelta(seconds=0.5)
 """How much longer the database takes a webhook for open: the process that holds it closes it before."""
 HOLD_WINDOW = MAX_HOLD + WINDOW_MARGIN
@@ -141,7 +143,7 @@ class HeldWebhooks:
             return answer
         if self._has_room(account_id):
             with self._holding(account_id):
-                answer = await self._wait(wait, give_up_at, deadline)
+                answer = await self._wait(wait, give_up_at, deadline, is_repeat=is_repeat)
             if answer:
                 return answer
             if hold > WINDOW_MARGIN:
@@ -160,11 +162,15 @@ class HeldWebhooks:
             if not self._held[account_id]:
                 del self._held[account_id]
 
-    async def _wait(self, wait: WebhookWait, give_up_at: float, deadline: float) -> HeldAnswer | None:
+    async def _wait(
+        self, wait: WebhookWait, give_up_at: float, deadline: float, *, is_repeat: bool
+    ) -> HeldAnswer | None:
         with self._signals.waiting(AnswerStep.STORED, wait.message_id) as stored:
             while not self._closing.is_set() and (left := give_up_at - monotonic()) > 0:
                 timeout = timedelta(seconds=left)
-                if not self._signals.is_reliable:
+                if is_repeat:
+                    timeout = min(timeout, REPEAT_POLL_INTERVAL)
+                elif not self._signals.is_reliable:
                     timeout = min(timeout, POLL_INTERVAL)
                 await wait_with_timeout(stored, timeout)
                 stored.clear()

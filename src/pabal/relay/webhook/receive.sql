@@ -1,15 +1,16 @@
 -- name: receive_messages
--- One statement for a batch of webhooks. It applies the rate limits, creates or touches the conversations, and queues the
--- messages of paired ones. The conversation's row is locked before its messages get their seq, so within a conversation seq
--- is in commit order; messages of one batch get it in order of arrival. The first message of a user takes from two limits, of the hub and of the
--- channel; beyond them nothing is stored, not even a row of the other limits, so made-up users and channels cost no disk. A conversation that another transaction has locked is left out before
--- anything else is locked, so that only its own webhook waits and not the whole channel.
+-- One statement for a batch of webhooks. It applies the rate limits, creates or touches the conversations, and queues
+-- the messages of paired ones. The conversation's row is locked before its messages get their seq, so within a
+-- conversation seq is in commit order; messages of one batch get it in order of arrival. The first message of a user
+-- takes from two limits, of the hub and of the channel; beyond them nothing is stored, not even a row of the other
+-- limits, so made-up users and channels cost no disk. A conversation that another transaction has locked is left out
+-- before anything else is locked, so that only its own webhook waits and not the whole channel.
 -- A message with a stream is handed to it: leased at once, so that no claim is needed. Not to a parked stream, not if
--- messages of the account are queued, and not if another holder has messages of the conversation or a lease has ended: the
--- claim then decides on the order. Messages of one conversation name the same stream, and none after one without a stream
--- names any. If the conversation's row changed since our snapshot, we may not see its last message.
--- Given a prefix, a queued message that another process waits for notifies it at the commit. A full queue of notifications would
--- fail the commit, so it is left to a statement of its own then.
+-- messages of the account are queued, and not if another holder has messages of the conversation or a lease has ended:
+-- the claim then decides on the order. Messages of one conversation name the same stream, and none after one without a
+-- stream names any. If the conversation's row changed since our snapshot, we may not see its last message.
+-- Given a prefix, a queued message that another process waits for notifies it at the commit. A full queue of
+-- notifications would fail the commit, so it is left to a statement of its own then.
 with unlocked as materialized (
     select c.conversation_key, c.ctid as version
     from public.conversation_mappings c
