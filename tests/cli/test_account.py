@@ -56,6 +56,8 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
     assert "우리 봇 may send 240 polls" in run("set", "우리 봇", "--rate-limit", "240").stdout
     assert ask("set", row, "--rate-limit", "180")["rate_limit_per_minute"] == 180
     assert ask("show", row)["rate_limit_per_minute"] == 180
+    assert ask("set", row, "--name", "파발봇")["openclaw_user_id"] == "파발봇"
+    assert f"{row} is named 우리 봇" in run("set", "파발봇", "--name", "우리 봇").stdout
     assert one["answer_mode"] == "auto"
     assert "우리 봇 answers in the mode held" in run("set", "우리 봇", "--answer-mode", "held").stdout
     assert ask("show", row)["answer_mode"] == "held"
@@ -89,6 +91,8 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
         "created",
         "rate_limit_set",
         "rate_limit_set",
+        "renamed",
+        "renamed",
         "answer_mode_set",
         "pairing.code_made",
         "disabled",
@@ -121,7 +125,7 @@ async def test_a_sessions_account_gets_a_relay_token_by_rotation(
         (["add", "session:x"], 1, "name: begins with session:"),
         (["add", "x", "--rate-limit", "0"], 2, "--rate-limit"),
         (["set", "x", "--rate-limit", "0"], 2, "--rate-limit"),
-        (["set", "x"], 2, "--rate-limit or --answer-mode"),
+        (["set", "x"], 2, "--name or --rate-limit or --answer-mode"),
         (["set", "x", "--rate-limit", "5"], 1, "No such account"),
         (["show", "nobody"], 1, "No such account: nobody. See `pabal account list`"),
         (["disable", str(new_id())], 1, "`pabal account list`"),

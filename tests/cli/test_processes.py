@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from pabal.hub import DatabaseUrls
-from support.pabal_process import PROCESS_TIMEOUT, RunningHub, run_hub
+from support.pabal_process import PROCESS_TIMEOUT, RunningHub, remaining_processes, run_hub, server_pids
 from support.processes import (
     child_pids,
     count_requests,
@@ -58,6 +58,26 @@ async def test_metrics_add_up_over_the_processes_and_survive_the_end_of_one(
         assert not {first, second} & {*child_pids(hub.process.pid)}
         assert hub.end(signal.SIGTERM) < 3
     assert hub.process.returncode == 0
+
+
+async def test_up_runs_several_processes_on_its_embedded_database(folder: Path) -> None:
+    with run_hub(folder, "up --processes 2") as hub:
+        first, second = await wait_for_children(hub, 2)
+        [database] = server_pids(folder)
+        request_while_stopped(hub, first, 3)
+        request_while_stopped(hub, second, 2)
+        assert count_requests(hub.address, "/healthz") == 5
+
+        os.kill(first, signal.SIGKILL)
+        await wait_for_children(hub, 3)
+        hub.process.send_signal(signal.SIGHUP)
+        await wait_for_lines(hub, "rolling restart done", 1)
+
+        assert httpx2.get(f"{hub.address}/readyz").status_code == 200
+        assert server_pids(folder) == [database], "a child took the database server with it"
+        hub.end(signal.SIGINT)
+    assert hub.process.returncode == 0
+    assert remaining_processes(folder) == []
 
 
 async def test_the_children_end_with_their_supervisor(folder: Path, variables: dict[str, str]) -> None:

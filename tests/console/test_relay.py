@@ -111,6 +111,19 @@ async def test_an_admin_changes_how_an_accounts_users_get_answers(
     assert '<option value="synchronous" selected>' in (await admin.get(url)).text
 
 
+async def test_an_admin_renames_an_account(hub: Hub, admin: SignedInOperator, viewer: SignedInOperator) -> None:
+    bot = await add_account(hub, "one")
+    await add_account(hub, "two")
+    url = account_url(bot.account)
+
+    assert (await admin.post(f"{url}/rename", name=" 우리 봇 ")).status_code == 303
+    assert (await admin.post(f"{url}/rename", name="two")).status_code == 409
+    assert (await viewer.post(f"{url}/rename", name="mine")).status_code == 403
+
+    assert "<h1>우리 봇</h1>" in (await viewer.get(url)).text
+    assert 'value="우리 봇"' in (await admin.get(url)).text
+
+
 async def test_the_full_user_key_is_shown_only_on_the_conversation_page(
     hub: Hub, viewer: SignedInOperator, message_log: MessageLog
 ) -> None:

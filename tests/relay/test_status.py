@@ -6,8 +6,11 @@ from uuid import UUID
 
 import pytest
 
+from pabal.core.actor import HUB_ACTOR
+from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.hub import Hub
+from pabal.relay.accounts import rename_account
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from relay.people import add_account, insert_message, new_session, pair_user, send_command
 from support.clusters import Connection
@@ -75,8 +78,26 @@ async def test_status_tells_whether_the_bot_is_online(hub: Hub, owner: Connectio
     assert offline.startswith("파발봇: 지금은 오프라인이에요.")
 
 
-async def test_a_bot_of_a_session_has_no_name(hub: Hub) -> None:
+async def test_a_bot_of_a_session_has_no_name_until_an_operator_names_it(hub: Hub, owner: Connection) -> None:
     session = await new_session(hub)
     await send_command(hub, "min", f"/pair {session.code}")
+    account: UUID = await owner.fetchval("select account_id from public.relay_sessions where id = $1", session.id)
 
     assert (await send_command(hub, "min", "/status")).startswith(KOREAN_TEXTS.unnamed_bot)
+    async with hub.transaction() as tx:
+        await rename_account(tx, account, "파발봇", HUB_ACTOR)
+    assert (await send_command(hub, "min", "/status")).startswith("파발봇:")
+
+
+async def test_the_names_of_accounts_are_unique(hub: Hub) -> None:
+    bot = await add_account(hub, "파발봇")
+    other = await add_account(hub, "다른 봇")
+
+    for name, error in (("파발봇", Conflict), (f"session:{bot.account}", Invalid), ("두\n줄", Invalid)):
+        with pytest.raises(error):
+            async with hub.transaction() as tx:
+                await rename_account(tx, other.account, name, HUB_ACTOR)
+    async with hub.transaction() as tx:
+        assert (await rename_account(tx, bot.account, "파발봇", HUB_ACTOR)).openclaw_user_id == "파발봇"
+        with pytest.raises(NotFound):
+            await rename_account(tx, new_id(), "새 봇", HUB_ACTOR)

@@ -1,6 +1,7 @@
 """Takeover: one token is one client, and its newest stream gets the messages, whatever became of the older ones."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -174,6 +175,30 @@ async def test_two_live_clients_on_one_token_do_not_evict_each_other(
         await chat.conversation(owner, "new user")
         await send_message(web, "the first is active again", "new user")
         assert await read_texts(first, 1) == ["the first is active again"]
+
+
+async def test_a_parked_stream_is_pinged(address: str, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_stream, "RELAY_PING_INTERVAL", timedelta(milliseconds=20))
+    async with connect_stream(address, token) as parked, connect_stream(address, token) as active:
+        await parked.next("connected")
+        await active.next("connected")
+        reading = asyncio.create_task(parked.read())
+        await wait_until(lambda: parked.pings >= 3)
+        reading.cancel()
+        assert active.pings == 0, "nothing has read them yet"
+
+
+async def test_a_stream_has_the_socket_options_that_detect_a_dead_client(address: str, hub: Hub, token: str) -> None:
+    async with connect_stream(address, token) as client:
+        await client.next("connected")
+        [stream] = hub.relay.stream_registry
+        transport: Any = stream.reset_connection.args[0]  # pyright: ignore[reportFunctionMemberAccess]
+        accepted = transport.get_extra_info("socket")
+
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        options = ("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        values = [accepted.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in options]
+        assert values == [20_000, 10, 5, 3]
 
 
 async def test_a_client_that_is_active_again_does_not_get_what_it_has(

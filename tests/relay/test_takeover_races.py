@@ -2,20 +2,26 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from datetime import timedelta
 from uuid import UUID
 
 import httpx2
 import pytest
 
+from pabal.core.ids import new_id
 from pabal.hub import Hub
+from pabal.relay.auth import hash_relay_secret
+from pabal.relay.delivery import stream_registry
 from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
+from pabal.relay.delivery.takeover import activate_parked_streams, register_stream
 from pabal.web.server.server import WebServer
-from relay.bot import connect_stream
+from relay.bot import StreamClient, connect_stream
 from relay.marker import mark
 from relay.skills import send_message
 from support.relay_rows import Chat, Owner
 from support.server import running_web_server
-from support.wait import COUNT_LOCK_WAITS, wait_until
+from support.wait import COUNT_LOCK_WAITS, wait_for_lock_of, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -133,3 +139,41 @@ async def expect_delivery(address: str, owner: Owner) -> None:
         await send_message(web, "hello")
         async with connect_stream(address, owner.token) as client:
             assert (await client.next_message())["normalized"]["text"] == "hello"
+
+
+async def test_an_activated_stream_counts_against_the_limit_of_its_account(
+    hub: Hub, served: tuple[str, WebServer], chat: Chat, owner: Owner, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of a token's active stream dies, and other tokens connect before its parked stream is activated."""
+    monkeypatch.setattr(stream_registry, "KEEPALIVE_INTERVAL", timedelta(hours=1))
+    address, _ = served
+    active = "select count(*) from relay_streams where parked_at is null"
+    async with connect_stream(address, token) as parked, AsyncExitStack() as stack:
+        await parked.next("connected")
+        async with hub.transaction() as tx:
+            opening = await register_stream(tx, new_id(), hash_relay_secret(token), None)
+        await chat.db.execute("delete from relay_streams where id = $1", opening.stream.id)
+        token_id = opening.stream.token_id
+
+        async def activate() -> None:
+            async with hub.transaction() as tx:
+                await activate_parked_streams(tx, [token_id])
+
+        async def connect(other_token: str) -> StreamClient:
+            return await stack.enter_async_context(connect_stream(address, other_token))
+
+        others = [await connect(await chat.session(owner.id)) for _ in range(5)]
+        assert [client.status for client in others] == [200] * 5
+        await activate()
+        assert await chat.db.fetchval(active) == 5
+
+        others[0].disconnect()
+        await wait_until(lambda: chat.db.fetchval(f"select ({active}) = 4"))
+        new_token = await chat.session(owner.id)
+        async with hub.transaction() as tx:
+            await activate_parked_streams(tx, [token_id])
+            sixth = asyncio.create_task(connect(new_token))
+            await wait_for_lock_of(chat.db, sixth)
+        assert (await sixth).status == 429
+        assert await chat.db.fetchval(active) == 5
+        await wait_until(lambda: not any(stream.is_parked for stream in hub.relay.stream_registry))

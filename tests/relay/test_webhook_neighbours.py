@@ -1,13 +1,19 @@
 """Webhooks are answered in time whatever other callers do: they have database connections of their own."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import suppress
+from itertools import count
+from time import monotonic
 from typing import Any
 
 import httpx2
 import pytest
 
+from pabal.core.errors import RateLimited
 from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.operators.operators import Role
 from pabal.queue import batcher
 from pabal.relay.delivery import open_limits, takeover
 from pabal.relay.privacy import export_conversation
@@ -17,16 +23,20 @@ from relay.bot import connect_stream
 from relay.people import TESTER
 from relay.skills import USE_CALLBACK, post_webhook, send_message, skill_payload
 from support.clusters import open_connection
+from support.operator import sign_in
 from support.relay_rows import Chat, Owner
 from support.server import serve_hub
 from support.statement_log import StatementLog, run_statement_log
+from support.strict_client import StrictClient
 from support.wait import COUNT_LOCK_WAITS, wait_until
+from support.webhook import WEBHOOK_HEADERS
 
 pytestmark = pytest.mark.anyio
 
 NEIGHBOURS = 40
 """More than the pool has connections."""
 WEBHOOKS = 5
+KAKAO_TIMEOUT = 5.0
 OPENING = ("BEGIN;", "token_hash", "open_relay_stream", "into public.relay_", "held_by like 'stream:'")
 """Parts of the statements that may open a stream, each of which occurs in no statement of the background."""
 
@@ -163,6 +173,63 @@ async def test_webhooks_are_answered_during_a_flood_of_other_channels(web: httpx
     await asyncio.gather(*tasks)
 
 
+async def test_webhooks_are_answered_on_the_wire_before_kakao_gives_up(
+    hub: Hub, address: str, web: httpx2.AsyncClient, chat: Chat, owner: Owner, database_urls: DatabaseUrls
+) -> None:
+    """Beside all neighbours at once, from the first byte of the request to the last of the response.
+
+    The handler's own deadline does not see the time that a request waits in the server or for a busy loop.
+    """
+    assert database_urls.direct
+    admin = await sign_in(hub, web, Role.ADMIN)
+    pending_token = await chat.session(None, paired=False)
+    exported = await chat.conversation(await chat.owner(), "exported")
+    locked = await chat.conversation(owner, "locked")
+
+    async def open_stream() -> None:
+        async with connect_stream(address, pending_token):
+            pass
+
+    neighbours: list[tuple[int, Callable[[], Awaitable[object]]]] = [
+        (12, open_stream),
+        (6, lambda: web.get("/v1/messages", headers=owner.header)),
+        (6, lambda: post_webhook(web, skill_payload("hi", "other") | {"bot": {"id": "other"}})),
+        (2, lambda: admin.post("/console/relay/conversation/export", key=exported)),
+        (1, hub.chores.run_due),
+    ]
+    rounds = Counter[int]()
+
+    async def repeat(kind: int, act: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            await act()
+            rounds[kind] += 1
+
+    async def measure_webhook(user: str) -> tuple[float, dict[str, Any]]:
+        client = StrictClient(int(address.rpartition(":")[2]), WEBHOOK_HEADERS)
+        started = monotonic()
+        status, body = await client.request("POST", "/kakao/webhook", skill_payload("hello", user))
+        assert status == 200
+        client.close()
+        return monotonic() - started, body
+
+    tasks = [
+        asyncio.create_task(repeat(kind, act)) for kind, (copies, act) in enumerate(neighbours) for _ in range(copies)
+    ]
+    async with open_connection(database_urls.direct) as blocker, blocker.transaction():
+        await blocker.execute("select from conversation_mappings where conversation_key = $1 for update", locked)
+        await wait_until(lambda: len(rounds) == len(neighbours))
+        [(blocked_seconds, blocked), *others] = await asyncio.gather(*map(measure_webhook, ["locked", *["user"] * 5]))
+    for task in tasks:
+        assert not task.done() or task.exception() is None, task
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert "template" in blocked, "nothing is stored, and the user reads why"
+    assert blocked_seconds < KAKAO_TIMEOUT
+    assert [body for _, body in others] == [USE_CALLBACK] * 5
+    assert max(seconds for seconds, _ in others) < blocked_seconds
+
+
 async def test_opening_a_stream_is_one_statement(
     address: str, counting_proxy: tuple[StatementLog, DatabaseUrls], chat: Chat, owner: Owner
 ) -> None:
@@ -251,6 +318,29 @@ async def test_invalid_tokens_are_refused_before_the_database_and_valid_ones_are
     assert statements.count(takeover.Q.open_stream) == statuses.count(401) + 1
     async with connect_stream(address, owner.token) as client:
         assert client.status == 200
+
+
+async def test_one_address_opens_5000_streams_at_once_and_then_100_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a proxy that the hub does not trust, all clients have one address and reconnect at once."""
+    now = 1000.0
+    monkeypatch.setattr(open_limits, "monotonic", lambda: now)
+    monkeypatch.setattr(open_limits, "REFUSAL_DELAY", 0)
+    limits = open_limits.StreamOpenLimits()
+    tokens = count()
+
+    async def count_opened(attempts: int, address: str = "2001:db8::1") -> int:
+        opened = 0
+        for _ in range(attempts):
+            with suppress(RateLimited):
+                async with limits.opening(f"token {next(tokens)}", address):
+                    opened += 1
+        return opened
+
+    assert await count_opened(6000) == 5000
+    assert await count_opened(10, "2001:db8::2") == 0, "an IPv6 client has more than one address"
+    assert await count_opened(10, "2001:db8:1::1") == 10
+    now += 1
+    assert await count_opened(200) == 100
 
 
 def test_a_limit_remembers_a_bounded_number_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,13 +86,13 @@ def pabal_json(*args: str, folder: Path, code: int = 0, **variables: str) -> Any
 
 
 class RunningHub:
-    """`pabal up` or `serve`, from the moment it prints its address."""
+    """`pabal up` or `serve`, with options, from the moment it prints its address."""
 
     def __init__(self, folder: Path, command: str, open_files: int | None = None, /, **variables: str) -> None:
         self.log = folder / "log"
         with self.log.open("a") as log:
             self.process = start_pabal(
-                command,
+                *command.split(),
                 folder=folder,
                 open_files=open_files,
                 stdout=subprocess.PIPE,

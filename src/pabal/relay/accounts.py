@@ -11,6 +11,7 @@ from pabal.audit.record import record_action
 from pabal.core.actor import HUB_ACTOR, Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
+from pabal.db.errors import UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay.auth import hash_relay_secret
@@ -79,21 +80,27 @@ async def create_account(
     tx: Tx, name: str, actor: Actor, *, rate_limit: int = DEFAULT_RATE_LIMIT
 ) -> tuple[Account, str]:
     """Create an account. Returns it with its relay token, which is not stored in clear."""
-    if not name.strip() or len(name) > MAX_ACCOUNT_NAME_LENGTH or not name.isprintable():
-        raise Invalid.of_field("name", f"must be one line of 1 to {MAX_ACCOUNT_NAME_LENGTH} characters")
-    if name.startswith(SESSION_ACCOUNT_PREFIX):
-        raise Invalid.of_field(
-            "name", f"begins with {SESSION_ACCOUNT_PREFIX}, which is reserved for accounts that sessions create"
-        )
+    check_account_name(name)
     check_rate_limit(rate_limit)
     token = generate_relay_token()
     account = await tx.maybe(
         Account, Q.create_account, id=new_id(), name=name, token_hash=hash_relay_secret(token), rate_limit=rate_limit
     )
     if account is None:
-        raise Conflict(f"Account {name} already exists")
+        raise account_exists(name)
     await record_action(tx, actor, "account.created", str(account.id), name=name)
     return account, token
+
+
+async def rename_account(tx: Tx, account: UUID, name: str, actor: Actor) -> Account:
+    """Change an account's name, which `/status` shows to its users. A session's account has none until then."""
+    check_account_name(name)
+    try:
+        renamed = require_account(await tx.maybe(Account, Q.rename_account, account=account, name=name), account)
+    except UniqueViolation:
+        raise account_exists(name) from None
+    await record_action(tx, actor, "account.renamed", str(account), name=name)
+    return renamed
 
 
 async def set_account_rate_limit(tx: Tx, account: UUID, rate_limit: int, actor: Actor) -> Account:
@@ -115,6 +122,15 @@ async def set_account_answer_mode(tx: Tx, account: UUID, answer_mode: str, actor
     )
     await record_action(tx, actor, "account.answer_mode_set", str(account), answer_mode=answer_mode)
     return changed
+
+
+def check_account_name(name: str) -> None:
+    if not name.strip() or len(name) > MAX_ACCOUNT_NAME_LENGTH or not name.isprintable():
+        raise Invalid.of_field("name", f"must be one line of 1 to {MAX_ACCOUNT_NAME_LENGTH} characters")
+    if name.startswith(SESSION_ACCOUNT_PREFIX):
+        raise Invalid.of_field(
+            "name", f"begins with {SESSION_ACCOUNT_PREFIX}, which is reserved for accounts that sessions create"
+        )
 
 
 def check_rate_limit(rate_limit: int) -> None:
@@ -212,6 +228,10 @@ def require_account(account: Account | None, id_or_name: UUID | str) -> Account:
     if account is None:
         raise account_not_found(id_or_name)
     return account
+
+
+def account_exists(name: str) -> Conflict:
+    return Conflict(f"Account {name} already exists")
 
 
 def account_not_found(id_or_name: UUID | str) -> NotFound:

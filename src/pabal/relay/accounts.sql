@@ -18,6 +18,13 @@ where id = :account
 returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode,
           relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
 
+-- name: rename_account
+update public.accounts
+set openclaw_user_id = :name
+where id = :account
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode,
+          relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
+
 -- name: find_account
 select id, openclaw_user_id, coalesce(rate_limit_per_minute, 600) as rate_limit_per_minute, answer_mode,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
@@ -94,7 +101,7 @@ delete from public.inbound_messages m using mine where m.id = mine.id and m.acco
 delete from public.accounts where id = :account;
 
 -- name: purge_unused_accounts
--- Only accounts that a session created and no operator has changed: a disabled one, or one with a relay token, is in use.
+-- Only accounts that a session created and no operator has changed: a named or disabled one, or one with a relay token, is in use.
 -- An account that polls has a rate limit row.
 delete from public.accounts
 where id in (

@@ -38,6 +38,7 @@ from pabal.relay.accounts import (
     find_account,
     find_account_details,
     list_accounts,
+    rename_account,
     rotate_relay_token,
     set_account_answer_mode,
     set_account_rate_limit,
@@ -96,23 +97,30 @@ def load_rate_limit(connection: Connection) -> int:
 
 @app.command(
     name="set",
-    help_epilogue=examples("account set mina --rate-limit 1200", "account set mina --answer-mode synchronous --json"),
+    help_epilogue=examples(
+        "account set 01a1e213…ea569f --name mina",
+        "account set mina --rate-limit 1200",
+        "account set mina --answer-mode synchronous --json",
+    ),
 )
 def account_set(
     account_ref: AccountArgument,
     /,
     *,
+    name: Annotated[str | None, Parameter(help="New name, unique in this hub. Users see it in `/status`.")] = None,
     rate_limit: Annotated[RateLimitNumber | None, Parameter(help=RATE_LIMIT_HELP)] = None,
     answer_mode: Annotated[AnswerMode | None, Parameter(help=ANSWER_MODE_HELP)] = None,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
     """Change the settings of an account, also of one that a session created."""
-    if rate_limit is None and answer_mode is None:
-        raise nothing_to_change("--rate-limit", "--answer-mode")
+    if name is None and rate_limit is None and answer_mode is None:
+        raise nothing_to_change("--name", "--rate-limit", "--answer-mode")
 
     async def change(tx: Tx) -> Account:
         account_id = await resolve_account_id(tx, account_ref)
+        if name is not None:
+            await rename_account(tx, account_id, name, cli_actor())
         if rate_limit is not None:
             await set_account_rate_limit(tx, account_id, rate_limit, cli_actor())
         if answer_mode is not None:
@@ -123,11 +131,13 @@ def account_set(
     if json:
         print_json(asdict(account))
         return
-    name = replace_unprintable(account.openclaw_user_id)
+    current_name = replace_unprintable(account.openclaw_user_id)
+    if name is not None:
+        print_text(f"{account.id} is named {current_name}")
     if rate_limit is not None:
-        print_text(f"{name} may send {account.rate_limit_per_minute} polls and replies per minute")
+        print_text(f"{current_name} may send {account.rate_limit_per_minute} polls and replies per minute")
     if answer_mode is not None:
-        print_text(f"{name} answers in the mode {account.answer_mode}")
+        print_text(f"{current_name} answers in the mode {account.answer_mode}")
 
 
 @app.command(name="list", help_epilogue=examples("account list", "account list --json"))

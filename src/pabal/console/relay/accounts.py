@@ -33,6 +33,7 @@ from pabal.relay.accounts import (
     list_account_summaries,
     list_live_pairing_codes,
     measure_deletion_impact,
+    rename_account,
     rotate_relay_token,
     set_account_answer_mode,
 )
@@ -170,6 +171,14 @@ async def disable_account_action(hub: Hub, request: Request, session: OperatorSe
     return redirect_with_flash(account_url(account_id), "relay.done.disable")
 
 
+async def rename_account_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    """Change the name that users see in `/status`."""
+    account_id: UUID = request.path_params["id"]
+    async with hub.transaction() as tx:
+        await rename_account(tx, account_id, fields.get("name", "").strip(), operator_actor(request, session))
+    return redirect_with_flash(account_url(account_id), "relay.done.rename")
+
+
 async def set_answer_mode_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Change how an account's users get answers."""
     account_id: UUID = request.path_params["id"]
@@ -257,6 +266,7 @@ PAGES = (
         for name, handler in (
             ("disable", disable_account_action),
             ("enable", enable_account_action),
+            ("rename", rename_account_action),
             ("answer-mode", set_answer_mode_action),
             ("rotate", rotate_relay_token_action),
             ("delete", delete_account_action),

@@ -164,11 +164,15 @@ async def find_tokens_without_active_stream(tx: Tx, tokens: Iterable[UUID]) -> l
 
 
 async def activate_parked_streams(tx: Tx, tokens: Iterable[UUID]) -> None:
-    """Make the newest parked stream of each token active, if no other is."""
+    """Make the newest parked stream of each token active, if no other is and its account has room for one.
+
+    Without room it stays parked; its process tries again at its next keepalive.
+    """
     ids = sorted(tokens)
     async with tx.atomic():
+        await tx.run(Q.lock_stream_accounts, tokens=ids)
         await tx.run(Q.lock_stream_tokens, tokens=ids)
-        for stream in await tx.all(ActivatedStream, Q.activate_parked_streams, tokens=ids):
+        for stream in await tx.all(ActivatedStream, Q.activate_parked_streams, tokens=ids, max_streams=MAX_STREAMS):
             await send_control_event(
                 tx,
                 ControlEventKind.ACTIVATED,

@@ -8,6 +8,13 @@ left join lateral pabal.resume_relay_messages(
 ) m on true
 order by m.delivery_seq;
 
+-- name: lock_stream_accounts
+-- Before the tokens, as `open_relay_stream` does: a stream that another token opens waits, and then counts the activated ones.
+select pabal.lock_names('relay stream of account', array(
+    select distinct s.account_id::text from public.relay_streams s
+    where s.token_id = any(:tokens::uuid[]) and s.account_id is not null
+));
+
 -- name: lock_stream_tokens
 select pabal.lock_names('relay stream of token', :tokens::uuid[]::text[]);
 
@@ -36,9 +43,10 @@ where s.token_id = any(:tokens::uuid[]) and s.parked_at is not null and s.alive_
   );
 
 -- name: activate_parked_streams
--- The newest parked stream of each of these tokens, unless the token has an active one.
+-- The newest parked stream of each of these tokens, unless the token has an active one or its account has max_streams already.
+-- Of several tokens of one account, those whose client connected last come first.
 with newest as materialized (
-    select distinct on (s.token_id) s.id
+    select distinct on (s.token_id) s.id, s.account_id, s.opened_at
     from public.relay_streams s
     where s.token_id = any(:tokens::uuid[]) and s.parked_at is not null and s.alive_until > pabal.now()
       and not exists (
@@ -46,10 +54,21 @@ with newest as materialized (
           where a.token_id = s.token_id and a.parked_at is null and a.alive_until > pabal.now()
       )
     order by s.token_id, s.opened_at desc, s.id desc
+),
+ranked as (
+    select n.id, n.account_id, row_number() over (partition by n.account_id order by n.opened_at desc, n.id desc) as place
+    from newest n
 )
 update public.relay_streams s set parked_at = null
-from newest n
-where s.id = n.id
+from ranked r
+where s.id = r.id
+  and (
+      r.account_id is null
+      or r.place + (
+          select count(*) from public.relay_streams a
+          where a.account_id = r.account_id and a.parked_at is null and a.alive_until > pabal.now()
+      ) <= :max_streams
+  )
 returning s.id, s.account_id, s.token_id;
 
 -- name: hold_parked_messages

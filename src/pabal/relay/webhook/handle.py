@@ -50,7 +50,7 @@ from pabal.settings import Settings
 log = get_logger()
 
 WEBHOOK_TIMEOUT = 4.0
-"""Seconds from the first byte of the request to the answer. Kakao waits five; keep one for the network."""
+"""Seconds from the head of the request to the answer. Kakao waits five; keep one for the network and the queue."""
 CLOSE_MARGIN = 0.1
 """Seconds that a webhook which was held has for its response without the answer."""
 CONTENTION_TIMEOUT = 3.5
