@@ -115,7 +115,7 @@ class Contender:
             "max_retries": 3,
         }
         arguments: dict[str, object] = {name: [draft.get(name)] * count for name in PUBLISH.insert_events.parameters}
-        arguments["ids"] = [new_id() for _ in range(count)]
+        arguments |= {"ids": [new_id() for _ in range(count)], "notify_channel": None, "notification": None}
         await self._put.fetch(*PUBLISH.insert_events.bind(arguments))
 
     async def claim(self, limit: int) -> tuple[UUID, list[UUID]]:

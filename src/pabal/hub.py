@@ -198,7 +198,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             audit_sealer=audit_sealer,
             token_issuer=token_issuer,
             token_verifier=TokenVerifier(db, token_issuer, token_listener),
-            publisher=Batcher(db.with_deadline(PUBLISH_DEADLINE), publish_events),
+            publisher=Batcher(db.with_deadline(PUBLISH_DEADLINE), partial(publish_events, doorbell=doorbell)),
             event_long_poll=LongPoll(
                 db,
                 doorbell,

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.anyio
 
 HOUR = timedelta(hours=1)
 PUBLISH = "select pabal.publish('hub', 'order.paid', target => 'minu_build')"
+TO_MINU_BUILD = "sql events/minu_build"
 POLLING = "select setval('pabal.polling_until', (extract(epoch from clock_timestamp()) * 1000)::bigint + {})"
 POLLING_ON, POLLING_OFF, AN_HOUR_AHEAD = POLLING.format(55_000), POLLING.format(-1), POLLING.format(3_600_000)
 
@@ -76,7 +77,52 @@ async def test_a_publisher_notifies_once_per_transaction(publisher: Connection, 
         await publisher.execute(PUBLISH)
     await publisher.execute(PUBLISH)
 
-    assert await notifications.until_now() == ["sql events"] * 2
+    assert await notifications.until_now() == [TO_MINU_BUILD] * 2
+
+
+@pytest.mark.parametrize(
+    ("targets", "payloads"),
+    [
+        (["minu_keep", "minu_keep"], {"sql events/minu_keep"}),
+        (["minu_build", "minu_keep"], {"sql events"}),
+        (["minu_build", None, "minu_build"], {"sql events"}),
+        ([None], {"sql events"}),
+    ],
+    ids=["one service", "two services", "a broadcast in between", "a broadcast"],
+)
+async def test_a_notification_names_the_only_service_of_its_transaction(
+    publisher: Connection, notifications: Notifications, targets: list[str | None], payloads: set[str]
+) -> None:
+    async with publisher.transaction():
+        for target in targets:
+            await publisher.execute("select pabal.publish('hub', 'order.paid', target => $1)", target)
+
+    assert {*await notifications.until_now()} == payloads
+
+
+async def test_the_delivery_to_the_hub_that_a_rule_matches_does_not_wake_other_services(
+    owner: Connection, publisher: Connection, notifications: Notifications
+) -> None:
+    await owner.execute(
+        "insert into pabal.subscriptions (service_name, mode, event_types) values ('hub', 'rule', '{order.*}')"
+    )
+    await publisher.execute(PUBLISH)
+
+    assert await owner.fetchval("select count(*) from public.event_queue where target_service = 'hub'") == 1
+    assert await notifications.until_now() == [TO_MINU_BUILD]
+
+
+async def test_a_second_service_in_a_savepoint_that_is_rolled_back_does_not_count(
+    publisher: Connection, notifications: Notifications
+) -> None:
+    async with publisher.transaction():
+        await publisher.execute(PUBLISH)
+        savepoint = publisher.transaction()
+        await savepoint.start()
+        await publisher.execute("select pabal.publish('hub', 'order.paid', target => 'minu_keep')")
+        await savepoint.rollback()
+
+    assert await notifications.until_now() == [TO_MINU_BUILD]
 
 
 async def test_a_role_that_may_insert_events_needs_no_other_right(
@@ -104,7 +150,7 @@ async def test_a_role_that_may_insert_events_needs_no_other_right(
             """
         )
 
-    assert await notifications.until_now() == ["sql events"]
+    assert await notifications.until_now() == [TO_MINU_BUILD]
 
 
 async def test_a_publisher_does_not_notify_while_the_hub_polls(
@@ -116,7 +162,7 @@ async def test_a_publisher_does_not_notify_while_the_hub_polls(
 
     await publisher.execute(POLLING_OFF)
     await publisher.execute(PUBLISH)
-    assert await notifications.until_now() == ["sql events"]
+    assert await notifications.until_now() == [TO_MINU_BUILD]
 
 
 async def test_a_clock_that_was_set_back_does_not_silence_publishers(
@@ -126,7 +172,7 @@ async def test_a_clock_that_was_set_back_does_not_silence_publishers(
     await publisher.execute(AN_HOUR_AHEAD)
     await publisher.execute(PUBLISH)
 
-    assert "sql events" in await notifications.until_now()
+    assert TO_MINU_BUILD in await notifications.until_now()
     await announce_load(publisher)
     await wait_until(lambda: is_within_a_minute(publisher))
 
@@ -142,7 +188,7 @@ async def test_a_transaction_that_outlives_the_polling_notifies(
         await owner.execute(POLLING_OFF)
         assert await notifications.until_now() == []
 
-    assert await notifications.until_now() == ["sql events"]
+    assert await notifications.until_now() == [TO_MINU_BUILD]
 
 
 async def test_a_publisher_that_commits_after_another_one_notified_notifies_too(
@@ -151,9 +197,9 @@ async def test_a_publisher_that_commits_after_another_one_notified_notifies_too(
     async with publisher.transaction():
         await publisher.execute(PUBLISH)
         await owner.execute(PUBLISH)
-        assert await notifications.until_now() == ["sql events"]
+        assert await notifications.until_now() == [TO_MINU_BUILD]
 
-    assert await notifications.until_now() == ["sql events"]
+    assert await notifications.until_now() == [TO_MINU_BUILD]
 
 
 async def test_a_rollback_to_a_savepoint_does_not_silence_the_rest(
@@ -171,7 +217,7 @@ async def test_a_rollback_to_a_savepoint_does_not_silence_the_rest(
         await publisher.execute(PUBLISH)
         await savepoint.rollback()
 
-    assert await notifications.until_now() == ["sql events"]
+    assert await notifications.until_now() == [TO_MINU_BUILD]
 
 
 async def test_load_makes_every_process_poll_and_publishers_silent(
@@ -194,7 +240,7 @@ async def test_load_makes_every_process_poll_and_publishers_silent(
         is_silent = await is_polling_announced(publisher)  # false only on a machine that stood still for two seconds
         await wait_until(lambda: handled == ["order.paid"])
 
-    assert ("sql events" not in await notifications.until_now()) or not is_silent
+    assert not is_silent or TO_MINU_BUILD not in await notifications.until_now()
 
 
 async def is_polling_announced(conn: Connection) -> bool:

@@ -356,13 +356,59 @@ class TestRepair:
 
         async def repair_slice() -> int:
             async with hub.transaction() as tx:
-                return await repair_event_tables(tx, 5000, sliced)
+                return await repair_event_tables(tx, 5000, sliced, recent_slices=0)
 
         assert [await repair_slice() for _ in range(5)] == [7, 7, 7, 7, 2]
         assert {event.id for event in await events.claim(limit=30)} == {*ids}
 
         await events.owner.execute("delete from pabal.event_leases")
         assert [await repair_slice() for _ in range(6)] == [7, 7, 7, 7, 2, 0]
+
+    async def test_new_damage_is_repaired_in_a_hub_that_publishes_more_than_a_slice_per_run(
+        self, events: Events, hub: Hub
+    ) -> None:
+        tables = [replace(table, window=20) for table in REPAIRED_TABLES]
+
+        async def repair_busy_hub() -> int:
+            await events.put(60)
+            async with hub.transaction() as tx:
+                return await repair_event_tables(tx, 5000, tables, recent_slices=5, recent_window=20)
+
+        assert [await repair_busy_hub() for _ in range(3)] == [0, 0, 0]
+        ids = await events.put(2)
+        await events.owner.execute("delete from pabal.event_due where id = any($1)", ids)
+
+        assert sum([await repair_busy_hub() for _ in range(3)]) == len(ids)
+        assert await events.owner.fetchval("select count(*) from pabal.event_due where id = any($1)", ids) == len(ids)
+
+    async def test_a_run_compares_so_many_recent_events_and_the_next_continues(self, events: Events, hub: Hub) -> None:
+        await events.put(30)
+        await events.owner.execute("delete from pabal.event_due")
+
+        async def repair_recent() -> int:
+            async with hub.transaction() as tx:
+                return await repair_event_tables(tx, 5000, (), recent_slices=2, recent_window=7)
+
+        assert [await repair_recent() for _ in range(4)] == [14, 14, 2, 0]
+
+    async def test_older_events_and_ids_that_are_not_made_from_a_time_are_not_recent(
+        self, events: Events, hub: Hub
+    ) -> None:
+        await events.owner.execute(
+            "insert into public.event_queue (id, event_type, source_service, target_service) "
+            "select id, 'order.paid', 'minu_find', 'minu_build' from unnest($1::uuid[]) as n (id)",
+            [UUID(int=number) for number in range(10)] + [UUID(int=(1 << 128) - 1 - number) for number in range(30)],
+        )
+        [recent] = await events.put(1)
+        await events.owner.execute("delete from pabal.event_due")
+
+        async with hub.transaction() as tx:
+            await repair_event_tables(tx, 5000, (), recent_slices=3, recent_window=5)
+        rows = await events.owner.fetch("select id from pabal.event_due")
+
+        assert len(rows) <= 5
+        assert recent in {row["id"] for row in rows}
+        assert await events.owner.fetchval("select count(*) from pabal.event_repair_positions") == 0
 
     async def test_a_partly_expired_lease_counts_the_events_still_held(
         self, events: Events, hub: Hub, database_urls: DatabaseUrls

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Generic, TypeVar
 
 from pabal.core.backoff import spread
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
-from pabal.db.doorbell.channels import Channel
+from pabal.db.doorbell.channels import POLLED, Channel
 from pabal.db.doorbell.doorbell import POLL_INTERVAL, Doorbell
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
@@ -29,7 +30,8 @@ PolledItem = TypeVar("PolledItem")
 
 ClaimForKeys = Callable[[Tx, Mapping[PollKey, int]], Awaitable[Mapping[PollKey, Sequence[PolledItem]]]]
 """Claims for several keys in one statement, up to the given number of rows per key."""
-ALL_TOPICS = frozenset({""})
+ALL_TOPICS = frozenset({"", POLLED})
+"""Each of them stands for all keys."""
 ReleaseItems = Callable[[Tx, Sequence[PolledItem]], Awaitable[object]]
 
 
@@ -87,6 +89,7 @@ class LongPoll(Generic[PollKey, PolledItem]):
     ) -> None:
         """`announce` is called with the topic of every new waiter."""
         self._db = db
+        self._note_rows = partial(doorbell.note_rows, channel)
         self._listener = doorbell.listen(channel)
         self._claim_items = claim
         self._release_items = release
@@ -233,8 +236,12 @@ class LongPoll(Generic[PollKey, PolledItem]):
                         log.exception("delivery to waiter failed", rows=len(rows))
 
     def _count_free_slots(self, topics: AbstractSet[str]) -> dict[PollKey, int]:
-        """The free slots of each key with one of these topics. The empty topic means all keys."""
-        keys = self._waiters if "" in topics else [key for topic in topics for key in self._topics.get(topic, ())]
+        """The free slots of each key with one of these topics."""
+        keys = (
+            self._waiters
+            if not ALL_TOPICS.isdisjoint(topics)
+            else [key for topic in topics for key in self._topics.get(topic, ())]
+        )
         free_slots: dict[PollKey, int] = {}
         for key in keys:
             if free := sum(waiter.free_slots for waiter in self._waiters[key]):
@@ -257,7 +264,10 @@ class LongPoll(Generic[PollKey, PolledItem]):
 
     async def _claim(self, free_slots: Mapping[PollKey, int]) -> Mapping[PollKey, Sequence[PolledItem]]:
         async with self._db.autocommit() as tx:
-            return await self._claim_items(tx, free_slots)
+            rows_by_key = await self._claim_items(tx, free_slots)
+        if any(rows_by_key.values()):
+            self._note_rows()
+        return rows_by_key
 
     def _release_result(self, claim: "asyncio.Task[Mapping[PollKey, Sequence[PolledItem]]]") -> None:
         if not claim.cancelled() and claim.exception() is None:

@@ -187,6 +187,8 @@ class Worker(Generic[ItemType, FilterType, OutcomeType]):
             claimed = await self.lane.claim_many(tx, requests, limit, self.config.hold, self.name)
             if is_poll and not claimed.items and await self.lane.revive(tx, limit):
                 claimed = await self.lane.claim_many(tx, requests, limit, self.config.hold, self.name)
+        if claimed.items:
+            self.doorbell.note_rows(self.lane.channel)
         create_task, now = asyncio.get_running_loop().create_task, monotonic()
         for item in claimed.items:
             if item.id in self._in_flight:

@@ -23,6 +23,10 @@ class Channel(StrEnum):
 CHANNEL_NAMES = frozenset[str](Channel)
 
 
+POLLED = "*"
+"""The topic of the wakeups of polling under load: any service may have new events. No service has this name."""
+
+
 class Wakeup(NamedTuple):
     """A notification on a channel. An empty topic addresses all listeners of the channel."""
 

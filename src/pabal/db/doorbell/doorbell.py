@@ -23,7 +23,7 @@ from pabal.core.ids import new_id
 from pabal.core.log import get_logger
 from pabal.core.nats_url import NatsServer
 from pabal.db.connect import ConnectOptions
-from pabal.db.doorbell.channels import CHANNEL_NAMES, Channel, Wakeup
+from pabal.db.doorbell.channels import CHANNEL_NAMES, POLLED, Channel, Wakeup
 from pabal.db.doorbell.load_polling import SQL_SENDER, LoadPolling
 from pabal.db.doorbell.nats import NATS_PING_INTERVAL, NatsTransport
 from pabal.db.doorbell.notify import KEEPALIVE_INTERVAL, SELF_TEST_TIMEOUT, NotifyTransport
@@ -68,7 +68,7 @@ class Doorbell:
         self._commit_notified_at = -NOTIFY_INTERVAL
         self._tasks: list[asyncio.Task[None]] = []
         self.load_polling = LoadPolling(
-            db, self._sender_id, lambda: self.wake_here(Wakeup(Channel.EVENTS)), self._announce_polling
+            db, self._sender_id, lambda: self.wake_here(Wakeup(Channel.EVENTS, POLLED)), self._announce_polling
         )
         self._notify = NotifyTransport(
             db,
@@ -156,17 +156,26 @@ class Doorbell:
         if not self._nats.is_connected or self._forwards_to_notify():
             self._notify_outbox.add(wakeups)
 
+    @property
+    def can_notify_at_commit(self) -> bool:
+        """Whether a statement may notify at its own commit. Otherwise NATS or a later notification is better."""
+        is_too_soon = monotonic() - self._commit_notified_at < NOTIFY_INTERVAL
+        return not (self._nats.is_connected or self._notify_outbox.has_pending or is_too_soon)
+
     def reserve_commit_notification(self) -> str | None:
-        """Our name as a sender, for a statement that notifies at its own commit; None if NATS or a later one is better.
+        """Our name as a sender, for a statement that notifies at its own commit; None if a later one is better.
 
         It saves the waiter a round trip, and it holds a database-wide lock during the commit's write to disk.
         """
-        now = monotonic()
-        is_too_soon = self._notify_outbox.has_pending or now - self._commit_notified_at < NOTIFY_INTERVAL
-        if self._nats.is_connected or is_too_soon:
+        if not self.can_notify_at_commit:
             return None
-        self._commit_notified_at = now
+        self._commit_notified_at = monotonic()
         return self._notify.sender
+
+    def note_rows(self, channel: Channel) -> None:
+        """Rows of this channel were claimed: under load, this process polls for them at the short interval."""
+        if channel is Channel.EVENTS:
+            self.load_polling.note_rows()
 
     async def wait(self, channel: Channel, timeout: timedelta) -> bool:
         """Wait up to `timeout` for a wakeup. Returns whether there was one."""

@@ -2,7 +2,8 @@
 
 A NOTIFY in each publishing transaction takes a database-wide lock until the commit is on disk. A process that hears
 many of them sets the sequence `pabal.polling_until`, which publishers read at their commit, and tells the other
-processes. Each then wakes its listeners every few milliseconds until shortly after that time.
+processes. Each then wakes its listeners every few milliseconds until shortly after that time. One that finds no rows
+does so less often: most processes of a large installation have nothing to do with the load.
 """
 
 import asyncio
@@ -30,7 +31,10 @@ LOAD_COUNT, LOAD_WINDOW = 50, 1.0
 LOAD_POLLING_TIME = timedelta(seconds=2)
 LOAD_POLLING_OVERLAP = timedelta(milliseconds=200)
 """How long a process polls on: a publisher may read the sequence just before it ends and commit just after."""
-LOAD_POLLING_INTERVAL = 0.005
+LOAD_POLLING_INTERVAL, IDLE_POLLING_INTERVAL = 0.005, 0.015
+"""Seconds between two polls of a process that found rows shortly before, and of one that did not."""
+IDLE_AFTER = 0.2
+"""Seconds without rows after which a process polls at the longer interval."""
 
 
 class LoadPolling:
@@ -44,12 +48,18 @@ class LoadPolling:
         """Tells processes that do not listen for NOTIFY."""
         self._heard: deque[float] = deque(maxlen=LOAD_COUNT)
         self._until = 0.0
+        self._found_rows_at = 0.0
         self._polling: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
 
     @property
     def is_polling(self) -> bool:
         return self._polling is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether this process found no rows lately."""
+        return asyncio.get_running_loop().time() - self._found_rows_at > IDLE_AFTER
 
     def count_notification(self) -> None:
         """Count a notification of an SQL publisher; under load, begin to poll and announce it."""
@@ -64,7 +74,13 @@ class LoadPolling:
         self._heard.clear()
         self._until = max(self._until, loop.time() + (time + LOAD_POLLING_OVERLAP).total_seconds())
         if self._polling is None:
+            self._found_rows_at = loop.time()
             self._polling = asyncio.create_task(self._poll(), name="doorbell polls")
+
+    def note_rows(self) -> None:
+        """Poll at the short interval for a while."""
+        if self._polling is not None:
+            self._found_rows_at = asyncio.get_running_loop().time()
 
     async def read(self, connection: Any) -> None:
         """Join the polling that another process announced before this one listened."""
@@ -99,6 +115,6 @@ class LoadPolling:
         try:
             while loop.time() < self._until:
                 self._wake()
-                await asyncio.sleep(LOAD_POLLING_INTERVAL)
+                await asyncio.sleep(IDLE_POLLING_INTERVAL if self.is_idle else LOAD_POLLING_INTERVAL)
         finally:
             self._polling = None

@@ -35,7 +35,10 @@ class FairClaims:
         self._next_check = 0.0
 
     def is_concerned(self, topic: str) -> bool:
-        """Whether a wakeup concerns the service. If it has rules, an event for any service may match one of them."""
+        """Whether a wakeup concerns the service. If it has rules, an event for any service may match one of them.
+
+        Polling under load does not ask again whether there are rules.
+        """
         if not topic:
             self._next_check = 0.0
         return not topic or topic == self._service or self._has_rules

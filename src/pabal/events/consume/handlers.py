@@ -13,6 +13,7 @@ from typing import Any, cast
 from pabal.core.deadline import Deadline
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.event_types import matches_event_pattern, patterns_overlap
+from pabal.db.doorbell.channels import POLLED
 from pabal.db.errors import CheckViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
@@ -128,8 +129,8 @@ class EventHandlers:
         return self.handlers[self._handler_index(event)].retry_schedule
 
     def is_handled_service(self, topic: str) -> bool:
-        """Whether a wakeup concerns this program. The empty topic stands for all services."""
-        return not topic or topic in self.handled_services
+        """Whether a wakeup concerns this program. The empty topic stands for all services, and so does polling."""
+        return topic in {"", POLLED} or topic in self.handled_services
 
     async def schedule(self) -> Sequence[ScheduledClaim[EventClaimFilter]]:
         """List the claims of all handlers, the least busy first.

@@ -18,7 +18,8 @@ from pabal.core.backoff import spread
 from pabal.core.errors import Conflict, Forbidden, Invalid, PabalError, Unavailable
 from pabal.core.event_types import HUB_EVENT_TYPES, HUB_SERVICE, is_allowed_event_type
 from pabal.core.ids import new_id
-from pabal.db.doorbell.channels import Channel
+from pabal.db.doorbell.channels import NOTIFY_CHANNEL, Channel, Wakeup
+from pabal.db.doorbell.doorbell import Doorbell
 from pabal.db.errors import CheckViolation, DatabaseError, ForeignKeyViolation, RetryableError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
@@ -78,9 +79,12 @@ class PublishResult(msgspec.Struct, frozen=True):
 
 
 class InsertedEvent(msgspec.Struct, frozen=True):
+    """`is_notified`: other processes were notified at the commit."""
+
     id: UUID
     status: EventStatus
     created_at: datetime
+    is_notified: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +107,28 @@ def check_publish_right(source: str, event_type: str, may_publish: Sequence[str]
         raise Forbidden(f"event_type: {source} may not publish {event_type}")
 
 
-async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishResult | PabalError]:
+async def publish_events(
+    tx: Tx, drafts: Sequence[EventDraft], doorbell: Doorbell | None = None
+) -> list[PublishResult | PabalError]:
     """Record events in this order; return the event or the error for each draft.
 
     A draft that violates a constraint of the table raises, and none of them is recorded, unless it is the only one.
-    The caller then splits the batch.
+    The caller then splits the batch. With a doorbell, which needs autocommit, a single draft may notify other processes
+    at its own commit.
     """
     columns = event_draft_columns(drafts)
+    notification = None
+    if doorbell is not None and len(drafts) == 1 and (sender := doorbell.reserve_commit_notification()):
+        notification = f"{sender} {event_wakeup(drafts[0])}"
     try:
-        inserted = {event.id: event for event in await tx.all(InsertedEvent, Q.insert_events, **columns)}
+        rows = await tx.all(
+            InsertedEvent, Q.insert_events, **columns, notify_channel=NOTIFY_CHANNEL, notification=notification
+        )
     except (CheckViolation, ForeignKeyViolation) as error:
         if len(drafts) > 1:
             raise
         return [event_constraint_error(error)]
+    inserted = {event.id: event for event in rows}
     ids: list[UUID] = columns["ids"]
     skipped_indexes = [index for index, draft_id in enumerate(ids) if draft_id not in inserted]
     skipped = await _find_skipped_drafts(tx, columns, skipped_indexes) if skipped_indexes else {}
@@ -125,10 +138,18 @@ async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishRe
             results.append(PublishResult(event.id, event.status, event.created_at))
         else:
             results.append(skipped_draft_result(draft, skipped[draft_id]))
+    if doorbell is not None and any(event.is_notified for event in rows):
+        doorbell.wake_here(event_wakeup(drafts[0]))
+        return results
     targets = {draft.target for draft, draft_id in zip(drafts, ids, strict=True) if not skipped or draft_id in inserted}
-    for topic in {""} if None in targets else targets:  # the services of a broadcast are known to the database only
+    for topic in {""} if None in targets else targets:
         tx.notify(Channel.EVENTS, topic or "")
     return results
+
+
+def event_wakeup(draft: EventDraft) -> Wakeup:
+    """The wakeup of a new event. The services of a broadcast are known to the database only, so it addresses all."""
+    return Wakeup(Channel.EVENTS, draft.target or "")
 
 
 def has_unusual_numbers(payload: bytes) -> bool:

@@ -3,6 +3,7 @@
 -- find_skipped_drafts then tells which, after a concurrent publisher of the same key has committed. Keys are recorded in their
 -- own order, so that two batches with the same keys wait for each other and never in a circle. A draft with a key that is in use
 -- is parsed here too: a payload that PostgreSQL refuses must fail before the commit of the other events.
+-- With a :notification, the other processes wake up at the commit. A full queue of notifications would fail it.
 with keyed as (
     insert into pabal.event_keys as k (source_service, idempotency_key, event_id, content_hash)
     select distinct on (b.source collate "C", b.key collate "C") b.source, b.key, b.id, b.content_hash
@@ -44,7 +45,9 @@ from unnest(
 where (b.target is null or exists (select from public.services s where s.name = b.target and s.removed_at is null))
   and (b.key is null or b.id in (select event_id from keyed))
 order by b.ordinal
-returning id, status, created_at;
+returning id, status, created_at,
+          case when :notification::text is not null and pg_notification_queue_usage() < 0.5
+              then pg_notify(:notify_channel, :notification::text) end::text is not null as is_notified;
 
 -- name: find_skipped_drafts
 -- Why drafts were skipped: the first event with their key, and whether its content is the same. The payload of a draft without

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
 
+from pabal.db.doorbell.channels import POLLED
 from pabal.db.doorbell.doorbell import POLL_INTERVAL
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
@@ -21,6 +22,8 @@ SCAN_PAGE = 256
 """How many services one statement of a scan reads."""
 PAUSE_PER_PAGE = 0.05
 """Seconds to the next scan, for each page of the last one; at least the poll interval if it had more than one page."""
+POLLED_SCAN_INTERVAL = 0.05
+"""Seconds between two scans while the process polls under load."""
 MAX_REMEMBERED = 100_000
 
 
@@ -44,9 +47,15 @@ class DueServices:
         """The last service of the scan in progress; None between two scans."""
         self._scan_pages = 0
         self._next_scan = 0.0
+        self._scanned_at = 0.0
 
     def on_wakeup(self, topic: str) -> bool:
-        """Note the service of a wakeup; return whether it may have events to push. The empty topic stands for all."""
+        """Note the service of a wakeup; return whether it may have events to push. The empty topic stands for all.
+
+        So does polling under load, which does not end what is remembered, and scans less often than others claim.
+        """
+        if topic == POLLED:
+            return monotonic() - self._scanned_at >= POLLED_SCAN_INTERVAL
         if not topic:
             self._without_push.clear()
             if self._scan_pages <= 1:  # otherwise the next scan finds the events
@@ -111,6 +120,7 @@ class DueServices:
         return monotonic() >= self._next_scan or (self._scan_pages <= 1 and not self._waiting)
 
     async def _scan_page(self, tx: Tx, after: str) -> None:
+        self._scanned_at = monotonic()
         services = await tx.all(ScannedService, Q.scan_services, after=after, limit=SCAN_PAGE)
         due = [service.name for service in services if service.is_due]
         self._waiting |= dict.fromkeys(due)

@@ -1,11 +1,13 @@
 """Repair the narrow tables of the lane if they disagree with event_queue, for example after manual changes.
 
 A run compares a slice of each table and remembers where it ended, so it costs the same for a thousand rows and for
-millions. After the end of a table, the next run begins again.
+millions. After the end of a table, the next run begins again. In a busy hub the event table grows faster than that, so
+a run also compares the events of the last minutes, which have a position of their own.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from uuid import UUID
 
 from pabal.core.log import get_logger
@@ -20,6 +22,12 @@ WINDOW = 20_000
 """How many rows of a table one run compares."""
 LEASE_WINDOW = 500
 """Leases: each has up to a thousand events, which are counted."""
+RECENT_PERIOD = timedelta(minutes=10)
+"""The age of the recent events, by the times in their ids."""
+RECENT_SLICES = 15
+"""How many slices of the recent events one run compares: a minute of 5,000 events a second."""
+RECENT_EVENTS = "recent_events"
+"""The name of the position in the recent events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +41,19 @@ class RepairedTable:
     repairs: Sequence[Query]
 
 
+EVENT_TABLE = RepairedTable(
+    "event_queue",
+    WINDOW,
+    Q.check_events,
+    Q.find_event_position,
+    (Q.requeue_events_without_lease, Q.add_missing_due, Q.list_missing_plain_claims),
+)
 REPAIRED_TABLES = (
     RepairedTable(
         "event_order", WINDOW, Q.check_order, Q.find_order_position, (Q.remove_stale_order, Q.repair_order_leases)
     ),
     RepairedTable("event_due", WINDOW, Q.check_due, Q.find_due_position, (Q.delete_stale_due, Q.add_missing_due)),
-    RepairedTable(
-        "event_queue",
-        WINDOW,
-        Q.check_events,
-        Q.find_event_position,
-        (Q.requeue_events_without_lease, Q.add_missing_due, Q.list_missing_plain_claims),
-    ),
+    EVENT_TABLE,
     RepairedTable("event_leases", LEASE_WINDOW, Q.check_leases, Q.find_lease_position, (Q.recount_leases,)),
 )
 
@@ -57,27 +66,66 @@ class RepairPosition:
     after: UUID
 
 
+@dataclass(frozen=True, slots=True)
+class RecentIds:
+    """The lowest and the highest id that an event of the last minutes has, if it was made from a time."""
+
+    first: UUID
+    last: UUID
+
+
 async def advance_ordered_events(tx: Tx, batch: int) -> int:
     """Make sure that every event with an ordering key becomes due after its predecessor."""
     return await tx.run(Q.advance_ordered_events, batch=batch)
 
 
-async def repair_event_tables(tx: Tx, _batch: int, tables: Sequence[RepairedTable] = REPAIRED_TABLES) -> int:
-    """Compare the next slice of each table and repair it; return the number of damaged rows."""
+async def repair_event_tables(
+    tx: Tx,
+    _batch: int,
+    tables: Sequence[RepairedTable] = REPAIRED_TABLES,
+    recent_slices: int = RECENT_SLICES,
+    recent_window: int = WINDOW,
+) -> int:
+    """Compare the recent events and the next slice of each table, and repair them; return how many were damaged."""
     positions = {position.name: position.after for position in await tx.all(RepairPosition, Q.list_positions)}
-    damaged = {table.name: await _repair_slice(tx, table, positions.get(table.name, FIRST_ID)) for table in tables}
+    recent = replace(EVENT_TABLE, window=recent_window)
+    damaged = {RECENT_EVENTS: await _repair_recent_events(tx, recent, positions.get(RECENT_EVENTS), recent_slices)}
+    for table in tables:
+        after = positions.get(table.name)
+        damaged[table.name], position = await _repair_slice(tx, table, after or FIRST_ID)
+        await _store_position(tx, table.name, after, position)
     if any(damaged.values()):
         log.warning("event tables repaired", **damaged)
     return sum(damaged.values())
 
 
-async def _repair_slice(tx: Tx, table: RepairedTable, after: UUID) -> int:
+async def _repair_recent_events(tx: Tx, table: RepairedTable, after: UUID | None, slices: int) -> int:
+    """Compare the events of the last minutes, or as many of them as fit into one run; the next one then continues.
+
+    If they are more than several runs can compare, the oldest are skipped and left to the pass over the whole table.
+    """
+    recent = await tx.one(RecentIds, Q.find_recent_ids, period=RECENT_PERIOD)
+    damaged, position = 0, max(after or FIRST_ID, recent.first)
+    for _ in range(slices):
+        count, position = await _repair_slice(tx, table, position)
+        damaged += count
+        if position is None or position > recent.last:  # ids that come after all times are not new
+            position = None
+            break
+    await _store_position(tx, RECENT_EVENTS, after, position)
+    return damaged
+
+
+async def _repair_slice(tx: Tx, table: RepairedTable, after: UUID) -> tuple[int, UUID | None]:
+    """Repair the next slice; return the number of damaged rows and the last id, or None at the end of the table."""
     ids = await tx.column(table.check, after=after, window=table.window)
     for repair in table.repairs if ids else ():
         await tx.run(repair, ids=ids)
-    position = await tx.value(table.find_position, after=after, window=table.window)
+    return len(ids), await tx.value(table.find_position, after=after, window=table.window)
+
+
+async def _store_position(tx: Tx, name: str, before: UUID | None, position: UUID | None) -> None:
     if position is not None:
-        await tx.run(Q.save_position, name=table.name, after=position)
-    elif after != FIRST_ID:
-        await tx.run(Q.reset_position, name=table.name)
-    return len(ids)
+        await tx.run(Q.save_position, name=name, after=position)
+    elif before is not None:
+        await tx.run(Q.reset_position, name=name)

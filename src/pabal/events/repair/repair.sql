@@ -52,6 +52,12 @@ on conflict (name) do update set after = excluded.after;
 -- name: reset_position
 delete from pabal.event_repair_positions where name = :name;
 
+-- name: find_recent_ids
+-- Of events that were published in the last :period, or are by a clock that is a minute fast: the first 48 bits are milliseconds.
+select rpad(lpad(to_hex((extract(epoch from clock_timestamp() - :period::interval) * 1000)::bigint), 12, '0'), 32, '0')::uuid as first,
+       rpad(lpad(to_hex((extract(epoch from clock_timestamp() + interval '1 minute') * 1000)::bigint), 12, '0'), 32, 'f')::uuid
+           as last;
+
 -- The four statements that follow read a slice of one table in the order of its ids and change nothing. Both sides of a
 -- comparison change in the same transaction, so in one snapshot they agree; a difference is damage. Other tables are read by
 -- subqueries and lateral joins, one index probe for each row of the slice: with a join, the planner may read all of them.
