@@ -1,4 +1,4 @@
-"""The status of the hub: its lanes, its processes, and what needs a person. Read from the database alone."""
+"""The status of the hub: its lanes, its processes, and what needs attention. Read from the database alone."""
 
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -117,7 +117,7 @@ def count_blocked_events(stats: HubStats, backlogs: Sequence[SubscriptionBacklog
 
 
 def status_findings(status: HubStatus) -> list[Finding]:
-    """What the rows of the hub say, one finding per subject. Every warning needs a person."""
+    """What the rows of the hub say, one finding per subject. Every warning needs attention."""
     return [
         check_processes(status.hubs_at_work, status.processes),
         *check_wakeups(status.hubs_at_work),

@@ -1,4 +1,4 @@
-"""`pabal status`: one screen, and exit code 1 if something needs a person."""
+"""`pabal status`: one screen, and exit code 1 if something needs attention."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta

@@ -56,7 +56,10 @@ def trace_command(
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Show the history of an event, a notification or a message: its origin, every attempt and how it ended."""
+    """Show the history of an event, notification or message.
+
+    Prints its origin, every attempt and how it ended.
+    """
 
     async def read(tx: Tx) -> Trace:
         return await resolve_trace(tx, await expand_short_id(tx, id))
