@@ -172,6 +172,24 @@ async def test_several_that_begin_so_are_offered(admin: SignedInOperator, event_
     assert [kind for kind, _ in told(await traced(admin, ids[1]))] == ["Published"]
 
 
+async def test_the_short_form_that_the_console_prints_finds_the_event(
+    admin: SignedInOperator, event_queue: EventQueue
+) -> None:
+    event = await event_queue.publish()
+    twin = UUID(int=event.int ^ (1 << 40))  # same beginning and same end
+
+    by_short_form = [kind for kind, _ in told(await traced(admin, f"{str(event)[:8]}…{str(event)[-6:]}"))]
+    await event_queue.owner.execute(
+        "insert into public.event_queue (id, event_type, source_service, target_service)"
+        " values ($1, 'order.paid', 'minu_find', 'minu_build')",
+        twin,
+    )
+    several = (await traced(admin, f"{str(event)[:8]}...{str(event)[-6:]}")).text
+
+    assert by_short_form == ["Published"]
+    assert all(f'href="/console/trace?id={row}"' in several for row in (event, twin))
+
+
 @pytest.mark.parametrize("name", ["order-1", "00000000", HOSTILE, "x" * 300, "%00"])
 async def test_nothing_of_that_name_is_said(admin: SignedInOperator, name: str) -> None:
     page = await traced(admin, name)
