@@ -174,7 +174,7 @@ def check_wakeups(at_work: Sequence[ProcessInfo]) -> Iterator[Finding]:
             FindingLevel.WARNING, "wake-ups", seen, Message("set PABAL_DOORBELL to the same servers for all processes")
         )
     else:
-        yield Finding(FindingLevel.GOOD, "wake-ups", Message("all {} processes are on NATS", len(at_work)))
+        yield Finding(FindingLevel.GOOD, "wake-ups", Message("all processes are on NATS: {}", len(at_work)))
 
 
 def check_lanes(lanes: Sequence[LaneProgress]) -> Finding:
@@ -223,11 +223,11 @@ def check_receivers(receivers: Sequence[FailingReceiver], backlogs: Sequence[Sub
     texts = [
         Message("{} is disabled: {}", receiver.service, receiver.disabled_reason or "?")
         if receiver.state == "disabled"
-        else Message("{} failed {} times", receiver.service, receiver.failures)
+        else Message("{} is failing, attempts in a row: {}", receiver.service, receiver.failures)
         for receiver in receivers
     ]
     texts += [
-        Message("{} is paused while {} events wait", backlog.service, backlog.count)
+        Message("{} is paused, events waiting: {}", backlog.service, backlog.count)
         for backlog in backlogs
         if backlog.state == "paused"
     ]
@@ -248,7 +248,7 @@ def check_plain_claims(claims: PlainClaims) -> Iterator[Finding]:
 def check_text_keys(processes: Iterable[ProcessInfo]) -> Iterator[Finding]:
     """Name processes that cannot decrypt the texts of accounts: their messages wait, and their texts are not shown."""
     texts = [
-        Message("{} cannot decrypt the keys of {} accounts", process.id, process.details["unreadable_keys"])
+        Message("{} cannot decrypt the keys of some accounts: {}", process.id, process.details["unreadable_keys"])
         for process in processes
         if process.details.get("unreadable_keys")
     ]

@@ -48,7 +48,7 @@ async def test_a_life_is_one_line_of_time_under_each_of_its_names(
     pages = [await traced(admin, each) for each in (event, str(letter)[:13], letter, "order-77", f" {event} ")]
 
     for page in pages:
-        assert [kind for kind, _ in told(page)] == ["Published", "Failed", "Dead", "Replayed", "Completed"]
+        assert [kind for kind, _ in told(page)] == ["Published", "Failed", "Dead letter", "Replayed", "Completed"]
         assert told(page)[2][1] == f"moved to the dead letters: boom; dead letter {letter}"
         assert re.search(r'<p class="verdict good" role="status">completed</p>', page.text)
         assert f'<a data-row href="/console/events/{event}">' in page.text
@@ -230,7 +230,7 @@ def test_every_kind_of_moment_has_a_name_in_both_languages() -> None:
 
     assert {"published", "owed", "deed", "accepted", "late", "suppressed", "archived", "expired"} <= found
     named = {text_id.removeprefix("trace.entry.") for text_id in TEXTS["ko"] if text_id.startswith("trace.entry.")}
-    assert named == {*found, "other"}
+    assert named == {*found, "dead_letter", "other"}
 
 
 async def test_it_goes_on_as_the_story_does(admin: SignedInOperator, event_queue: EventQueue) -> None:
