@@ -168,7 +168,7 @@ async def test_pending_migrations_are_a_warning(database_urls: DatabaseUrls, set
     findings = {finding.what: finding for finding in await run_checks(settings, database_urls)}
 
     assert (findings["schema"].level, findings["schema"].advice) == (FindingLevel.WARNING, "run `pabal migrate up`")
-    assert findings["schema"].seen == "1 migrations pending"
+    assert findings["schema"].seen == "migrations pending: 1"
     assert findings["database"].level is FindingLevel.GOOD
     assert findings["doorbell"].seen == "NOTIFY reaches LISTEN"
 

@@ -1,4 +1,4 @@
-"""The status of the hub: its lanes, its processes, and what needs a person. Read from the database alone."""
+"""The status of the hub: its lanes, its processes, and what needs attention. Read from the database alone."""
 
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -121,7 +121,7 @@ def count_blocked_events(stats: HubStats, backlogs: Sequence[SubscriptionBacklog
 
 
 def status_findings(status: HubStatus) -> list[Finding]:
-    """What the rows of the hub say, one finding per subject. Every warning needs a person."""
+    """What the rows of the hub say, one finding per subject. Every warning needs attention."""
     return [
         check_processes(status.hubs_at_work, status.processes),
         *check_wakeups(status.hubs_at_work),
@@ -179,7 +179,7 @@ def check_wakeups(at_work: Sequence[ProcessInfo]) -> Iterator[Finding]:
             FindingLevel.WARNING, "wake-ups", seen, Message("set PABAL_DOORBELL to the same servers for all processes")
         )
     else:
-        yield Finding(FindingLevel.GOOD, "wake-ups", Message("all {} processes are on NATS", len(at_work)))
+        yield Finding(FindingLevel.GOOD, "wake-ups", Message("all processes are on NATS: {}", len(at_work)))
 
 
 def check_lanes(lanes: Sequence[LaneProgress]) -> Finding:
@@ -210,7 +210,7 @@ def check_silent_consumers(consumers: Sequence[SilentConsumer]) -> Finding:
     texts = [
         Message("{} has claimed nothing for {}", consumer.service, duration_message(silent_for(consumer)))
         if consumer.is_active
-        else Message("{} is disabled while {} events wait", consumer.service, consumer.waiting)
+        else Message("{} is disabled, events waiting: {}", consumer.service, consumer.waiting)
         for consumer in consumers
     ]
     return Finding(
@@ -233,11 +233,11 @@ def check_receivers(receivers: Sequence[FailingReceiver], backlogs: Sequence[Sub
     texts = [
         Message("{} is disabled: {}", receiver.service, receiver.disabled_reason or "?")
         if receiver.state == "disabled"
-        else Message("{} failed {} times", receiver.service, receiver.failures)
+        else Message("{} is failing, attempts in a row: {}", receiver.service, receiver.failures)
         for receiver in receivers
     ]
     texts += [
-        Message("{} is paused while {} events wait", backlog.service, backlog.count)
+        Message("{} is paused, events waiting: {}", backlog.service, backlog.count)
         for backlog in backlogs
         if backlog.state == "paused"
     ]
@@ -279,7 +279,7 @@ def check_plain_claims(claims: PlainClaims) -> Iterator[Finding]:
 def check_text_keys(processes: Iterable[ProcessInfo]) -> Iterator[Finding]:
     """Name processes that cannot decrypt the texts of accounts: their messages wait, and their texts are not shown."""
     texts = [
-        Message("{} cannot decrypt the keys of {} accounts", process.id, process.details["unreadable_keys"])
+        Message("{} cannot decrypt the keys of some accounts: {}", process.id, process.details["unreadable_keys"])
         for process in processes
         if process.details.get("unreadable_keys")
     ]

@@ -83,7 +83,7 @@ async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
         await come(hub, token)
     assert await come(hub, rotated["relay_token"]) == account
 
-    assert ask("remove", row, "--yes") == {"deleted": row}
+    assert ask("remove", row, "--yes") == {"removed": row}
     assert ask("list")["items"] == []
     assert await conversation_state_of(owner, "min") == ("UNPAIRED", None)
     done = [deed.removeprefix("account.") for deed in await audit_actions_of(owner, row)]
@@ -130,7 +130,7 @@ async def test_a_sessions_account_gets_a_relay_token_by_rotation(
         (["show", "nobody"], 1, "No such account: nobody. See `pabal account list`"),
         (["disable", str(new_id())], 1, "`pabal account list`"),
         (["rotate-token", "nobody"], 1, "No such account: nobody"),
-        (["remove", "nobody"], 1, "confirm with --yes"),
+        (["remove", "nobody"], 2, "Confirm with --yes"),
         (["remove", "nobody", "--yes"], 1, "No such account: nobody"),
     ],
 )
@@ -146,6 +146,6 @@ async def test_the_verbs_of_the_previous_version_still_work_and_are_hidden(run: 
     created = ask("create", "mina")
     help_text = run("--help").stdout
 
-    assert ask("delete", "mina", "--yes") == {"deleted": created["id"]}
+    assert ask("delete", "mina", "--yes") == {"removed": created["id"]}
     assert "│ create" not in help_text
     assert "│ delete" not in help_text

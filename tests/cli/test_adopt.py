@@ -98,9 +98,9 @@ def without_keys(dump: bytes) -> bytes:
 
 
 def test_the_adoption_is_confirmed(folder: Path) -> None:
-    refused = pabal("adopt", folder=folder, code=1)
+    refused = pabal("adopt", folder=folder, code=2)
 
-    assert "see what changes with --dry-run, then confirm with --yes" in refused.stderr
+    assert "See what changes with --dry-run, then confirm with --yes" in refused.stderr
 
 
 @pytest.mark.anyio

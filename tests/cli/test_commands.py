@@ -10,6 +10,8 @@ from pabal.core.database_url import split_password
 from pabal.settings import Settings, variable_name
 from support.pabal_process import pabal, pabal_json
 
+SOME_ID = "01a1e213-0000-7000-8000-000000ea569f"
+
 
 def test_version(folder: Path) -> None:
     assert pabal_json("version", folder=folder)["pabal"] == __version__
@@ -108,10 +110,35 @@ def test_an_unreachable_database_is_a_finding_and_the_exit_code_is_1(folder: Pat
     assert "hunter2" not in refused.stderr + json.dumps(findings)
 
 
-def test_migrate_down_needs_yes(folder: Path) -> None:
-    refused = pabal("migrate", "down", folder=folder, code=1)
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["migrate", "down"], "Confirm with --yes"),
+        (["adopt"], "confirm with --yes"),
+        (["account", "remove", "mina"], "Confirm with --yes"),
+        (["rule", "add", "paid"], "A rule needs --events and --template and --to and --channel"),
+        (["dead-letter", "replay"], "Name the dead letters to replay, or use --all"),
+        (["dead-letter", "replay", SOME_ID, "--all"], "Ids cannot be combined with --all or with filters"),
+        (["dead-letter", "replay", SOME_ID, "--type", "a.b"], "Ids cannot be combined with --all or with filters"),
+        (["dead-letter", "resolve", "--note", "refunded"], "Name the dead letters to resolve"),
+        (["dead-letter", "resolve", SOME_ID, "--note", " "], "--note must not be empty"),
+        (["event", "publish", "order.paid", "--source", "shop", "--payload", "[]"], "--payload is not a JSON object"),
+        (["event", "publish", "order.paid", "--source", "shop", "--priority", "99"], "--priority must be 1 to 10"),
+        (["event", "publish", "Order", "--source", "shop"], "TYPE must be lower-case words"),
+        (["subscription", "add", "a.b", "--service", "x", "--retry-schedule", "z"], "--retry-schedule must be"),
+        (["person", "preferences", "8", "--set", "x=y"], "--set x: is not one of"),
+        (["person", "link", "8", SOME_ID, "--reason", " "], "--reason must be one line"),
+        (["pairing", "add", "mina", "--expires", "99h"], "--expires must be positive and at most"),
+        (["service", "rotate-secret", "shop", "--expires", "0"], "--expires must be positive"),
+        (["audit", "accept-restore", "--reason", ""], "--reason must be 1 to 500 characters"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_arguments_are_refused_before_the_command_connects(folder: Path, args: list[str], text: str) -> None:
+    refused = pabal(*args, folder=folder, code=2)
 
-    assert "--yes" in refused.stderr
+    [line] = refused.stderr.splitlines()
+    assert text in line
     assert not (folder / "data").exists()
 
 

@@ -140,16 +140,16 @@ async def test_dead_letters_are_resolved_with_a_note(terminal: Terminal) -> None
         (["list", "--since", "yesterday"], 2, "--since: must be a duration (90s, 15m, 2h, 7d) or a timestamp"),
         (["list", "--limit", "0"], 2, "Must be >= 1"),
         (["list", "--cursor", "x"], 1, "cursor: is not a cursor of this list"),
-        (["replay"], 1, "ID: name the dead letters to replay, or use --all"),
+        (["replay"], 2, "Name the dead letters to replay, or use --all"),
         (
             ["replay", "01a1e213-77cd-735e-833f-ffb381ea569f", "--all"],
-            1,
-            "ID: name the dead letters to replay, or use --all",
+            2,
+            "Ids cannot be combined with --all or with filters",
         ),
-        (["replay", "01a1e213-77cd-735e-833f-ffb381ea569f", "--type", "x"], 1, "those need --all"),
-        (["resolve", "--note", "x"], 1, "ID: name the dead letters to resolve"),
+        (["replay", "01a1e213-77cd-735e-833f-ffb381ea569f", "--type", "x"], 2, "Ids cannot be combined"),
+        (["resolve", "--note", "x"], 2, "Name the dead letters to resolve"),
         (["resolve", "01a1e213-77cd-735e-833f-ffb381ea569f"], 2, "--note"),
-        (["resolve", "01a1e213-77cd-735e-833f-ffb381ea569f", "--note", " "], 1, "note: must not be empty"),
+        (["resolve", "01a1e213-77cd-735e-833f-ffb381ea569f", "--note", " "], 2, "--note must not be empty"),
     ],
 )
 async def test_a_refusal_is_one_line(terminal: Terminal, args: list[str], code: int, result: str) -> None:

@@ -124,13 +124,13 @@ async def test_tail_filters(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "result"),
     [
-        (["publish", "Order Paid"], 1, "TYPE: must be lower-case words joined by dots"),
+        (["publish", "Order Paid"], 2, "TYPE must be lower-case words joined by dots"),
         (["publish", "a.b", "--source", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
         (["publish", "a.b", "--target", "nobody"], 1, "target_service: no such service: nobody"),
-        (["publish", "a.b", "--payload", "[]"], 1, "payload: is not a JSON object"),
-        (["publish", "a.b", "--payload", "{"], 1, "payload: is not a JSON object"),
+        (["publish", "a.b", "--payload", "[]"], 2, "--payload is not a JSON object"),
+        (["publish", "a.b", "--payload", "{"], 2, "--payload is not a JSON object"),
         (["publish", "a.b", "--payload", "@nothing.json"], 1, "payload: nothing.json cannot be read"),
-        (["publish", "a.b", "--priority", "11"], 1, "priority: must be 1 to 10, or critical"),
+        (["publish", "a.b", "--priority", "11"], 2, "--priority must be 1 to 10, or critical"),
         (["publish", "a.b", "--deliver-in", "soon"], 2, "--deliver-in: must be a duration such as"),
         (["publish", "a.b", "--max-retries", "-1"], 2, "Must be >= 0"),
         (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "No such event: 01a1e213"),

@@ -1,7 +1,10 @@
 """The grammar of the command line: nouns, verbs, examples, aliases, short ids and time ranges."""
 
+import inspect
+import re
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from uuid import UUID
 
@@ -18,7 +21,7 @@ OLD_CALLS = [
     *(("notify", "rules", verb) for verb in RULE_ALIASES),
 ]
 VERBS = {
-    *("list", "show", "add", "set", "remove", "enable", "disable", "edit", "tail", "cancel", "publish"),
+    *("list", "show", "add", "set", "remove", "enable", "disable", "tail", "cancel", "publish"),
     *("export", "erase", "approve", "deny", "block", "unblock", "unpair", "link", "unlink", "pause", "resume", "test"),
     *("groups", "replay", "resolve", "send", "explain", "resend", "preview", "check", "preferences"),
     *("issue", "refresh", "verify", "revoke", "generate", "rotate", "rewrap", "retire", "up", "down", "status"),
@@ -36,6 +39,7 @@ def walk(command: cyclopts.App, path: tuple[str, ...] = ()) -> Iterator[tuple[tu
 
 
 COMMAND_TREE = dict(walk(app))
+LISTS = [path for path in COMMAND_TREE if path[-1:] == ("list",) or path == ("dead-letter", "groups")]
 
 
 @pytest.mark.parametrize("path", COMMAND_TREE, ids=" ".join)
@@ -52,6 +56,24 @@ def test_every_help_ends_with_two_examples_that_parse(path: tuple[str, ...], fol
         assert tuple(args[: len(path)]) == path
         arguments = args[: args.index(">")] if ">" in args else args
         app.parse_args(arguments, exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_continues_its_line_in_the_list(name: str, folder: Path) -> None:
+    module, summary = COMMANDS[name]
+    path, _, attribute = module.partition(":")
+    command = getattr(import_module(f"pabal.cli.{path}"), attribute)
+    own = command.help if isinstance(command, cyclopts.App) else inspect.cleandoc(command.__doc__)
+
+    assert own.splitlines()[0] == summary
+    assert " ".join(own.split()) in shown_help(name, folder=folder)
+
+
+@pytest.mark.parametrize("path", COMMAND_TREE, ids=" ".join)
+def test_an_id_says_its_forms_and_a_flag_has_no_second_name(path: tuple[str, ...], folder: Path) -> None:
+    text = shown_help(*path, folder=folder)
+
+    assert not re.search(r" ID +(\[|$)|--no-(yes|dry-run)|IDPATTERN|TIMEDELTA", text)
 
 
 def test_nouns_are_singular_and_verbs_are_the_same_everywhere() -> None:
@@ -127,6 +149,10 @@ class TestOnAHub:
         for options in (["--since", "15m"], ["--until", "15m"], ["--since", "2026-01-31T18:00", "--until", "1h"]):
             await terminal.items(noun, "list", *options)
 
+    @pytest.mark.parametrize("path", LISTS, ids=" ".join)
+    async def test_every_list_as_json_is_items_and_a_cursor(self, terminal: Terminal, path: tuple[str, ...]) -> None:
+        assert isinstance(await terminal.items(*path), list)
+
     async def test_since_and_until_bound_a_list(self, terminal: Terminal) -> None:
         old, new = [await terminal.event_queue.publish() for _ in range(2)]
         await terminal.event_queue.owner.execute(
@@ -142,6 +168,12 @@ class TestOnAHub:
         page = await terminal.read("event", "list", "--since", "1h", "--limit", "1")
         rest = await terminal.read("event", "list", "--since", "1h", "--limit", "1", "--cursor", page["cursor"])
         assert rest["items"] == []
+
+
+def shown_help(*path: str, folder: Path) -> str:
+    """The help of a command as one line, without the frame."""
+    text = pabal(*path, "--help", folder=folder).stdout
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
 
 
 def short(row: object) -> str:

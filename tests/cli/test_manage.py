@@ -118,7 +118,7 @@ async def test_an_operator_is_removed_but_never_the_last_admin(
 async def test_a_command_without_a_change_is_a_usage_error(run: Run, command: list[str]) -> None:
     refused = run(*command, code=2)
 
-    assert refused.stderr.startswith("pabal: nothing to change: give --")
+    assert refused.stderr.startswith("pabal: Nothing to change: give --")
 
 
 @pytest.mark.parametrize(

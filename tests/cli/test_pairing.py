@@ -116,7 +116,7 @@ async def test_invalid_settings_are_refused_before_a_code_is_created(hub: Hub, o
     ("args", "code", "result"),
     [
         (["pairing", "add", "nobody"], 1, "No such account: nobody. See `pabal account list`"),
-        (["pairing", "add", "nobody", "--expires", "31m"], 1, "expires: must be positive and at most 30m"),
+        (["pairing", "add", "nobody", "--expires", "31m"], 2, "--expires must be positive and at most 30m"),
         (["conversation", "list", "--account", "nobody"], 1, "No such account: nobody"),
         (["conversation", "show", "bot:nobody"], 1, "No such conversation"),
         (["conversation", "unpair", "bot:nobody"], 1, "No such conversation"),

@@ -101,7 +101,7 @@ async def test_a_secret_is_shown_once_and_nowhere_else(run: Run) -> None:
         (["enable", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
         (["rotate-secret", "nobody"], 1, "No such service: nobody. See `pabal service list`"),
         (["rotate-secret", "minu_find", "--overlap", "soon"], 2, "--overlap: must be a duration such as"),
-        (["rotate-secret", "minu_find", "--expires", "0"], 1, "expires: must be positive"),
+        (["rotate-secret", "minu_find", "--expires", "0"], 2, "--expires must be positive"),
         (["disable", "hub"], 1, "The hub's own service cannot be disabled"),
     ],
 )

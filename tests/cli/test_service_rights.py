@@ -98,14 +98,14 @@ async def test_database_roles_are_added_listed_and_removed(
 async def test_an_operator_records_consent_only_with_a_reason(run: Run, ask: Ask, owner: Connection) -> None:
     consent = ["person", "preferences", "100", "--set", "night_consent=on"]
 
-    refused = run(*consent, code=1, PABAL_LOG_LEVEL="warning")
-    blank = run(*consent, "--reason", " ", code=1, PABAL_LOG_LEVEL="warning")
+    refused = run(*consent, code=2, PABAL_LOG_LEVEL="warning")
+    blank = run(*consent, "--reason", " ", code=2, PABAL_LOG_LEVEL="warning")
     before = await owner.fetchval("select count(*) from notification.people")
     given = ask(*consent, "--reason", "consent form of 3 May")
     withdrawn = ask("person", "preferences", "100", "--set", "night_consent=off")
 
-    assert "reason: is required to set night_consent" in refused.stderr
-    assert "reason: must be one line" in blank.stderr
+    assert "--reason is required to set night_consent" in refused.stderr
+    assert "--reason must be one line" in blank.stderr
     assert before == 0
     assert given["night_consent_at"] is not None
     assert withdrawn["night_consent_at"] is None

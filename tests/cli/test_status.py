@@ -1,4 +1,4 @@
-"""`pabal status`: one screen, and exit code 1 if something needs a person."""
+"""`pabal status`: one screen, and exit code 1 if something needs attention."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -101,7 +101,7 @@ async def test_a_consumer_that_works_through_a_backlog_is_not_silent(terminal: T
 async def test_failing_and_stopped_receivers_are_named(terminal: Terminal, owner: Connection, travel: Travel) -> None:
     subscription, _ = await subscribe(terminal.event_queue.hub, "minu_build", "order.*", url=RECEIVER)
     await owner.execute(SET_SUBSCRIPTION.format("failures = 9, open_until = pabal.now() + interval '1 minute'"))
-    assert await warnings(terminal) == {"receivers": "minu_build failed 9 times"}
+    assert await warnings(terminal) == {"receivers": "minu_build is failing, attempts in a row: 9"}
 
     await owner.execute(SET_SUBSCRIPTION.format("disabled_at = pabal.now(), disabled_reason = 'gone (410)'"))
     assert await warnings(terminal) == {"receivers": "minu_build is disabled: gone (410)"}
@@ -111,7 +111,7 @@ async def test_failing_and_stopped_receivers_are_named(terminal: Terminal, owner
     assert (await findings(terminal, 0))["receivers"][0] == "good", "nothing waits for it"
     await terminal.event_queue.publish()
     await travel(timedelta(seconds=11))
-    assert await warnings(terminal) == {"receivers": "minu_build is paused while 1 events wait"}
+    assert await warnings(terminal) == {"receivers": "minu_build is paused, events waiting: 1"}
 
 
 async def test_an_ordering_key_that_waits_for_a_retry_is_named(terminal: Terminal) -> None:
@@ -154,7 +154,7 @@ async def test_a_disabled_service_is_not_a_silent_consumer(terminal: Terminal, t
     async with terminal.event_queue.hub.transaction() as tx:
         await set_service_active(tx, "minu_build", MINA, active=False)
 
-    assert (await warnings(terminal))["consumers"] == "minu_build is disabled while 1 events wait"
+    assert (await warnings(terminal))["consumers"] == "minu_build is disabled, events waiting: 1"
 
 
 async def test_late_chores_need_a_person(terminal: Terminal, owner: Connection) -> None:

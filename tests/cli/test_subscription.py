@@ -106,8 +106,8 @@ async def test_the_retries_of_a_push_are_changed(run: Run, ask: Ask, there: Rece
     assert "5s, 2m, 1h" in shown
     assert (restored["retry_schedule"], restored["on_blocked"]) == (None, "hold"), "it keeps what is not given"
     nothing = run("set", added, code=2).stderr
-    assert nothing.startswith("pabal: nothing to change: give --type or --url or ")
-    assert "retry_schedule: " in run("set", added, "--retry-schedule", "soon", code=1).stderr
+    assert nothing.startswith("pabal: Nothing to change: give --type or --url or ")
+    assert "--retry-schedule must be" in run("set", added, "--retry-schedule", "soon", code=2).stderr
     assert "retry_schedule: " in run("set", added, "--retry-schedule", "2d", code=1).stderr
 
 
@@ -178,7 +178,7 @@ async def test_a_stopping_hub_releases_a_push_that_hangs(
             "url: does not begin with https://. To allow it, add its origin to PABAL_CALLBACK_ALLOW, such as http://127",
         ),
         (["add", "*", "--service", "minu_build", "--timeout", "61"], 2, "--timeout"),
-        (["add", "*", "--service", "minu_build", "--description", "a\x1b[2Jb"], 1, "description: must be one line"),
+        (["add", "*", "--service", "minu_build", "--description", "a\x1b[2Jb"], 2, "--description must be one line"),
         (["add", "*"], 2, "--service"),
         (["show", "x"], 2, "ID"),
         (["pause", str(new_id())], 1, "No such subscription: "),

@@ -369,7 +369,7 @@ async def test_impossible_actions_are_refused_with_a_reason(
 
 async def test_a_lane_without_backlog_needs_no_estimate(admin: SignedInOperator, event_queue: EventQueue) -> None:
     page = await admin.get(DEAD_LETTERS_PATH)
-    assert "No dead letters. Every event has been delivered." in page.text
+    assert "No dead letters." in page.text
     assert (await admin.get(f"{DEAD_LETTERS_PATH}/{new_id()}")).status_code == 404
     for action in ("replay", "resolve"):
         assert (await admin.post(f"{DEAD_LETTERS_PATH}/{action}", all="1", note="x")).headers[

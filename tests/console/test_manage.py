@@ -197,7 +197,7 @@ async def test_operators_are_added_changed_and_removed(hub: Hub, admin: SignedIn
     assert await verify_password(password, credentials.password_hash)
     assert (again.status_code, "Operator JUN already exists" in again.text) == (409, True)
     assert role.status_code == 303
-    assert "All sessions of this operator end" in question.text
+    assert "signed out everywhere" in question.text
     assert PASSWORD.search(reset.text)
     assert "Disabled" in page
     assert (last.status_code, "the-admin is the only enabled admin" in last.text) == (409, True)

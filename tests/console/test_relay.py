@@ -300,12 +300,12 @@ async def test_deleting_requires_the_exact_count(hub: Hub, admin: SignedInOperat
     path = f"{account_url(bot.account)}/delete"
 
     confirmation = await admin.post(path)
-    assert "Messages deleted with it: 1. Conversations disconnected: 1." in page_text(confirmation.text)
+    assert "its 1 message will be deleted. Its conversations (1) are disconnected." in page_text(confirmation.text)
     await message_log.insert_message(bot.account, USER, "meanwhile")
     again = await admin.post(path, count="1", conversations="1")
-    assert "Messages deleted with it: 2." in page_text(again.text)
+    assert "its 2 messages will be deleted." in page_text(again.text)
     assert await message_log.count("accounts") == 1
-    assert "Messages deleted with it: 2." in page_text((await admin.post(path, count="2", conversations="0")).text)
+    assert "its 2 messages will be deleted." in page_text((await admin.post(path, count="2", conversations="0")).text)
     done = await admin.post(path, count="2", conversations="1")
 
     assert (done.status_code, done.headers["location"]) == (303, RELAY_PATH)

@@ -45,7 +45,7 @@ async def test_creating_an_account_with_a_code_and_deleting_it(page: Page, hub: 
     await page.get_by_role("button", name="Delete account").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
     await page.get_by_role("button", name="Continue").click()
-    await expect(page.get_by_role("status").first).to_contain_text("Account deleted. Messages deleted: 0.")
+    await expect(page.get_by_role("status").first).to_contain_text("Account deleted, with 0 messages.")
     assert await message_log.count("accounts") == 0
 
 

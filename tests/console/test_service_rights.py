@@ -26,7 +26,7 @@ async def test_rights_are_shown_and_changed(hub: Hub, admin: SignedInOperator, v
     by_viewer = await viewer.post("/console/services/shop/rights", permission="hub:admin")
     page = await viewer.get("/console/services/shop")
 
-    assert "All but the hub" in before.text
+    assert "All except hub events" in before.text
     assert response.status_code == 303
     assert [refused.status_code, without.status_code, of_hub.status_code, by_viewer.status_code] == [400, 400, 409, 403]
     for text in ("<code>hub:events</code>", "<code>order.*</code> <code>refund.made</code>", "<code>billing.*</code>"):

@@ -115,8 +115,8 @@ async def test_an_event_that_failed_died_was_replayed_and_came_through(
     for sentence in (
         "minu_find 서비스가 order.paid 이벤트를 발행했습니다. 수신: minu_build",
         "w1의 1번째 시도가 실패했습니다: boom",
-        f"최종 실패했습니다: bang · 데드 레터 {letter}",
-        "2번째로 최종 실패했습니다: crash",
+        f"데드 레터로 옮겼습니다: bang · 데드 레터 {letter}",
+        "데드 레터로 옮겼습니다(2번째): crash",
         "재처리했습니다 (operator:mina)",
         "w1의 1번째 시도가 성공했습니다",
         "재처리됨 (operator:mina)",
@@ -143,7 +143,7 @@ async def test_a_broadcast_and_those_it_is_for(admin: SignedInOperator, hub: Hub
 
     whole = await told(admin, "events", event)
 
-    assert "전달 2건 중 0건 완료, 1건 최종 실패" in whole
+    assert "전달 2건 중 0건 완료, 데드 레터 1건" in whole
     assert "수신: 전체 구독자" in whole
     assert "minu_keep 서비스의 대기열에 추가했습니다" in whole
     assert "이벤트 → 전체 구독자" in whole
@@ -358,7 +358,7 @@ def test_a_step_of_another_version_and_what_others_wrote_stay_as_they_are() -> N
     assert korean.translate("lease {} expired") == "lease {} expired"
     assert (
         korean.translate(Message("moved to the dead letters: {}; dead letter {}", "{0} pending", 7))
-        == "최종 실패했습니다: {0} pending · 데드 레터 7"
+        == "데드 레터로 옮겼습니다: {0} pending · 데드 레터 7"
     )
     steps = DecisionStep.EMERGENCY, DecisionStep.NO_PREFERENCES
     assert korean.translate(Message("{} new {}", *steps)) == "emergency new no_preferences"

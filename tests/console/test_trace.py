@@ -48,7 +48,7 @@ async def test_a_life_is_one_line_of_time_under_each_of_its_names(
     pages = [await traced(admin, each) for each in (event, str(letter)[:13], letter, "order-77", f" {event} ")]
 
     for page in pages:
-        assert [kind for kind, _ in told(page)] == ["Published", "Failed", "Dead", "Replayed", "Completed"]
+        assert [kind for kind, _ in told(page)] == ["Published", "Failed", "Dead letter", "Replayed", "Completed"]
         assert told(page)[2][1] == f"moved to the dead letters: boom; dead letter {letter}"
         assert re.search(r'<p class="verdict good" role="status">completed</p>', page.text)
         assert f'<a data-row href="/console/events/{event}">' in page.text
@@ -172,6 +172,24 @@ async def test_several_that_begin_so_are_offered(admin: SignedInOperator, event_
     assert [kind for kind, _ in told(await traced(admin, ids[1]))] == ["Published"]
 
 
+async def test_the_short_form_that_the_console_prints_finds_the_event(
+    admin: SignedInOperator, event_queue: EventQueue
+) -> None:
+    event = await event_queue.publish()
+    twin = UUID(int=event.int ^ (1 << 40))  # same beginning and same end
+
+    by_short_form = [kind for kind, _ in told(await traced(admin, f"{str(event)[:8]}…{str(event)[-6:]}"))]
+    await event_queue.owner.execute(
+        "insert into public.event_queue (id, event_type, source_service, target_service)"
+        " values ($1, 'order.paid', 'minu_find', 'minu_build')",
+        twin,
+    )
+    several = (await traced(admin, f"{str(event)[:8]}...{str(event)[-6:]}")).text
+
+    assert by_short_form == ["Published"]
+    assert all(f'href="/console/trace?id={row}"' in several for row in (event, twin))
+
+
 @pytest.mark.parametrize("name", ["order-1", "00000000", HOSTILE, "x" * 300, "%00"])
 async def test_nothing_of_that_name_is_said(admin: SignedInOperator, name: str) -> None:
     page = await traced(admin, name)
@@ -212,7 +230,7 @@ def test_every_kind_of_moment_has_a_name_in_both_languages() -> None:
 
     assert {"published", "owed", "deed", "accepted", "late", "suppressed", "archived", "expired"} <= found
     named = {text_id.removeprefix("trace.entry.") for text_id in TEXTS["ko"] if text_id.startswith("trace.entry.")}
-    assert named == {*found, "other"}
+    assert named == {*found, "dead_letter", "other"}
 
 
 async def test_it_goes_on_as_the_story_does(admin: SignedInOperator, event_queue: EventQueue) -> None:

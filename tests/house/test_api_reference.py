@@ -69,6 +69,21 @@ def test_every_point_in_time_that_is_a_number_says_its_unit() -> None:
     assert [name for name, text in times if not re.search(r"epoch (milli)?seconds", text)] == []
 
 
+def test_the_summary_of_an_operation_begins_with_the_verb_of_its_method() -> None:
+    verbs = {
+        "GET": r"Get|List|Check|Group|Export|Fetch|Receive|Stream",
+        "PATCH": r"Change",
+        "DELETE": r"Remove|Erase|Withdraw",
+    }
+    wrong = [
+        f"{name}: {operation['summary']}"
+        for name, operation in operations()
+        if (pattern := verbs.get(name.split()[0])) and not re.match(rf"({pattern})\b", operation["summary"])
+    ]
+
+    assert wrong == []
+
+
 def test_every_operation_with_credentials_names_them() -> None:
     guarded = [(name, operation) for name, operation in operations() if operation.get("security")]
 

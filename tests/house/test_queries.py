@@ -147,7 +147,6 @@ UNFILTERED = {
     ("relay/accounts.sql", "list_account_summaries"): "for an operator",
     ("relay/pairing/sessions.sql", "create_relay_session"): "belongs to no account yet",
     ("relay/id_lookup.sql", "match_messages"): "for an operator",
-    ("relay/id_lookup.sql", "match_replies"): "for an operator",
     ("relay/pairing/sessions.sql", "find_relay_session_status"): BY_TOKEN,
     ("relay/pairing/sessions.sql", "purge_relay_sessions"): MAINTENANCE,
     ("relay/reply/stall.sql", "claim_expiring_callbacks"): "callbacks of all accounts; each row names its account",

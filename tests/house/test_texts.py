@@ -7,6 +7,7 @@ from pathlib import Path
 from string import Formatter
 
 import pytest
+from markupsafe import Markup
 
 from pabal.console import i18n
 from pabal.console.i18n import LANGUAGES, MESSAGES_FILE, SINGULAR_SUFFIX, TEXTS, Language, Translator, flatten_texts
@@ -18,6 +19,15 @@ TEXT_ID = re.compile(rf"""["'](({"|".join(sorted(PAGES))})(?:\.[\w:-]+)+)\.?(?=[
 """A string literal that begins with the name of a page. An f-string may end it with a placeholder."""
 AUDIT_ACTIONS = {"audit.verified", "portal.refused"}
 """Audit actions that look like text ids."""
+
+
+ALWAYS_MANY = {
+    "dead_letters.group_limit",
+    "dead_letters.resolve.confirm_oldest",
+    "events.scan_limit",
+    "notifications.scan_limit",
+}
+"""Texts whose count is a limit."""
 
 
 def id_literals() -> Iterator[tuple[Path, str]]:
@@ -80,6 +90,12 @@ def test_both_languages_have_the_same_placeholders() -> None:
         assert "count" in plural, text_id
 
 
+def test_every_english_text_with_a_count_has_a_singular() -> None:
+    counted = {text_id for text_id, text in TEXTS["en"].items() if re.search(r"\{count\} (\w+ )*?\w+s\b", text)}
+
+    assert {text_id for text_id in counted if text_id + SINGULAR_SUFFIX not in TEXTS["en"]} == ALWAYS_MANY
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_an_id_begins_with_the_name_of_its_file(language: Language) -> None:
     for path in (I18N / language).glob("*.toml"):
@@ -97,4 +113,9 @@ def test_a_count_selects_the_singular_and_gets_separators() -> None:
 
     assert english("dead_letters.replay.done", count=1) == "1 dead letter replayed."
     assert english("dead_letters.replay.done", count=1200) == "1,200 dead letters replayed."
+    assert english("events.scan_limit", count=1200, time=Markup("<b>1</b>")) == Markup(
+        "Searched 1,200 events, back to <b>1</b>. Select “Older” to continue."
+    )
+    assert korean("relay.message.only_conversation", conversation=Markup("<i>x</i>")).startswith("<i>x</i> ")
+    assert english("services.disable.confirm", count=2, name="<b>").startswith("“<b>”"), "escaped by the template"
     assert korean("dead_letters.replay.done", count=1) == "데드 레터 1건을 재처리했습니다."

@@ -216,7 +216,7 @@ class TestNotSent:
         dm, category = await notifier.request(), await notifier.request(recipient="101")
 
         assert (await parts(notifier, dm))["decided"] == [
-            "The preferences of the account itself decide. It is not linked to a registered user.",
+            "The account's own preferences apply. It is not linked to a registered user.",
             "Direct messages are off.",
             "Notifications for payment are on.",
             "The address is healthy.",
@@ -250,7 +250,7 @@ class TestNotSent:
         later = await notifier.request()
 
         lines = await parts(notifier, refused)
-        assert lines["attempt"][0].startswith("Attempt 1 failed, and no other follows: ")
+        assert lines["attempt"][0].startswith("Attempt 1 failed permanently: ")
         assert lines["address"][0].startswith("This address has refused messages since <datetime>: ")
         assert lines["ended"][0] == "Failed: the recipient's address refused it."
         assert (await parts(notifier, later))["ended"] == ["Not sent: the address has refused an earlier message."]
@@ -271,7 +271,7 @@ class TestNotSent:
             "The incident was not reported in the last minute, and there was no storm of emergencies."
         ]
         assert (await parts(notifier, second))["again"][1] == "The same incident was reported in the last minute."
-        assert (await parts(notifier, second))["next"][0].startswith("Nothing: after the storm")
+        assert (await parts(notifier, second))["next"][0].startswith("No action needed. After the storm")
 
     async def test_expired_cancelled_and_unrenderable(self, notifier: NotificationHub) -> None:
         expired = await notifier.request(
@@ -310,7 +310,7 @@ class TestNotSent:
         assert [line.partition(":")[0] for line in lines["attempt"]] == [
             "Attempt 1 failed",
             "Attempt 2 failed",
-            "Attempt 3 failed, and no other follows",
+            "Attempt 3 failed permanently",
         ]
         assert lines["ended"][0] == "Failed: all three attempts failed."
         assert lines["ended"][1].startswith("Last error: ")

@@ -184,7 +184,7 @@ async def test_a_linked_users_preferences_decide_and_the_explanation_says_so(not
     async with notifier.hub.autocommit() as tx:
         access = NotificationAccess("hub", all_services=True)
         explanation = await explain_notification(tx, requests[0], access, "en", str)
-    assert "The preferences of the registered user linked to this account decide." in [
+    assert "The preferences of the registered user linked to this account apply." in [
         line.says for line in explanation.lines
     ]
 

@@ -1739,7 +1739,7 @@ export interface Endpoints {
     path: { name: string };
     response: OperatorView;
   };
-  /** Enable a disabled operator. The password is as before. */
+  /** Enable a disabled operator. The password is unchanged. */
   "POST /v1/operators/{name}/enable": {
     path: { name: string };
     response: OperatorView;
@@ -1774,7 +1774,7 @@ export interface Endpoints {
     body: EventClaimBody;
     response: ClaimedEventsView;
   };
-  /** Acknowledge events: they are handled. */
+  /** Acknowledge events that were handled. */
   "POST /v1/queue/ack": {
     body: EventAckBody;
     response: ReceiptResultsView;
@@ -1804,13 +1804,13 @@ export interface Endpoints {
     path: { id: string };
     response: Subscription;
   };
-  /** Update a subscription. Applies from the next event on. */
+  /** Change a subscription. Applies from the next event on. */
   "PATCH /v1/subscriptions/{id}": {
     path: { id: string };
     body: SubscriptionPatchBody;
     response: Subscription;
   };
-  /** Delete a subscription. Deliveries that are queued already stay and can be pulled. */
+  /** Remove a subscription. Deliveries that are queued already stay and can be pulled. */
   "DELETE /v1/subscriptions/{id}": {
     path: { id: string };
     response: void;
@@ -2020,7 +2020,7 @@ export interface Endpoints {
     query: { cursor?: string | null; limit?: number; recipient?: string | null; state?: "failed" | "pending" | "sent" | "suppressed" | null; template?: string | null };
     response: NotificationPage;
   };
-  /** Show a notification with its decision, attempts and trace. */
+  /** Get a notification with its decision, attempts and trace. */
   "GET /v1/notifications/{id}": {
     path: { id: string };
     response: NotificationDetailView;
@@ -2040,7 +2040,7 @@ export interface Endpoints {
     body: RuleBody;
     response: RuleView;
   };
-  /** Show a rule. */
+  /** Get a rule. */
   "GET /v1/notification-rules/{id}": {
     path: { id: string };
     response: RuleView;
@@ -2051,7 +2051,7 @@ export interface Endpoints {
     body: RulePatchBody;
     response: RuleView;
   };
-  /** Delete a rule. Notifications it has requested are still sent. */
+  /** Remove a rule. Notifications it has requested are still sent. */
   "DELETE /v1/notification-rules/{id}": {
     path: { id: string };
     response: void;
@@ -2082,7 +2082,7 @@ export interface Endpoints {
     path: { id: string };
     response: PersonDataCounts;
   };
-  /** Show a person's preferences, by Discord id or by the id of a registered user. By default everything is on. */
+  /** Get a person's preferences, by Discord id or by the id of a registered user. By default everything is on. */
   "GET /v1/preferences/{user_id}": {
     path: { user_id: string };
     response: PreferencesView;
@@ -2131,7 +2131,7 @@ export interface Endpoints {
   "GET /openapi.json": {
     response: Record<string, unknown>;
   };
-  /** Show this API as a web page. */
+  /** Get this API as a web page. */
   "GET /docs": {
     response: string;
   };

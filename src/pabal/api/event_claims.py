@@ -138,7 +138,7 @@ async def release_events_if_revoked(hub: Hub, context: RequestContext, events: l
 
 
 async def post_event_ack(hub: Hub, caller: AuthenticatedService, body: EventAckBody) -> ReceiptResultsView:
-    """Acknowledge events: they are handled."""
+    """Acknowledge events that were handled."""
     return await settle_receipts(hub, caller, body.receipts, DONE)
 
 

@@ -220,7 +220,7 @@ async def get_notifications(hub: Hub, caller: AuthenticatedService, query: Notif
 
 
 async def get_notification(hub: Hub, caller: AuthenticatedService, id: UUID) -> NotificationDetailView:
-    """Show a notification with its decision, attempts and trace."""
+    """Get a notification with its decision, attempts and trace."""
     async with hub.autocommit() as tx:
         notification = await find_notification(tx, id, notification_access(caller))
         attempts = await list_notification_attempts(tx, id)

@@ -143,7 +143,7 @@ async def post_operator_disable(
 async def post_operator_enable(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, name: OperatorName
 ) -> OperatorView:
-    """Enable a disabled operator. The password is as before."""
+    """Enable a disabled operator. The password is unchanged."""
     async with hub.transaction() as tx:
         await enable_operator(tx, name, context.actor(caller.service))
         return OperatorView.of(await find_operator(tx, name))

@@ -70,7 +70,7 @@ class PreferencesBody(RequestBody, frozen=True):
 
 
 async def get_preferences(hub: Hub, principal: Person | AuthenticatedService, user_id: PersonId) -> PreferencesView:
-    """Show a person's preferences, by Discord id or by the id of a registered user. By default everything is on."""
+    """Get a person's preferences, by Discord id or by the id of a registered user. By default everything is on."""
     async with hub.autocommit() as tx:
         return PreferencesView.of(await load_preferences(tx, await resolve_preference_owner(tx, principal, user_id)))
 

@@ -101,7 +101,7 @@ async def post_rule(hub: Hub, context: RequestContext, caller: AuthenticatedServ
 
 
 async def get_rule(hub: Hub, id: UUID) -> RuleView:
-    """Show a rule."""
+    """Get a rule."""
     async with hub.autocommit() as tx:
         return rule_view(await find_rule(tx, id))
 
@@ -117,7 +117,7 @@ async def patch_rule(
 
 
 async def delete_rule(hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID) -> None:
-    """Delete a rule. Notifications it has requested are still sent."""
+    """Remove a rule. Notifications it has requested are still sent."""
     async with hub.transaction() as tx:
         await remove_rule(tx, id, context.actor(caller.service))
 

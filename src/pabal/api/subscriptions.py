@@ -158,7 +158,7 @@ async def patch_subscription(
     id: UUID,
     body: SubscriptionPatchBody,
 ) -> Subscription:
-    """Update a subscription. Applies from the next event on."""
+    """Change a subscription. Applies from the next event on."""
     if body.url is not UNSET:
         await hub.http_client.check_url(body.url)
     patch = SubscriptionPatch(
@@ -176,7 +176,7 @@ async def patch_subscription(
 
 
 async def delete_subscription(hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID) -> None:
-    """Delete a subscription. Deliveries that are queued already stay and can be pulled."""
+    """Remove a subscription. Deliveries that are queued already stay and can be pulled."""
     async with hub.transaction() as tx:
         await remove_subscription(tx, id, event_access(caller), context.actor(caller.service))
 

@@ -1,6 +1,7 @@
 """The command table. A command's module is imported when the command is used; `pabal --help` imports none."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import cyclopts
 
@@ -24,12 +25,12 @@ COMMANDS = {
     "demo": ("hub.demo:demo_command", "Try the hub with a simulated chat, bot and shop."),
     "migrate": ("hub.migrate:app", "Check, apply or revert schema migrations."),
     "adopt": ("hub.adopt:adopt_command", "Take over the specification's tables of an existing database."),
-    "status": ("hub.status:status_command", "Show the state of the hub and what needs a person."),
-    "backup": ("backup.backup:backup_command", "Back up the database, the settings and, if asked, the keys."),
+    "status": ("hub.status:status_command", "Show the state of the hub and what needs attention."),
+    "backup": ("backup.backup:backup_command", "Back up the database, the settings and optionally the keys."),
     "restore": ("backup.restore:restore_command", "Restore a backup into an empty hub."),
     "upgrade-database": (
         "backup.upgrade:upgrade_database_command",
-        "Load the embedded database of an older PostgreSQL into the present one.",
+        "Load the embedded database of an older PostgreSQL into the current version.",
     ),
     "doctor": ("hub.doctor:doctor_command", "Check the installation and suggest fixes."),
     "settings": ("hub.settings:settings_command", "Show the effective settings."),
@@ -100,13 +101,23 @@ app.command(
 def import_command(args: Sequence[str]) -> None:
     """Import the module of the command that `args` names, if any."""
     if args and args[0] in COMMANDS.keys() | HIDDEN_ALIASES.keys():
-        _ = app[args[0]]
+        load_command(args[0])
+
+
+@cache
+def load_command(name: str) -> cyclopts.App:
+    """Import a command. Its help is the whole text of its module, of which the table has the first line."""
+    if name in COMMANDS:
+        del app[name]
+        app.command(f"pabal.cli.{COMMANDS[name][0]}", name=name, **command_options(name))
+    return app[name]
 
 
 def run_command(args: Sequence[str]) -> int:
     """Run a command and return its exit code: 2 for a usage error, 1 for a failure. Errors are one line each."""
     from pabal.cli.output import print_error
 
+    import_command(args)
     try:
         app(args, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:

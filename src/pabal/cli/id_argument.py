@@ -22,8 +22,13 @@ def parse_id_argument(_type: Any, tokens: Sequence[Token]) -> IdPattern:
     return pattern
 
 
-IdArgument = Annotated[IdPattern, Parameter(name="ID", converter=parse_id_argument, accepts_keys=False, n_tokens=1)]
-IdOption = Annotated[IdPattern | None, Parameter(converter=parse_id_argument, accepts_keys=False, n_tokens=1)]
+ID_FORMS = "Id, its first 8 or more characters, or its short form 01a1e213…ea569f."
+IdArgument = Annotated[
+    IdPattern, Parameter(name="ID", converter=parse_id_argument, accepts_keys=False, n_tokens=1, help=ID_FORMS)
+]
+IdOption = Annotated[
+    IdPattern | None, Parameter(converter=parse_id_argument, accepts_keys=False, n_tokens=1, metavar="ID")
+]
 
 
 async def resolve_id(tx: Tx, pattern: IdPattern, noun: str, match_ids: MatchIds) -> UUID:

@@ -53,7 +53,7 @@ RULE_ALIASES = {
     "list": "notifications.rule:rule_list",
     "show": "notifications.rule:rule_show",
     "add": "notifications.rule:rule_add",
-    "change": "notifications.rule:rule_edit",
+    "change": "notifications.rule:rule_set",
     "remove": "notifications.rule:rule_remove",
 }
 

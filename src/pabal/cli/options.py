@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -10,10 +11,11 @@ from cyclopts import CycloptsError, Parameter, Token
 from cyclopts.validators import Number
 
 from pabal.core.duration import parse_duration
+from pabal.core.errors import Invalid
 
 
 def parse_duration_option(_type: Any, tokens: Sequence[Token]) -> timedelta:
-    """Parse a duration as the settings do. Use it as `Parameter(converter=parse_duration_option)`."""
+    """Parse a duration as the settings do, for `Parameter(metavar="DURATION", converter=parse_duration_option)`."""
     return parse_duration(tokens[0].value)
 
 
@@ -47,9 +49,30 @@ JsonPayload = Annotated[
 ]
 
 
-def nothing_to_change(*options: str) -> CycloptsError:
+class UsageError(CycloptsError):
+    """The arguments are wrong. The command has done nothing and exits with 2."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(msg=text)
+
+
+@contextmanager
+def refuse_arguments(option: str) -> Generator[None]:
+    """Report what a check of the option's value refuses as a usage error."""
+    try:
+        yield
+    except Invalid as error:
+        raise UsageError("; ".join(f"{option} {problem.why}" for problem in error.errors)) from None
+
+
+def nothing_to_change(*options: str) -> UsageError:
     """The usage error of a `set` command without an option that changes something."""
-    return CycloptsError(msg=f"nothing to change: give {' or '.join(options)}")
+    return UsageError(f"Nothing to change: give {' or '.join(options)}")
+
+
+def flag(help: str, name: str | None = None) -> Any:
+    """Declare an option without a value, which is off unless it is given."""
+    return Parameter(name=name, negative="", show_default=False, help=help)
 
 
 def repeatable(help: str) -> Any:

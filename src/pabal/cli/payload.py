@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from pabal.cli.options import UsageError
 from pabal.core.errors import BodyTooLarge, Invalid
 from pabal.events.publish.publish import MAX_EVENT_PAYLOAD_BYTES
 
@@ -27,5 +28,5 @@ def read_payload(payload: str) -> bytes:
     try:
         msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid.of_field("payload", f"is not a JSON object: {error}") from None
+        raise UsageError(f"--payload is not a JSON object: {error}") from None
     return text.strip()

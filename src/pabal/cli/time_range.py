@@ -28,7 +28,8 @@ def parse_time_option(_type: Any, tokens: Sequence[Token]) -> timedelta | dateti
 
 
 TimeOption = Annotated[
-    timedelta | datetime | None, Parameter(converter=parse_time_option, n_tokens=1, accepts_keys=False)
+    timedelta | datetime | None,
+    Parameter(converter=parse_time_option, n_tokens=1, accepts_keys=False, metavar="TIME"),
 ]
 
 

@@ -11,11 +11,7 @@ from pabal.cli.context import run_query
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
 from pabal.cli.output import local_time, one_line, print_json, print_table, print_text
 from pabal.core.messages import duration_message
-from pabal.core.short_id import MAX_LISTED_IDS, ambiguous_id, parse_id_pattern
 from pabal.db.tx import Tx
-from pabal.events.id_lookup import match_dead_letter_ids, match_event_ids
-from pabal.notifications.id_lookup import match_notification_ids
-from pabal.relay.id_lookup import match_message_ids, match_reply_ids
 from pabal.trace import (
     TRACE_TONES,
     FullEventTrace,
@@ -39,7 +35,6 @@ from pabal.trace.relay_entries import message_status_text
 TONE_STYLES = {"bad": "red", "warning": "yellow", "good": "green", "recovered": "cyan"}
 MAX_ERROR_CHARS = 300
 """Characters of an error on one line; --json has all of them."""
-TRACEABLE = (match_event_ids, match_dead_letter_ids, match_notification_ids, match_message_ids, match_reply_ids)
 
 
 def trace_command(
@@ -56,10 +51,13 @@ def trace_command(
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Show the history of an event, a notification or a message: its origin, every attempt and how it ended."""
+    """Show the history of an event, notification or message.
+
+    Prints its origin, every attempt and how it ended.
+    """
 
     async def read(tx: Tx) -> Trace:
-        return await resolve_trace(tx, await expand_short_id(tx, id))
+        return await resolve_trace(tx, id)
 
     trace = run_query(connection, read)
     if json:
@@ -72,17 +70,6 @@ def trace_command(
             print_notification_trace(trace)
         case FullEventTrace():
             print_event_trace(trace)
-
-
-async def expand_short_id(tx: Tx, text: str) -> str:
-    """Replace a short id `01234567…abcdef` by the one id it stands for. Return other text unchanged."""
-    pattern = parse_id_pattern(text)
-    if pattern is None or not pattern.suffix:
-        return text
-    ids = [row for match_ids in TRACEABLE for row in await match_ids(tx, pattern, MAX_LISTED_IDS + 1)]
-    if len(ids) > 1:
-        raise ambiguous_id(text, ids)
-    return str(ids[0]) if ids else text
 
 
 def print_message_trace(trace: MessageTrace) -> None:

@@ -46,6 +46,16 @@ def time_element(at: datetime | None) -> Markup:
     )
 
 
+def date_element(at: datetime) -> Markup:
+    """Render the date of a time."""
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), at.date())
+
+
+def code_element(text: object) -> Markup:
+    """Render a text that must be copied exactly."""
+    return Markup("<code>{}</code>").format(text)
+
+
 def short_id(value: object) -> Markup:
     """Shorten an id to its beginning, or its kind, and its end. The title has all of it."""
     text = str(value)

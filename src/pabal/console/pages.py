@@ -13,6 +13,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from pabal import __version__
 from pabal.console.access.csrf import CSRF_FIELD, csrf_input
 from pabal.console.format import (
+    code_element,
+    date_element,
     display_name,
     format_age,
     format_count,
@@ -64,6 +66,8 @@ def build_url(path: str, /, **params: str | None) -> str:
 TEMPLATE_FILTERS: dict[str, Any] = {
     "count": format_count,
     "age": format_age,
+    "code": code_element,
+    "date": date_element,
     "time": time_element,
     "redacted_json": redacted_json,
     "short_id": short_id,

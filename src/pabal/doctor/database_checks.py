@@ -114,7 +114,7 @@ async def check_schema_version(database_urls: DatabaseUrls) -> Finding:
         return Finding(
             FindingLevel.WARNING,
             "schema",
-            Message("{} migrations pending", len(status.pending)),
+            Message("migrations pending: {}", len(status.pending)),
             Message("run `pabal migrate up`"),
         )
     return Finding(FindingLevel.GOOD, "schema", Message("{} migrations applied, none pending", len(status.applied)))
@@ -162,7 +162,7 @@ async def check_discord_token(settings: Settings, options: ConnectOptions) -> Fi
         FindingLevel.BAD if counts.waiting else FindingLevel.WARNING,
         "discord",
         Message(
-            "no bot token is set: {} notifications wait, {} were suppressed in the last day",
+            "no bot token is set; notifications waiting: {}, suppressed in the last day: {}",
             counts.waiting,
             counts.suppressed,
         ),

@@ -1,4 +1,4 @@
-"""Find accounts, messages and replies by a short id."""
+"""Find accounts and messages by a short id."""
 
 from uuid import UUID
 
@@ -15,7 +15,3 @@ async def match_account_ids(tx: Tx, pattern: IdPattern, limit: int) -> list[UUID
 
 async def match_message_ids(tx: Tx, pattern: IdPattern, limit: int) -> list[UUID]:
     return await tx.column(Q.match_messages, **pattern.bounds, limit=limit)
-
-
-async def match_reply_ids(tx: Tx, pattern: IdPattern, limit: int) -> list[UUID]:
-    return await tx.column(Q.match_replies, **pattern.bounds, limit=limit)

@@ -12,10 +12,3 @@ from public.inbound_messages t
 where t.id between :low::uuid and :high::uuid and right(t.id::text, length(:suffix::text)) = :suffix
 order by t.id
 limit :limit;
-
--- name: match_replies
-select t.id
-from public.relay_replies t
-where t.id between :low::uuid and :high::uuid and right(t.id::text, length(:suffix::text)) = :suffix
-order by t.id
-limit :limit;

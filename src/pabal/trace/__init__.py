@@ -1,6 +1,6 @@
 """Trace an id: find what it names, collect what happened to it, render the result.
 
-    resolve_trace         id, id prefix, correlation id or conversation -> Trace
+    resolve_trace         id, id prefix, short id, correlation id or conversation -> Trace
     find_trace_matches    which rows have such an id                       (entry.py)
     trace_match           collect the trace of one row                     (events.py, relay.py, notifications.py)
     trace_by_name         collect by correlation id or conversation
@@ -60,7 +60,7 @@ Trace = FullEventTrace | FullNotificationTrace | MessageTrace
 
 
 async def resolve_trace(tx: Tx, name: str) -> Trace:
-    """Trace an id, an unambiguous id prefix, a correlation id or a conversation."""
+    """Trace an id, an unambiguous id prefix or short id, a correlation id or a conversation."""
     match await find_trace_matches(tx, name):
         case []:
             return await trace_by_name(tx, name)
@@ -71,7 +71,7 @@ async def resolve_trace(tx: Tx, name: str) -> Trace:
 
 
 async def find_trace_matches(tx: Tx, prefix: str) -> list[TraceMatch]:
-    """The rows of every kind whose id starts with the prefix; a few of each kind."""
+    """The rows of every kind with this id, prefix or short id; a few of each kind."""
     events, messages = await find_event_matches(tx, prefix), await find_message_matches(tx, prefix)
     notifications = await find_notification_matches(tx, prefix)
     return [*events.values(), *messages.values(), *notifications.values()]

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from pabal.core.ids import id_prefix_range
 from pabal.core.messages import Message
+from pabal.core.short_id import parse_id_pattern
 from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
 
@@ -82,13 +82,12 @@ def sort_entries(entries: Iterable[TraceEntry]) -> list[TraceEntry]:
     return sorted(entries, key=lambda entry: entry.at)
 
 
-async def find_matches(tx: Tx, query: Query, prefix: str, **filters: object) -> dict[UUID, TraceMatch]:
-    """The rows whose id starts with the prefix, by id; none if no id can start with it."""
-    id_range = id_prefix_range(prefix)
-    if id_range is None:
+async def find_matches(tx: Tx, query: Query, text: str, **filters: object) -> dict[UUID, TraceMatch]:
+    """The rows with this id, prefix or short id, by id; none if the text is none of them."""
+    pattern = parse_id_pattern(text)
+    if pattern is None:
         return {}
-    low, high = id_range
-    matches = await tx.all(TraceMatch, query, low=low, high=high, limit=MAX_MATCHES, **filters)
+    matches = await tx.all(TraceMatch, query, limit=MAX_MATCHES, **pattern.bounds, **filters)
     return {match.id: match for match in matches}
 
 

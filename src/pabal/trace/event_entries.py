@@ -209,7 +209,7 @@ def audited_event_entries(actions: Iterable[AuditedAction], rows: Mapping[UUID, 
         if action.action == "event.cancelled" and (row is None or row.status != "cancelled"):
             text = Message("cancelled by {}", action.actor)
             if row and row.is_broadcast:
-                text = Message("{}, {} deliveries", text, action.details.get("count", 1))
+                text = Message("{}, deliveries: {}", text, action.details.get("count", 1))
             yield TraceEntry(action.at, "cancelled", text, action.actor, event_id=event_id)
         elif action.action not in ACTIONS_SHOWN_BY_ROWS:
             text = Message("{} by {}", action.action, action.actor)

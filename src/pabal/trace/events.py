@@ -76,7 +76,7 @@ class _EventTraceRows:
 
 
 async def find_event_matches(tx: Tx, prefix: str) -> dict[UUID, TraceMatch]:
-    """The events and dead letters whose id starts with the prefix."""
+    """The events and dead letters with this id, prefix or short id."""
     return await find_matches(tx, Q.find_event_matches, prefix)
 
 

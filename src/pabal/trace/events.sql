@@ -1,9 +1,10 @@
 -- name: find_event_matches
 -- Events, dead letters, and purged events of which only dead letters are left, by a range of ids.
+-- The range bounds the index scan; the suffix decides among the ids in it.
 (
     select e.id, 'event' as kind, e.id as subject_id
     from public.event_queue e
-    where e.id between :low::uuid and :high::uuid
+    where e.id between :low::uuid and :high::uuid and right(e.id::text, length(:suffix::text)) = :suffix
     order by e.id
     limit :limit
 )
@@ -11,7 +12,7 @@ union all
 (
     select d.id, 'dead letter', d.original_event_id
     from public.dead_letter_queue d
-    where d.id between :low and :high
+    where d.id between :low and :high and right(d.id::text, length(:suffix::text)) = :suffix
     order by d.id
     limit :limit
 )
@@ -19,7 +20,8 @@ union all
 (
     select d.original_event_id, 'event', d.original_event_id
     from public.dead_letter_queue d
-    where d.original_event_id between :low and :high and d.event_id is null
+    where d.original_event_id between :low and :high and right(d.original_event_id::text, length(:suffix::text)) = :suffix
+        and d.event_id is null
     order by d.original_event_id
     limit :limit
 );

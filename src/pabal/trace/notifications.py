@@ -64,7 +64,7 @@ class EventNotifications:
 
 
 async def find_notification_matches(tx: Tx, prefix: str) -> dict[UUID, TraceMatch]:
-    """The notifications whose id starts with the prefix."""
+    """The notifications with this id, prefix or short id."""
     return await find_matches(tx, Q.find_notification_matches, prefix)
 
 

@@ -1,7 +1,8 @@
 -- name: find_notification_matches
+-- The range bounds the index scan; the suffix decides among the ids in it.
 select r.id, 'notification' as kind, r.id as subject_id
 from notification.requests r
-where r.id between :low::uuid and :high::uuid
+where r.id between :low::uuid and :high::uuid and right(r.id::text, length(:suffix::text)) = :suffix
 order by r.id
 limit :limit;
 

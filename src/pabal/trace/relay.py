@@ -29,7 +29,7 @@ class MessageTrace:
 
 
 async def find_message_matches(tx: Tx, prefix: str, account: UUID | None = None) -> dict[UUID, TraceMatch]:
-    """The messages and replies whose id starts with the prefix."""
+    """The messages and replies with this id, prefix or short id."""
     return await find_matches(tx, Q.find_message_matches, prefix, account=account)
 
 

@@ -1,9 +1,10 @@
 -- name: find_message_matches
--- Messages and replies, by a range of ids.
+-- Messages and replies, by a range of ids. The range bounds the index scan; the suffix decides among the ids in it.
 (
     select m.id, 'message' as kind, m.id as subject_id
     from public.inbound_messages m
-    where m.id between :low::uuid and :high::uuid and (:account::uuid is null or m.account_id = :account)
+    where m.id between :low::uuid and :high::uuid and right(m.id::text, length(:suffix::text)) = :suffix
+        and (:account::uuid is null or m.account_id = :account)
     order by m.id
     limit :limit
 )
@@ -11,7 +12,8 @@ union all
 (
     select r.id, 'reply', coalesce(r.message_id, r.continues)
     from public.relay_replies r
-    where r.id between :low and :high and (:account::uuid is null or r.account_id = :account)
+    where r.id between :low and :high and right(r.id::text, length(:suffix::text)) = :suffix
+        and (:account::uuid is null or r.account_id = :account)
     order by r.id
     limit :limit
 );

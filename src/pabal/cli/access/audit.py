@@ -14,7 +14,7 @@ from pabal.audit.chain_head import ChainHead, parse_chain_head
 from pabal.audit.log import AuditFilter, AuditLogEntry, list_audit_log
 from pabal.cli.context import cli_actor, run_query, with_hub
 from pabal.cli.examples import examples
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit, SkipConfirmation
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit, SkipConfirmation, refuse_arguments
 from pabal.cli.output import (
     ask_confirmation,
     local_time,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 app = cyclopts.App(
     name="audit",
-    help="Read the audit log and verify that it was not tampered with.",
+    help="Read and verify the audit log.\n\nVerification shows whether the log was tampered with.",
     help_epilogue=examples("audit list --since 1h", "audit verify"),
 )
 
@@ -95,9 +95,7 @@ def audit_verify(
     *,
     head: Annotated[
         str | None,
-        Parameter(
-            converter=check_head_option, help="A head that was printed or logged earlier: check that it is still there."
-        ),
+        Parameter(converter=check_head_option, help="Also check that this earlier head is still in the log."),
     ] = None,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
@@ -147,7 +145,8 @@ def audit_accept_restore(
         seal_restored_log,
     )
 
-    check_restore_reason(reason)
+    with refuse_arguments("--reason"):
+        check_restore_reason(reason)
 
     async def accept(hub: "Hub") -> ChainHead:
         head_file = hub.audit_sealer.head_file

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.cli.context import cli_actor, with_hub
 from pabal.cli.examples import examples
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, repeatable
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, flag, repeatable
 from pabal.cli.output import (
     local_time,
     print_error,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 app = cyclopts.App(
     name="key",
-    help="Manage the keys that sign tokens, encrypt secrets and seal the audit log.",
+    help="Manage the keys that sign, encrypt and seal.\n\nThey sign tokens, encrypt secrets and seal the audit log.",
     help_epilogue=examples("key list", "key rotate --use signing"),
 )
 
@@ -144,7 +144,7 @@ def key_retire(
     key_id: Annotated[str, Parameter(name="ID", help="The key, as `pabal key list` shows it.")],
     /,
     *,
-    force: Annotated[bool, Parameter(negative="", help="Do not wait until what it signed has expired.")] = False,
+    force: Annotated[bool, flag("Do not wait until what it signed has expired.")] = False,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from pabal.cli.context import cli_actor, run_query, run_transaction
 from pabal.cli.examples import examples
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, flag
 from pabal.cli.output import local_time, print_json, print_rows, print_text, state_since
 from pabal.core.errors import Invalid, NotFound
 from pabal.db.tx import Tx
@@ -31,15 +31,13 @@ from pabal.operators.password import check_password_length, generate_password, h
 
 app = cyclopts.App(
     name="operator",
-    help="Manage the operators who sign in to the console.",
+    help="Manage the console's operators.\n\nAn operator can sign in to the console.",
     help_epilogue=examples("operator add mina --role admin", "operator list"),
 )
 
 OperatorArgument = Annotated[str, Parameter(name="NAME", help="Name of the operator.")]
 RoleHelp = Parameter(help="viewer (read-only) or admin.")
-GenerateOption = Annotated[
-    bool, Parameter(negative="", help="Generate a password and print it once, instead of asking for one.")
-]
+GenerateOption = Annotated[bool, flag("Generate a password and print it once, instead of asking for one.")]
 MAX_PASSWORD_BYTES = 65536
 COLUMNS = ("name", "role", "state", "last signed in")
 
@@ -118,7 +116,7 @@ def operator_disable(
 def operator_enable(
     name: OperatorArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Enable a disabled operator. The password is as before."""
+    """Enable a disabled operator. The password is unchanged."""
     operator = change_operator(connection, lambda tx: enable_operator(tx, name, cli_actor()))
     print_operator(operator, f"{operator.name} enabled", json=json)
 

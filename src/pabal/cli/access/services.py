@@ -11,10 +11,18 @@ from cyclopts import Parameter
 from pabal.cli.access.sql_roles import app as sql_role_app
 from pabal.cli.context import cli_actor, run_query, run_transaction
 from pabal.cli.examples import examples
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, nothing_to_change, parse_duration_option, repeatable
+from pabal.cli.options import (
+    DEFAULT_CONNECTION,
+    Connection,
+    Json,
+    UsageError,
+    nothing_to_change,
+    parse_duration_option,
+    repeatable,
+)
 from pabal.cli.output import local_time, print_json, print_json_items, print_table, print_text, state_since
 from pabal.core.duration import format_duration
-from pabal.core.errors import Conflict, Invalid, NotFound
+from pabal.core.errors import Conflict, NotFound
 from pabal.db.tx import Tx
 from pabal.tokens.permission import PERMISSION_NAMES, format_scope
 from pabal.tokens.services import (
@@ -36,7 +44,7 @@ from pabal.tokens.sql_roles import list_sql_roles
 
 app = cyclopts.App(
     name="service",
-    help="Manage services: the clients that may get access tokens.",
+    help="Manage services and their client secrets.\n\nA service is a client that may get access tokens.",
     help_epilogue=examples("service add --permission write shop", "service list"),
 )
 
@@ -246,6 +254,7 @@ def service_rotate_secret(
     overlap: Annotated[
         timedelta,
         Parameter(
+            metavar="DURATION",
             converter=parse_duration_option,
             show_default=format_duration,
             help="How long the old secret keeps working: 90s, 15m, 2h, 7d. 0 revokes all old secrets at once.",
@@ -253,14 +262,18 @@ def service_rotate_secret(
     ] = SECRET_OVERLAP,
     expires: Annotated[
         timedelta | None,
-        Parameter(converter=parse_duration_option, help="Lifetime of the new secret, such as 90d. Default: unlimited."),
+        Parameter(
+            metavar="DURATION",
+            converter=parse_duration_option,
+            help="Lifetime of the new secret, such as 90d. Default: unlimited.",
+        ),
     ] = None,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
     """Print a new client secret, which is shown only once. The old one keeps working during the overlap."""
     if expires is not None and expires <= timedelta():
-        raise Invalid.of_field("expires", "must be positive, such as 90d")
+        raise UsageError("--expires must be positive, such as 90d")
 
     async def rotate(tx: Tx) -> tuple[str, list[ServiceSecret]]:
         await require_service(tx, name)

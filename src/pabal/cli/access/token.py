@@ -19,10 +19,10 @@ from pabal.cli.access.token_output import (
 from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
 from pabal.cli.examples import examples
 from pabal.cli.id_argument import IdOption, resolve_id
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit, repeatable
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit, UsageError, flag, repeatable
 from pabal.cli.output import local_time, print_json, print_json_items, print_table, print_text
 from pabal.core.actor import Actor
-from pabal.core.errors import Conflict, Invalid, InvalidGrant, NotFound
+from pabal.core.errors import Conflict, InvalidGrant, NotFound
 from pabal.db.tx import Tx
 from pabal.tokens.explain import TokenInspection, inspect_token
 from pabal.tokens.id_lookup import match_access_token_ids, match_family_ids
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 app = cyclopts.App(
     name="token",
-    help="Issue, refresh, verify, revoke and list the tokens of services.",
+    help="Issue, verify and revoke access tokens.\n\nServices use them to call the API.",
     help_epilogue=examples("token issue shop", "token list --service shop"),
 )
 
@@ -79,7 +79,7 @@ def token_issue(
     /,
     *,
     scope: Annotated[list[str] | None, repeatable("Only this permission. Default: all of the service's.")] = None,
-    no_refresh: Annotated[bool, Parameter(negative="", help="Issue no refresh token.")] = False,
+    no_refresh: Annotated[bool, flag("Issue no refresh token.")] = False,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
@@ -102,7 +102,7 @@ def token_refresh(token: TokenArgument, /, *, connection: Connection = DEFAULT_C
     """Exchange a refresh token for a new pair. A refresh token that was used before revokes its family."""
     token = read_token(token)
     if not is_refresh_token(token):
-        raise Invalid.of_field("token", "is not a refresh token; those begin with pbr_")
+        raise UsageError("TOKEN is not a refresh token; those begin with pbr_")
 
     async def refresh(hub: "Hub") -> TokenPair | InvalidGrant:
         async with hub.transaction() as tx:
@@ -190,7 +190,7 @@ def token_revoke(
 def token_list(
     *,
     service: Annotated[str | None, Parameter(help="Only tokens of this service.")] = None,
-    all: Annotated[bool, Parameter(negative="", help="Include expired and revoked tokens.")] = False,
+    all: Annotated[bool, flag("Include expired and revoked tokens.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
     connection: Connection = DEFAULT_CONNECTION,
@@ -222,12 +222,12 @@ def token_list(
 def read_token(token: str) -> str:
     """Read the token from the argument or from standard input. Bytes that are not text never match a token."""
     if token.startswith("-") and token != STANDARD_INPUT:
-        raise Invalid.of_field("token", f"cannot begin with a hyphen, and {token!r} is not an option")
+        raise UsageError(f"TOKEN cannot begin with a hyphen, and {token!r} is not an option")
     if token == STANDARD_INPUT:
         token = sys.stdin.buffer.readline(MAX_TOKEN_BYTES).decode(errors="replace")
     token = token.encode(errors="replace").decode().strip()
     if not token:
-        raise Invalid.of_field("token", "must not be empty")
+        raise UsageError("TOKEN must not be empty")
     return token
 
 

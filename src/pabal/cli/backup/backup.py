@@ -13,7 +13,7 @@ from pabal import __version__
 from pabal.audit.chain_head import ChainHeadFile
 from pabal.cli.backup.secret_files import PassphraseFile, collect_secrets, read_passphrase
 from pabal.cli.database_settings import database_settings
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, flag
 from pabal.cli.output import print_json, print_text, progress_bar
 from pabal.cli.target import attach_or_start_target, require_data_dir
 from pabal.core.errors import BackupError
@@ -36,7 +36,7 @@ from pabal.settings_display import display_setting
 BackupPath = Annotated[Path, Parameter(name="FILE", help="File of the backup.")]
 WithKeys = Annotated[
     bool,
-    Parameter(name="--with-keys", negative="", show_default=False, help="Include the keys, wrapped with a passphrase."),
+    flag("Include the keys, wrapped with a passphrase.", "--with-keys"),
 ]
 
 
@@ -49,7 +49,9 @@ def backup_command(
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Write a backup of the hub to a new file, readable only by you. The hub may run meanwhile.
+    """Back up the database, the settings and optionally the keys.
+
+    Writes a new file that only you can read. The hub may run meanwhile.
 
     It contains the database and the settings without secrets. The file is read again and checked before it gets its
     name.

@@ -23,7 +23,7 @@ from pabal.cli.backup.secret_files import (
 )
 from pabal.cli.context import cli_actor
 from pabal.cli.database_settings import database_settings
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, refuse_arguments
 from pabal.cli.output import print_error, print_hint, print_json, print_text, progress_bar, replace_unprintable
 from pabal.cli.target import DatabaseTarget, start_target
 from pabal.core.errors import Conflict
@@ -79,14 +79,16 @@ def restore_command(
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Restore a backup into an empty hub that does not run. The data is loaded in one transaction.
+    """Restore a backup into an empty hub.
 
+    The hub must not run. The data is loaded in one transaction.
     An older backup is migrated to this version. Exits with 1 if the audit log of the backup is broken.
     """
     settings = load_settings(data_dir=connection.data_dir, database_url=connection.database_url)
     configure_logging(settings.log_level, settings.log_format)
     if accept_audit is not None:
-        check_restore_reason(accept_audit)
+        with refuse_arguments("--accept-audit"):
+            check_restore_reason(accept_audit)
     backup = check_backup(file)
     secrets = read_secrets(settings, backup, passphrase_file)
     if accept_audit is not None and secrets is None and find_keyring(settings) is None:

@@ -31,9 +31,9 @@ def upgrade_database_command(
     data_dir: Annotated[Path | None, Parameter(help="Directory of the embedded database. [PABAL_DATA_DIR]")] = None,
     json: Json = False,
 ) -> None:
-    """Load the embedded database of an older PostgreSQL into the present one. The hub must not run.
+    """Load the embedded database of an older PostgreSQL into the current version.
 
-    The old data directory is kept unchanged, as a copy to go back to.
+    The hub must not run. The old data directory is kept unchanged, as a copy to go back to.
     """
     settings = load_settings(data_dir=data_dir)
     configure_logging(settings.log_level, settings.log_format)

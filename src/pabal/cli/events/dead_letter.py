@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from pabal.cli.context import cli_actor, run_query, run_transaction
 from pabal.cli.examples import examples
 from pabal.cli.id_argument import IdArgument, resolve_id
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Cursor, Json, Limit, UsageError
 from pabal.cli.output import (
     local_time,
     one_line,
@@ -28,7 +28,6 @@ from pabal.cli.output import (
 )
 from pabal.cli.time_range import ANY_TIME, TimeRange
 from pabal.core.cursor import decode_cursor, next_cursor
-from pabal.core.errors import Invalid
 from pabal.core.short_id import IdPattern
 from pabal.db.tx import Tx
 from pabal.events.dead_letters.dead_letters import (
@@ -47,7 +46,7 @@ from pabal.events.id_lookup import match_dead_letter_ids
 
 app = cyclopts.App(
     name="dead-letter",
-    help="Inspect, replay and resolve dead letters: events whose every attempt failed.",
+    help="Inspect, replay and resolve dead letters.\n\nA dead letter is an event whose every attempt failed.",
     help_epilogue=examples("dead-letter groups", "dead-letter replay --all --type 'order.*'"),
 )
 
@@ -195,9 +194,9 @@ def dead_letter_resolve(
 ) -> None:
     """Mark dead letters as resolved. Their events do not change."""
     if not dead_letter_ids:
-        raise Invalid.of_field("ID", "name the dead letters to resolve")
+        raise UsageError("Name the dead letters to resolve")
     if not note.strip():
-        raise Invalid.of_field("note", "must not be empty")
+        raise UsageError("--note must not be empty")
 
     async def resolve(tx: Tx) -> tuple[list[UUID], list[UUID]]:
         ids = [*dict.fromkeys([await resolve_dead_letter_id(tx, pattern) for pattern in dead_letter_ids])]

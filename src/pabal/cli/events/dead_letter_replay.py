@@ -6,15 +6,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 from uuid import UUID
 
-from cyclopts import Parameter
-
 from pabal.cli.context import cli_actor, run_query, run_transactions
 from pabal.cli.events.dead_letter import NO_OPTIONS, DeadLetterOptions, dead_letter_count_text, resolve_dead_letter_id
 from pabal.cli.id_argument import IdArgument
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, SkipConfirmation
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, SkipConfirmation, UsageError, flag
 from pabal.cli.output import ask_confirmation, print_error, print_json, print_json_items, print_text, progress_bar
 from pabal.core.actor import Actor
-from pabal.core.errors import Conflict, Invalid, NotFound
+from pabal.core.errors import Conflict, NotFound
 from pabal.core.short_id import IdPattern
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
@@ -38,7 +36,7 @@ class ReplayResult:
 
 def dead_letter_replay(
     *dead_letter_ids: IdArgument,
-    all: Annotated[bool, Parameter(negative="", help="Replay every unresolved dead letter that matches.")] = False,
+    all: Annotated[bool, flag("Replay every unresolved dead letter that matches.")] = False,
     options: DeadLetterOptions = NO_OPTIONS,
     yes: SkipConfirmation = False,
     connection: Connection = DEFAULT_CONNECTION,
@@ -46,11 +44,11 @@ def dead_letter_replay(
 ) -> None:
     """Replay dead letters: their events are pending again, with all their attempts."""
     actor = cli_actor()
-    if all == bool(dead_letter_ids):
-        raise Invalid.of_field("ID", "name the dead letters to replay, or use --all")
+    if not all and not dead_letter_ids:
+        raise UsageError("Name the dead letters to replay, or use --all")
+    if dead_letter_ids and (all or options != NO_OPTIONS):
+        raise UsageError("Ids cannot be combined with --all or with filters")
     if not all:
-        if options != NO_OPTIONS:
-            raise Invalid.of_field("ID", "cannot be combined with filters; those need --all")
         print_replay_results(
             run_transactions(connection, lambda db: replay_each(db, dead_letter_ids, actor)), json=json
         )

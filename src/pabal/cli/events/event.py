@@ -110,7 +110,8 @@ def event_publish(
     key: Annotated[str | None, Parameter(help="Idempotency key: publishing it again returns the first event.")] = None,
     ordering_key: Annotated[str | None, Parameter(help="Deliver events with the same key in order.")] = None,
     deliver_in: Annotated[
-        timedelta | None, Parameter(converter=parse_duration_option, help="Delay the delivery: 90s, 15m, 2h, 7d.")
+        timedelta | None,
+        Parameter(metavar="DURATION", converter=parse_duration_option, help="Delay the delivery: 90s, 15m, 2h, 7d."),
     ] = None,
     max_retries: Annotated[int, Parameter(help="Attempts after the first.", validator=Number(gte=0, lte=100))] = 3,
     connection: Connection = DEFAULT_CONNECTION,

@@ -6,9 +6,8 @@ import msgspec
 
 from pabal.cli.access.services import require_service
 from pabal.cli.context import run_transaction
-from pabal.cli.options import Connection
+from pabal.cli.options import Connection, UsageError
 from pabal.cli.payload import read_payload
-from pabal.core.errors import Invalid
 from pabal.db.tx import Tx
 from pabal.events.publish.publish import EventDraft, PublishResult, check_publish_right, publish_events
 from pabal.events.types import PRIORITY_BY_NAME, EventType
@@ -59,12 +58,12 @@ def check_event_type(event_type: str) -> None:
     try:
         msgspec.convert(event_type, EventType)
     except msgspec.ValidationError:
-        raise Invalid.of_field(
-            "TYPE", "must be lower-case words joined by dots, such as order.paid; at most 128 characters"
+        raise UsageError(
+            "TYPE must be lower-case words joined by dots, such as order.paid; at most 128 characters"
         ) from None
 
 
 def parse_priority(priority: str) -> int:
     if priority not in PRIORITIES:
-        raise Invalid.of_field("priority", "must be 1 to 10, or critical, high, normal, low")
+        raise UsageError("--priority must be 1 to 10, or critical, high, normal, low")
     return PRIORITIES[priority]

@@ -12,9 +12,9 @@ from cyclopts.validators import Number
 from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
 from pabal.cli.examples import examples
 from pabal.cli.id_argument import IdArgument, resolve_id
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, nothing_to_change
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, UsageError, nothing_to_change, refuse_arguments
 from pabal.cli.output import local_time, print_json, print_rows, print_table, print_text, read_all_pages
-from pabal.core.errors import Invalid, SetupError
+from pabal.core.errors import SetupError
 from pabal.core.short_id import IdPattern
 from pabal.db.tx import Tx
 from pabal.events.events import OPERATOR_ACCESS
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 app = cyclopts.App(
     name="subscription",
-    help="Manage subscriptions: which events a service receives, and where.",
+    help="Manage event subscriptions.\n\nA subscription says which events a service receives, and where.",
     help_epilogue=examples("subscription list --service billing", "subscription add 'order.*' --service billing"),
 )
 
@@ -50,6 +50,9 @@ PAGE_SIZE = 500
 DEFAULT_SCHEDULE_NAME = "default"
 """The value of --retry-schedule that removes a schedule of its own."""
 COLUMNS = ("id", "service", "mode", "types", "state", "destination")
+ON_BLOCKED_HELP = (
+    "What to do if a failing push blocks its ordering key: keep retrying (hold), or dead-letter it after 10 minutes."
+)
 SECRET_SHOWN_ONCE = "The secret is shown only once. Verify pushes with it as Standard Webhooks describes."  # noqa: S105
 
 
@@ -75,14 +78,14 @@ def subscription_add(
     ] = None,
     on_blocked: Annotated[
         OnBlocked,
-        Parameter(help="A failing push that holds back its ordering key: hold it, or make it a dead letter (10 min)."),
+        Parameter(help=ON_BLOCKED_HELP),
     ] = "dead_letter",
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
     """Subscribe a service to events. For pushes, prints the signing secret, which is shown only once."""
     description = check_description(description)
-    steps = None if retry_schedule is None else parse_retry_schedule(retry_schedule)
+    steps = None if retry_schedule is None else check_retry_schedule(retry_schedule)
 
     async def add(hub: "Hub") -> tuple[Subscription, str | None]:
         if url is not None:
@@ -155,13 +158,13 @@ def subscription_set(
     ] = None,
     on_blocked: Annotated[
         OnBlocked | None,
-        Parameter(help="A failing push that holds back its ordering key: hold it, or make it a dead letter (10 min)."),
+        Parameter(help=ON_BLOCKED_HELP),
     ] = None,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
     """Change a subscription. An option replaces its earlier value; the others stay. A waiting retry keeps its time."""
-    steps = None if retry_schedule in {None, DEFAULT_SCHEDULE_NAME} else parse_retry_schedule(retry_schedule or "")
+    steps = None if retry_schedule in {None, DEFAULT_SCHEDULE_NAME} else check_retry_schedule(retry_schedule or "")
     patch = SubscriptionPatch(
         event_types=event_type,
         url=url,
@@ -356,8 +359,13 @@ def subscription_state(subscription: Subscription) -> str:
 
 def check_description(description: str | None) -> str | None:
     if description and not description.isprintable():
-        raise Invalid.of_field("description", "must be one line of text")
+        raise UsageError("--description must be one line of text")
     return description or None
+
+
+def check_retry_schedule(text: str) -> list[int]:
+    with refuse_arguments("--retry-schedule"):
+        return parse_retry_schedule(text)
 
 
 def push_fields(subscription: Subscription) -> list[tuple[str, Any]]:

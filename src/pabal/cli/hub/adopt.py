@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from pabal.cli.context import cli_actor
 from pabal.cli.hub.migrate import load_migration_settings, target_of
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, UsageError, flag
 from pabal.cli.output import print_block, print_hint, print_json, print_table, print_text, progress_bar
 from pabal.cli.target import login_from_url
-from pabal.core.errors import RequestError
 from pabal.db.adopt.adopt import adopt_database, list_statements, read_adoption_plan
 from pabal.db.adopt.plan import AdoptionPlan
 from pabal.db.migrate import load_migrations
@@ -22,18 +19,20 @@ from pabal.db.migrate import load_migrations
 def adopt_command(
     *,
     dry_run: Annotated[
-        bool, Parameter(help="Show the differences, the rows per rule and the SQL, and change nothing.")
+        bool,
+        flag("Show the differences, the rows per rule and the SQL, and change nothing."),
     ] = False,
-    yes: Annotated[bool, Parameter(help="Confirm that the tables become Pabal's.")] = False,
+    yes: Annotated[bool, flag("Confirm that the tables become Pabal's.")] = False,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Take over tables of the specification's form with their rows, in one transaction.
+    """Take over the specification's tables of an existing database.
 
+    Their rows are kept, and everything happens in one transaction.
     Stops if anything conflicts. Exits with 1 if a dry run finds a conflict.
     """
     if yes == dry_run:
-        raise RequestError("this replaces the tables: see what changes with --dry-run, then confirm with --yes")
+        raise UsageError("This replaces the tables. See what changes with --dry-run, then confirm with --yes")
     settings = load_migration_settings(connection)
     with target_of(settings) as target:
         if dry_run:

@@ -15,7 +15,7 @@ from pabal.core.errors import SetupError
 
 app = cyclopts.App(
     name="db",
-    help="Connect to the database of the running hub.",
+    help="Connect to the hub's database.\n\nThe hub must be running, or PABAL_DATABASE_URL be set.",
     help_epilogue=examples("db shell", "db url"),
 )
 

@@ -110,7 +110,10 @@ def demo_command(
     samples: SamplesOption = True,
     language: ChatLanguageOption = None,
 ) -> None:
-    """Try the hub with a simulated KakaoTalk chat, a bot that answers and a shop that publishes events."""
+    """Try the hub with a simulated chat, bot and shop.
+
+    The chat simulates KakaoTalk, the bot answers every message, and the shop publishes events.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # during the start, SIGTERM stops it as Ctrl-C does
     with demo_data_dir(data_dir) as folder, ExitStack() as stack:
         settings = demo_settings(load_settings(port=port, chat_language=language)).model_copy(

@@ -20,7 +20,10 @@ from pabal.settings import load_settings
 
 
 def doctor_command(*, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
-    """Check the settings, the database and the system, and suggest fixes. Exits with 1 if something is broken."""
+    """Check the installation and suggest fixes.
+
+    Checks the settings, the database and the system. Exits with 1 if something is broken.
+    """
     settings = load_settings(data_dir=connection.data_dir, database_url=connection.database_url)
     configure_logging(settings.log_level, settings.log_format)
     urls: DatabaseUrls | None

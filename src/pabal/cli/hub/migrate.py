@@ -13,10 +13,9 @@ from cyclopts import Parameter
 
 from pabal.cli.database_settings import database_settings
 from pabal.cli.examples import examples
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, UsageError, flag
 from pabal.cli.output import local_time, print_json_items, print_table, print_text, progress_bar
 from pabal.cli.target import DatabaseTarget, attach_or_start_target
-from pabal.core.errors import RequestError
 from pabal.core.log import configure_logging
 from pabal.db import migrate
 from pabal.db.migrate import apply_migrations, preflight_migrations, read_migration_status, revert_migrations
@@ -24,7 +23,7 @@ from pabal.settings import Settings, load_settings
 
 app = cyclopts.App(
     name="migrate",
-    help="Check, apply or revert schema migrations, or show their status.",
+    help="Check, apply or revert schema migrations.",
     help_epilogue=examples("migrate preflight", "migrate up"),
 )
 
@@ -46,13 +45,13 @@ def migrate_up(*, to: ToVersionOption = None, connection: Connection = DEFAULT_C
 def migrate_down(
     *,
     to: ToVersionOption = None,
-    yes: Annotated[bool, Parameter(help="Confirm that tables and their data are dropped.")] = False,
+    yes: Annotated[bool, flag("Confirm that tables and their data are dropped.")] = False,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
     """Revert migrations, newest first: all of them, or those newer than --to. Drops their tables with the data."""
     if not yes:
-        raise RequestError("this drops tables and their data; confirm with --yes")
+        raise UsageError("This drops tables and their data. Confirm with --yes")
     settings = load_migration_settings(connection)
     with target_of(settings) as target, migration_progress("reverting") as step:
         migrations = asyncio.run(revert_migrations(target.direct_url, to=to, progress=step))

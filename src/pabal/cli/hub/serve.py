@@ -69,7 +69,10 @@ def up_command(
 def serve_command(
     *, host: Host = None, port: Port = None, processes: Processes = None, connection: Connection = DEFAULT_CONNECTION
 ) -> None:
-    """Run the API and the console only, on the database of a running hub or an external one."""
+    """Run the API and the console only.
+
+    Uses the database of a running hub or an external one.
+    """
     settings = load_server_settings(connection, host=host, port=port, processes=processes)
     if inherited := inherited_sockets(os.environ):
         run_event_loop(run_child(settings, inherited, run_workers=False))
@@ -81,7 +84,10 @@ def serve_command(
 def work_command(
     *, app: HandlersApp = None, program: ProgramName = None, connection: Connection = DEFAULT_CONNECTION
 ) -> None:
-    """Run the workers and chores only, on the database of a running hub or an external one."""
+    """Run the workers and chores only.
+
+    Uses the database of a running hub or an external one.
+    """
     settings = load_server_settings(connection)
     handlers = load_handlers(app, program) if app else None
     target = running_target(database_settings(settings))

@@ -2,9 +2,7 @@
 
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-
-from pabal.cli.options import Json
+from pabal.cli.options import Json, flag
 from pabal.cli.output import print_json, print_table
 from pabal.keys.webhook_secret import with_webhook_secret
 from pabal.settings import Settings, load_settings, variable_name
@@ -12,15 +10,16 @@ from pabal.settings_display import display_setting, setting_source
 
 ShowWebhookSecret = Annotated[
     bool,
-    Parameter(
-        name="--show", negative="", show_default=False, help="Show the webhook secret, for Kakao's skill settings."
-    ),
+    flag("Show the webhook secret, for Kakao's skill settings.", "--show"),
 ]
 WEBHOOK_SECRETS = frozenset({"webhook_secret", "webhook_secret_previous"})
 
 
 def settings_command(*, show: ShowWebhookSecret = False, json: Json = False) -> None:
-    """Show the effective settings and where they come from. Secrets stay hidden."""
+    """Show the effective settings.
+
+    Also shows where each comes from. Secrets stay hidden.
+    """
     settings = load_settings()
     complete = with_webhook_secret(settings)
     rows = [

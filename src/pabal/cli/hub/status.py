@@ -17,11 +17,14 @@ from pabal.core.messages import duration_message
 from pabal.db.tx import Tx
 from pabal.status import HubStatus, LaneProgress, check_free_space, read_status, status_findings
 
-LANE_COLUMNS = ("lane", "waiting", "oldest", "in flight", "done/min", "empty in", "dead")
+LANE_COLUMNS = ("lane", "waiting", "oldest", "in flight", "done/min", "drains in", "dead")
 
 
 def status_command(*, connection: Connection = DEFAULT_CONNECTION, json: Json = False) -> None:
-    """Show the state of the hub on one screen. Exits with 1 if something needs a person."""
+    """Show the state of the hub and what needs attention.
+
+    Exits with 1 if something needs attention.
+    """
     from pabal.maintenance import check_chore_runs
     from pabal.queue.chores import list_recorded_runs
 

@@ -15,7 +15,7 @@ from pabal.notifications.states import RecipientType
 
 app = cyclopts.App(
     name="address",
-    help="Manage blocked addresses: Discord users and channels that refuse our notifications.",
+    help="Manage blocked notification addresses.\n\nThey are Discord users and channels that refuse our messages.",
     help_epilogue=examples("address list", "address enable user_dm 80351110224678912"),
 )
 

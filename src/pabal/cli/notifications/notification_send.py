@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from pabal.cli.access.services import require_service
 from pabal.cli.context import cli_actor, with_hub
 from pabal.cli.notifications.template import TemplateArgument, print_rendered_text
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, JsonPayload, parse_duration_option
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, JsonPayload, flag, parse_duration_option
 from pabal.cli.output import local_time, print_json, print_text
 from pabal.cli.payload import read_payload
 from pabal.core.errors import SetupError
@@ -70,11 +70,16 @@ def notification_send(
     payload: JsonPayload = "{}",
     locale: Annotated[str | None, Parameter(help="Language. Default: the recipient's, else the hub's.")] = None,
     send_in: Annotated[
-        timedelta | None, Parameter(converter=parse_duration_option, help="Delay the notification: 90s, 15m, 2h, 7d.")
+        timedelta | None,
+        Parameter(
+            metavar="DURATION", converter=parse_duration_option, help="Delay the notification: 90s, 15m, 2h, 7d."
+        ),
     ] = None,
     expires_in: Annotated[
         timedelta | None,
-        Parameter(converter=parse_duration_option, help="Time to live. An emergency never expires."),
+        Parameter(
+            metavar="DURATION", converter=parse_duration_option, help="Time to live. An emergency never expires."
+        ),
     ] = None,
     incident: Annotated[
         str | None, Parameter(help="Emergencies of the same incident are sent at most once a minute.")
@@ -83,9 +88,7 @@ def notification_send(
     idempotency_key: Annotated[
         str | None, Parameter(name="--key", help="Idempotency key: the same source and key are requested once.")
     ] = None,
-    dry_run: Annotated[
-        bool, Parameter(negative="", help="Show the decision and the text without sending anything.")
-    ] = False,
+    dry_run: Annotated[bool, flag("Show the decision and the text without sending anything.")] = False,
     language: Annotated[ExplanationLanguage, Parameter(help="Language of the reasons of a dry run.")] = "en",
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,

@@ -9,10 +9,17 @@ from cyclopts import Parameter
 
 from pabal.cli.context import cli_actor, run_transaction
 from pabal.cli.examples import examples
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, SkipConfirmation, repeatable
+from pabal.cli.options import (
+    DEFAULT_CONNECTION,
+    Connection,
+    Json,
+    SkipConfirmation,
+    UsageError,
+    refuse_arguments,
+    repeatable,
+)
 from pabal.cli.output import local_time, print_fields, print_json
 from pabal.cli.privacy import ExportFile, confirm_and_erase, write_export
-from pabal.core.errors import Invalid
 from pabal.notifications.people.links import unlink_account
 from pabal.notifications.people.preferences import (
     Preferences,
@@ -27,7 +34,7 @@ from pabal.notifications.recipient_forms import check_person_id
 
 app = cyclopts.App(
     name="person",
-    help="Manage the preferences and the data of a notification recipient.",
+    help="Manage the data of a notification recipient.\n\nThe data includes preferences and links.",
     help_epilogue=examples("person preferences 80351110224678912", "person export 80351110224678912 --to mina.json"),
 )
 
@@ -83,8 +90,11 @@ def person_link(
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Link a Discord account to a registered user, whose preferences then decide. What is off for either stays off."""
-    check_reason(reason)
+    """Link a Discord account to a registered user.
+
+    The user's preferences then apply to both; whatever is off in either stays off.
+    """
+    check_reason_option(reason)
     check_person_id(person)
     preferences = run_transaction(
         connection, lambda tx: link_discord_account(tx, person, user, cli_actor(), reason=reason)
@@ -103,7 +113,7 @@ def person_unlink(
     person: PersonArgument, /, *, reason: Reason, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
     """Undo the link of a Discord account. Both sides keep their preferences; the user's sessions end."""
-    check_reason(reason)
+    check_reason_option(reason)
     preferences = run_transaction(connection, lambda tx: unlink_account(tx, person, cli_actor(), reason=reason))
     print_preferences(preferences, json=json)
 
@@ -148,7 +158,7 @@ def parse_preferences(pairs: list[str]) -> PreferencesUpdate:
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name not in PREFERENCE_NAMES:
-            raise Invalid.of_field("set", f"{name} is not one of {', '.join(PREFERENCE_NAMES)}")
+            raise UsageError(f"--set {name}: is not one of {', '.join(PREFERENCE_NAMES)}")
         values[name] = value if name == "locale" else parse_switch(name, value.lower())
     return PreferencesUpdate(**values)
 
@@ -156,9 +166,14 @@ def parse_preferences(pairs: list[str]) -> PreferencesUpdate:
 def check_consent_reason(update: PreferencesUpdate, reason: str | None) -> None:
     """Consent is the person's: an operator who records it must say why."""
     if reason is not None:
-        check_reason(reason)
+        check_reason_option(reason)
     if update.night_consent and reason is None:
-        raise Invalid.of_field("reason", "is required to set night_consent: say how the person gave their consent")
+        raise UsageError("--reason is required to set night_consent: say how the person gave their consent")
+
+
+def check_reason_option(reason: str) -> None:
+    with refuse_arguments("--reason"):
+        check_reason(reason)
 
 
 def print_preferences(preferences: Preferences, *, json: bool) -> None:
@@ -180,7 +195,7 @@ def print_preferences(preferences: Preferences, *, json: bool) -> None:
 
 def parse_switch(name: str, value: str) -> bool:
     if value not in TRUE_WORDS | FALSE_WORDS:
-        raise Invalid.of_field("set", f"{name} must be true or false")
+        raise UsageError(f"--set {name}: must be true or false")
     return value in TRUE_WORDS
 
 

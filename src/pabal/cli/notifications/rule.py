@@ -1,4 +1,4 @@
-"""`pabal rule list|show|add|edit|enable|disable|remove`."""
+"""`pabal rule list|show|add|set|enable|disable|remove`."""
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -11,10 +11,18 @@ from cyclopts import Parameter
 from pabal.cli.context import cli_actor, run_query, run_transaction, with_hub
 from pabal.cli.examples import examples
 from pabal.cli.id_argument import IdArgument, resolve_id
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, parse_duration_option, repeatable
+from pabal.cli.options import (
+    DEFAULT_CONNECTION,
+    Connection,
+    Json,
+    UsageError,
+    flag,
+    nothing_to_change,
+    parse_duration_option,
+    repeatable,
+)
 from pabal.cli.output import local_time, print_fields, print_json, print_rows, print_text, read_all_pages
 from pabal.core.duration import format_duration
-from pabal.core.errors import Invalid
 from pabal.core.short_id import IdPattern
 from pabal.db.tx import Tx
 from pabal.notifications.id_lookup import match_rule_ids
@@ -54,9 +62,10 @@ class RuleOptions:
     incident_path: Annotated[str | None, Parameter(help="Payload path of the incident.")] = None
     expires_after: Annotated[
         timedelta | None,
-        Parameter(converter=parse_duration_option, help="Time to live of its notifications: 15m, 2h, 7d."),
+        Parameter(
+            metavar="DURATION", converter=parse_duration_option, help="Time to live of its notifications: 15m, 2h, 7d."
+        ),
     ] = None
-    active: Annotated[bool | None, Parameter(negative="--inactive", help="Whether the rule is active.")] = None
 
     def columns(self) -> dict[str, Any]:
         """The given fields by the name of their column."""
@@ -69,7 +78,6 @@ class RuleOptions:
             "guild_path": self.guild_path,
             "incident_path": self.incident_path,
             "expires_after": self.expires_after,
-            "is_active": self.active,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -109,28 +117,30 @@ def rule_add(
     /,
     *,
     options: RuleOptions = NO_OPTIONS,
+    disabled: Annotated[bool, flag("Add it disabled, for `pabal rule enable`.")] = False,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
     """Add a rule for events published from now on. Needs --events, --template, --to and --channel."""
     missing = [f"--{option}" for option in REQUIRED_OPTIONS if getattr(options, option) is None]
     if missing:
-        raise Invalid.of_field("rule", f"needs {' and '.join(missing)}")
+        raise UsageError(f"A rule needs {' and '.join(missing)}")
 
     async def add(hub: "Hub") -> Rule:
         async with hub.transaction() as tx:
-            return await add_rule(tx, hub.templates, RuleDraft(name=name, **options.columns()), cli_actor())
+            draft = RuleDraft(name=name, is_active=not disabled, **options.columns())
+            return await add_rule(tx, hub.templates, draft, cli_actor())
 
     print_rule(with_hub(connection, add), json=json)
 
 
 @app.command(
-    name="edit",
+    name="set",
     help_epilogue=examples(
-        "rule edit 01a1e213…ea569f --template payment.received", "rule edit 01a1e213…ea569f --without expires_after"
+        "rule set 01a1e213…ea569f --template payment.received", "rule set 01a1e213…ea569f --without expires_after"
     ),
 )
-def rule_edit(
+def rule_set(
     rule_id: IdArgument,
     /,
     *,
@@ -143,7 +153,7 @@ def rule_edit(
     """Change the given fields of a rule, from the next event on."""
     changes = options.columns() | dict.fromkeys(without or ()) | ({} if name is None else {"name": name})
     if not changes:
-        raise Invalid.of_field("rule", "needs at least one option to change")
+        raise nothing_to_change("--name", "--events", "--template", "--to", "--channel", "another option")
     print_rule(apply_rule_changes(connection, rule_id, changes), json=json)
 
 
@@ -177,6 +187,9 @@ def rule_remove(rule_id: IdArgument, /, *, connection: Connection = DEFAULT_CONN
         print_text(f"{removed_id} removed")
 
 
+app.command(rule_set, name="edit", show=False)  # an earlier name, kept for one version
+
+
 def apply_rule_changes(connection: Connection, pattern: IdPattern, changes: dict[str, Any]) -> Rule:
     async def update(hub: "Hub") -> Rule:
         async with hub.transaction() as tx:
@@ -193,7 +206,7 @@ async def resolve_rule_id(tx: Tx, pattern: IdPattern) -> UUID:
 def parse_variable(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if not equals:
-        raise Invalid.of_field("variable", f"{text} is not NAME=PATH")
+        raise UsageError(f"--variable {text} is not NAME=PATH")
     return name, path
 
 

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from pabal.cli.context import with_hub
 from pabal.cli.examples import examples
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, flag
 from pabal.cli.output import (
     print_block,
     print_error,
@@ -126,7 +126,7 @@ def template_preview(
 def template_check(
     *,
     code: Annotated[Path | None, Parameter(help="Directory of Python code: the templates it names must exist.")] = None,
-    files_only: Annotated[bool, Parameter(negative="", help="Do not check the database.")] = False,
+    files_only: Annotated[bool, flag("Do not check the database.")] = False,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:

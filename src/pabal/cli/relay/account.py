@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 from pabal.cli.context import cli_actor, run_query, run_transaction
 from pabal.cli.examples import examples
 from pabal.cli.id_argument import resolve_id
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, nothing_to_change
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, UsageError, flag, nothing_to_change
 from pabal.cli.output import (
     local_time,
     print_fields,
@@ -23,7 +23,7 @@ from pabal.cli.output import (
     replace_unprintable,
     state_since,
 )
-from pabal.core.errors import NotFound, SetupError
+from pabal.core.errors import NotFound
 from pabal.core.short_id import parse_id_pattern
 from pabal.db.tx import Tx
 from pabal.relay.accounts import (
@@ -47,7 +47,7 @@ from pabal.relay.id_lookup import match_account_ids
 
 app = cyclopts.App(
     name="account",
-    help="Manage the chat relay's accounts. An account is the owner of a bot.",
+    help="Manage the chat relay's accounts and relay tokens.\n\nAn account is the owner of a bot.",
     help_epilogue=examples("account add mina", "account list"),
 )
 
@@ -113,7 +113,7 @@ def account_set(
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Change the settings of an account, also of one that a session created."""
+    """Change the settings of an account. Accounts that a session created can be changed as well."""
     if name is None and rate_limit is None and answer_mode is None:
         raise nothing_to_change("--name", "--rate-limit", "--answer-mode")
 
@@ -197,7 +197,7 @@ def account_disable(
 def account_enable(
     account_ref: AccountArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
-    """Enable a disabled account. Its tokens and users are as before."""
+    """Enable a disabled account. Its tokens and users are unchanged."""
     actor = cli_actor()
     change_account(connection, account_ref, lambda tx, account: enable_account(tx, account, actor), json=json)
 
@@ -209,7 +209,7 @@ def account_rotate_token(
     account_ref: AccountArgument,
     /,
     *,
-    sessions: Annotated[bool, Parameter(negative="", help="Revoke the session tokens as well.")] = False,
+    sessions: Annotated[bool, flag("Revoke the session tokens as well.")] = False,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
@@ -231,22 +231,22 @@ def account_remove(
     account_ref: AccountArgument,
     /,
     *,
-    yes: Annotated[bool, Parameter(negative="", help="Confirm that its messages are deleted.")] = False,
+    yes: Annotated[bool, flag("Confirm that its messages are deleted.")] = False,
     connection: Connection = DEFAULT_CONNECTION,
     json: Json = False,
 ) -> None:
-    """Delete an account with its messages, pairing codes and sessions. Its users are unpaired."""
+    """Remove an account with its messages, pairing codes and sessions. Its users are unpaired."""
     if not yes:
-        raise SetupError("this deletes the account's messages; confirm with --yes, or disable the account instead")
+        raise UsageError("This deletes the account's messages. Confirm with --yes, or disable the account instead")
 
     async def remove(tx: Tx) -> Account:
         return await delete_account(tx, await resolve_account_id(tx, account_ref), cli_actor())
 
     account = run_transaction(connection, remove)
     if json:
-        print_json({"deleted": account.id})
+        print_json({"removed": account.id})
     else:
-        print_text(f"{replace_unprintable(account.openclaw_user_id)} deleted")
+        print_text(f"{replace_unprintable(account.openclaw_user_id)} removed")
 
 
 app.command(account_add, name="create", show=False)  # the verbs of 0.1, kept for one version

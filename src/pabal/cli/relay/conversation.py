@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 app = cyclopts.App(
     name="conversation",
-    help="Manage conversations: one chat user on one channel, and the account they are paired with.",
+    help="Manage conversations of the chat relay.\n\nA conversation is one chat user on one channel.",
     help_epilogue=examples("conversation list --account mina", "conversation block shop:user-7"),
 )
 

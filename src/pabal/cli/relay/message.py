@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 app = cyclopts.App(
     name="message",
-    help="Inspect and follow the messages of the chat relay.",
+    help="Inspect and follow chat messages.",
     help_epilogue=examples("message list --status QUEUED", "message tail --account mina"),
 )
 

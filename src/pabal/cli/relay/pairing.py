@@ -9,17 +9,16 @@ from cyclopts import Parameter
 
 from pabal.cli.context import cli_actor, run_transaction
 from pabal.cli.examples import examples
-from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, parse_duration_option
+from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, UsageError, parse_duration_option
 from pabal.cli.output import local_time, print_json, print_text
 from pabal.cli.relay.account import AccountArgument, resolve_account_id
 from pabal.core.duration import format_duration
-from pabal.core.errors import Invalid
 from pabal.db.tx import Tx
 from pabal.relay.pairing.codes import DEFAULT_CODE_LIFETIME, MAX_CODE_LIFETIME, PairingCode, create_pairing_code
 
 app = cyclopts.App(
     name="pairing",
-    help="Create pairing codes. A code connects one chat user to an account.",
+    help="Create pairing codes.\n\nA code connects one chat user to an account.",
     help_epilogue=examples("pairing add mina", "pairing add mina --expires 10m"),
 )
 
@@ -32,6 +31,7 @@ def pairing_add(
     expires: Annotated[
         timedelta,
         Parameter(
+            metavar="DURATION",
             converter=parse_duration_option,
             show_default=format_duration,
             help=f"Lifetime of the code, at most {format_duration(MAX_CODE_LIFETIME)}.",
@@ -42,7 +42,7 @@ def pairing_add(
 ) -> None:
     """Create a pairing code. One user connects to the account by sending it in the chat."""
     if not timedelta() < expires <= MAX_CODE_LIFETIME:
-        raise Invalid.of_field("expires", f"must be positive and at most {format_duration(MAX_CODE_LIFETIME)}")
+        raise UsageError(f"--expires must be positive and at most {format_duration(MAX_CODE_LIFETIME)}")
 
     async def create(tx: Tx) -> PairingCode:
         account = await resolve_account_id(tx, account_ref)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from markupsafe import Markup
 from starlette.requests import Request
 
 from pabal.core.messages import Message
@@ -60,10 +61,16 @@ class Translator:
         self._messages = MESSAGES[language]
 
     def __call__(self, text_id: str, /, **values: object) -> str:
-        """Return a text with its placeholders filled in. A `count` of 1 selects the singular, where there is one."""
-        if values.get("count") == 1 and (singular := self._texts.get(text_id + SINGULAR_SUFFIX)):
-            return singular.format(**self._format_values(values))
-        return self._texts[text_id].format(**self._format_values(values))
+        """Return a text with its placeholders filled in. A `count` of 1 selects the singular, where there is one.
+
+        With markup among the values, the result is markup and the other values are escaped.
+        """
+        text = self._texts[text_id]
+        if values.get("count") == 1:
+            text = self._texts.get(text_id + SINGULAR_SUFFIX, text)
+        if any(isinstance(value, Markup) for value in values.values()):
+            text = Markup(text)  # noqa: S704 our own text; its format escapes the other values
+        return text.format(**self._format_values(values))
 
     def variant(self, prefix: str, name: object) -> str:
         """Return the text of one value of a closed set, such as a status: `t.variant("events.status", "failed")`."""
@@ -84,9 +91,12 @@ class Translator:
         return pattern.format(*map(self.translate, message.parts))
 
     def _format_values(self, values: Mapping[str, object]) -> dict[str, str]:
-        return {
-            name: f"{value:,}" if isinstance(value, int) else self.translate(value) for name, value in values.items()
-        }
+        return {name: self._format_value(value) for name, value in values.items()}
+
+    def _format_value(self, value: object) -> str:
+        if isinstance(value, int):
+            return f"{value:,}"
+        return value if isinstance(value, Markup) else self.translate(value)
 
     @property
     def other_language(self) -> Language:

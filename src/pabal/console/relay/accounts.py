@@ -238,7 +238,7 @@ async def delete_account_action(hub: Hub, request: Request, session: OperatorSes
             )
         await delete_account(tx, account_id, operator_actor(request, session))
     return redirect_with_flash(
-        RELAY_PATH, "relay.done.delete", messages=impact.messages, conversations=impact.conversations
+        RELAY_PATH, "relay.done.delete", count=impact.messages, conversations=impact.conversations
     )
 
 

@@ -133,7 +133,7 @@ async def erase_conversation_action(hub: Hub, request: Request, session: Operato
             )
         erased = await erase_conversation(tx, key, operator_actor(request, session))
     return redirect_with_flash(
-        f"{RELAY_PATH}/conversations", "relay.done.erase", messages=erased.messages, rows=erased.total
+        f"{RELAY_PATH}/conversations", "relay.done.erase", messages=erased.messages, count=erased.total
     )
 
 

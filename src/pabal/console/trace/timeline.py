@@ -112,7 +112,7 @@ def timeline_entries(
                 at=entry.at,
                 elapsed=t.translate(duration_message(entry.at - previous)) if previous else "",
                 duration=t.translate(duration_message(entry.took)) if entry.took is not None else "",
-                kind=entry.kind if t.has_variant("trace.entry", entry.kind) else "other",
+                kind=entry_tag(t, entry),
                 tone=TRACE_TONES.get(entry.kind, ""),
                 text=link_ids(t.translate(entry.says), entry.kind, urls),
                 subject=subject,
@@ -121,6 +121,13 @@ def timeline_entries(
         )
         previous = entry.at
     return timeline
+
+
+def entry_tag(t: Translator, entry: TraceEntry) -> str:
+    """The name of the entry's tag. The death of an event is a dead letter."""
+    if entry.kind == "died" and entry.letter_id:
+        return "dead_letter"
+    return entry.kind if t.has_variant("trace.entry", entry.kind) else "other"
 
 
 def link_ids(text: str, kind: str, urls: Mapping[UUID, str | None]) -> Markup:

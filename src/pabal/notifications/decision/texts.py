@@ -33,11 +33,11 @@ PART_TITLES: Mapping[str, BilingualText] = {
 STEP_TEXTS: Mapping[str, BilingualText] = {
     DecisionStep.USER_PREFERENCES: (
         "이 계정과 연결된 가입 사용자의 수신 설정을 따릅니다.",
-        "The preferences of the registered user linked to this account decide.",
+        "The preferences of the registered user linked to this account apply.",
     ),
     DecisionStep.SERVICE_LINK_PREFERENCES: (
-        "보내는 서비스가 이 계정의 것이라고 밝힌 가입 사용자의 수신 설정도 함께 따릅니다.",
-        "The preferences of the account decide, and those of the registered user that the sending service named.",
+        "보내는 서비스가 이 계정에 지정한 가입 사용자의 수신 설정도 함께 따릅니다.",
+        "The preferences of the account apply, and those of the registered user that the sending service linked.",
     ),
     DecisionStep.EMERGENCY: (
         "긴급 알림이라 수신 설정과 상관없이 보냅니다.",
@@ -156,7 +156,7 @@ NEXT_STEP_TEXTS: Mapping[str, BilingualText] = {
     ),
     SuppressReason.STORM: (
         "할 일이 없습니다. 상황이 가라앉으면 다음 긴급 알림은 바로 보냅니다.",
-        "Nothing: after the storm, the next emergency is sent at once.",
+        "No action needed. After the storm, the next emergency is sent at once.",
     ),
     SuppressReason.NO_TRANSPORT: (
         "PABAL_DISCORD_TOKEN을 설정하고 허브를 다시 시작하면 다음 알림부터 보냅니다.",
@@ -186,7 +186,7 @@ OUTCOME_TEXTS: Mapping[str, BilingualText] = {
     "snooze": ("연기했습니다. 시도 횟수에 포함되지 않습니다. {why}", "Delayed, without counting an attempt: {why}"),
     "dead": (
         "{attempt}번째 시도: 최종 실패했습니다. {why}",
-        "Attempt {attempt} failed, and no other follows: {why}",
+        "Attempt {attempt} failed permanently: {why}",
     ),
     "suppressed": ("보내기 직전에 중단했습니다.", "Suppressed before sending."),
     "unknown": (
@@ -211,7 +211,7 @@ EXPLANATION_TEXTS: Mapping[str, BilingualText] = {
     ),
     "account preferences": (
         "이 계정의 수신 설정을 따릅니다. 가입 사용자와 연결되지 않았습니다.",
-        "The preferences of the account itself decide. It is not linked to a registered user.",
+        "The account's own preferences apply. It is not linked to a registered user.",
     ),
     "no transport": (
         "Discord 토큰을 기다리고 있습니다. PABAL_DISCORD_TOKEN을 설정하고 허브를 다시 시작하면 바로 보냅니다.",

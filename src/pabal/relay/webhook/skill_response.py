@@ -94,10 +94,10 @@ KOREAN_TEXTS = ChatTexts(
         "오늘 보낸 메시지 {messages}개, 받은 답변 {replies}개, 답변을 기다리는 메시지 {waiting}개"
     ),
     page_link="이 대화를 확인·삭제할 수 있는 페이지예요. 30분 동안 열려요. 링크를 공유하지 마세요.\n{link}",
-    command_unavailable="이 명령은 지금 사용할 수 없어요. 허브에 웹훅 시크릿이 있어야 해요.",
+    command_unavailable="이 명령은 지금 사용할 수 없어요. 봇 관리자에게 문의해 주세요.",
     help=(
         "{prefix}pair 코드: 봇과 연결\n{prefix}unpair: 연결 끊기\n{prefix}status: 연결 상태 확인\n"
-        "{prefix}code: 내 대화 확인·삭제\n\n※ 이 서비스는 카카오에서 제공하는 공식 서비스가 아닙니다."
+        "{prefix}code: 내 대화 확인·삭제\n\n※ 이 서비스는 카카오에서 제공하는 공식 서비스가 아니에요."
     ),
 )
 
@@ -120,7 +120,7 @@ ENGLISH_TEXTS = ChatTexts(
     approval_requested="Code accepted. You will be connected once the bot's owner approves.",
     code_missing="Send the code with the command, for example: {prefix}pair ABCD-2345",
     wrong_code="This code is wrong or already used. Get a new code and try again.",
-    locked="Too many wrong codes. Please try again in about {minutes} minutes.",
+    locked="Too many wrong codes. Please try again in about {minutes} min.",
     unpaired="Disconnected. Messages that were not delivered yet are cancelled.",
     not_paired="You are not connected to a bot.",
     unnamed_bot="Unnamed bot",
@@ -133,7 +133,7 @@ ENGLISH_TEXTS = ChatTexts(
         "Today: {messages} messages sent, {replies} replies received, {waiting} waiting for a reply"
     ),
     page_link="View or delete this conversation here. The link works for 30 minutes; do not share it.\n{link}",
-    command_unavailable="This command is not available: the hub has no webhook secret.",
+    command_unavailable="This command is not available right now. Please contact the bot's owner.",
     help=(
         "{prefix}pair CODE: connect to a bot\n{prefix}unpair: disconnect\n{prefix}status: show the connection\n"
         "{prefix}code: view or delete your conversation\n\nThis is not an official Kakao service."

@@ -53,7 +53,7 @@ def reference_routes(routes: tuple[Route, ...]) -> tuple[Route, ...]:
         return Response(document, media_type="application/json")
 
     async def docs() -> HTMLResponse:
-        """Show this API as a web page."""
+        """Get this API as a web page."""
         return HTMLResponse(page)
 
     return (
