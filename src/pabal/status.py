@@ -253,11 +253,11 @@ def check_blocked_keys(keys: Sequence[BlockedKey]) -> Finding:
         return Finding(FindingLevel.GOOD, "ordering keys", Message("none waits for a retry"))
     seen = join_messages(
         Message(
-            "{} events behind {} in the ordering key {} of {}, next try in {}",
-            key.waiting,
+            "{} holds the ordering key {} of {}, events behind it: {}, next try in {}",
             key.event_id,
             key.ordering_key,
             key.service,
+            key.waiting,
             duration_message(key.next_try),
         )
         for key in keys

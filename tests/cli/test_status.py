@@ -125,7 +125,7 @@ async def test_an_ordering_key_that_waits_for_a_retry_is_named(terminal: Termina
 
     seen = (await warnings(terminal))["ordering keys"]
 
-    assert seen.startswith(f"2 events behind {head} in the ordering key cart-1 of minu_build, next try in ")
+    assert seen.startswith(f"{head} holds the ordering key cart-1 of minu_build, events behind it: 2, next try in ")
     [key] = (await terminal.read("status", code=1))["blocked_keys"]
     assert (key["service"], key["ordering_key"], key["event_id"], key["waiting"]) == (
         "minu_build",
@@ -144,7 +144,7 @@ async def test_a_short_wait_for_a_retry_needs_no_person(terminal: Terminal) -> N
     level, seen = (await findings(terminal, 0))["ordering keys"]
 
     assert level == "good"
-    assert seen.startswith("1 events behind ")
+    assert ", events behind it: 1, " in seen
 
 
 async def test_a_disabled_service_is_not_a_silent_consumer(terminal: Terminal, travel: Travel) -> None:
