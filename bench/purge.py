@@ -36,11 +36,12 @@ INSERT_BATCH, DELETE_BATCH = 10_000, 1_000
 
 
 async def measure(url: str, events: int) -> None:
-    async with connected(url) as owner:
+    async with connected(url) as connection:
+        owner: Any = connection
         await insert_finished(owner, events)
         await owner.execute("vacuum (freeze, analyze) public.event_queue")
         await owner.execute("checkpoint")
-        size, cache = await owner.fetchrow(SIZE)
+        [[size, cache]] = await owner.fetch(SIZE)
         print(f"{events:,} events, {size >> 20:,} MB with indexes; shared_buffers {cache >> 20} MB")
         retention = EventRetention(KEPT_DAYS)
         deleted = 0

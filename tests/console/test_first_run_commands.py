@@ -4,6 +4,7 @@ import asyncio
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -54,7 +55,7 @@ class Newcomer:
         program, *arguments = shlex.split(command)
         match program:
             case "pabal":
-                result = await asyncio.to_thread(pabal, *arguments, folder=self.folder, **self.variables)
+                result = await asyncio.to_thread(self.run_pabal, arguments)
                 if secret := SECRET.search(result.stdout):
                     self.values["SECRET"] = secret[1]
             case "curl":
@@ -66,6 +67,9 @@ class Newcomer:
                 await self.chat("anything")
             case _:
                 await self.chat(command)
+
+    def run_pabal(self, arguments: list[str]) -> "subprocess.CompletedProcess[str]":
+        return pabal(*arguments, folder=self.folder, code=0, **self.variables)
 
     async def send(self, command: str) -> None:
         response = await self.web.send(self.web.build_request(**await parse_curl(command, {})))

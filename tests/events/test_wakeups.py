@@ -181,7 +181,11 @@ async def test_an_idle_publisher_wakes_the_worker_of_its_own_process(hub: Hub) -
 
 async def test_an_event_that_was_not_recorded_notifies_no_process(hub: Hub, owner: Connection) -> None:
     heard: list[object] = []
-    await owner.add_listener(NOTIFY_CHANNEL, lambda *arguments: heard.append(arguments[-1]))
+
+    def listen(*arguments: object) -> None:
+        heard.append(arguments[-1])
+
+    await owner.add_listener(NOTIFY_CHANNEL, listen)
     draft = EventDraft("minu_find", "order.paid", target="minu_build", idempotency_key="k")
     for _ in range(2):
         await wait_until(lambda: hub.doorbell.can_notify_at_commit)

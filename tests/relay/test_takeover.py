@@ -192,7 +192,8 @@ async def test_a_stream_has_the_socket_options_that_detect_a_dead_client(address
     async with connect_stream(address, token) as client:
         await client.next("connected")
         [stream] = hub.relay.stream_registry
-        transport: Any = stream.reset_connection.args[0]  # pyright: ignore[reportFunctionMemberAccess]
+        reset: Any = stream.reset_connection
+        transport = reset.args[0]
         accepted = transport.get_extra_info("socket")
 
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
