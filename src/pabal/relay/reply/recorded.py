@@ -1,6 +1,6 @@
 """Replies that are already recorded: what became of a repeated reply, and further blocks of an answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -147,14 +147,12 @@ async def keep_further_replies(
 
     The rest of a long text is kept with its beginning, also beyond the limit.
     """
-    keys: Mapping[UUID, DataKey] | None = None
-    if cipher is not None and cipher.is_on:
-        keys = await cipher.load_keys(tx, {reply.account_id for reply in replies})
+    keys = await load_reply_keys(tx, cipher, {reply.account_id for reply in replies})
     blocks = [
         (reply, number, block)
         for reply in replies
-        if keys is None or reply.account_id in keys
-        for number, block in enumerate(store_block(reply, keys and keys[reply.account_id]))
+        if reply.account_id in keys
+        for number, block in enumerate(store_block(reply, keys[reply.account_id]))
     ]
     rows = await tx.all(
         FurtherReplyRow,
@@ -176,12 +174,10 @@ async def join_further_replies(
     tx: Tx, joins: Sequence[BlockToJoin], cipher: MessageCipher | None = None
 ) -> Sequence[bool | Exception]:
     """Record that these blocks go along with the first one's POST. False for one that was shown already."""
-    keys: Mapping[UUID, DataKey] | None = None
-    if cipher is not None and cipher.is_on:
-        keys = await cipher.load_keys(tx, {join.account_id for join in joins})
-    storable = [join for join in joins if keys is None or join.account_id in keys]
-    parts = [(join.block, keys and keys[join.account_id]) for join in storable]
-    positions = await tx.column(
+    keys = await load_reply_keys(tx, cipher, {join.account_id for join in joins})
+    storable = [join for join in joins if join.account_id in keys]
+    parts = [(join.block, keys[join.account_id]) for join in storable]
+    positions: list[int] = await tx.column(
         Q.join_further_replies,
         fences=[join.fence for join in storable],
         ids=[block.id for block, _ in parts],
@@ -193,6 +189,15 @@ async def join_further_replies(
     )
     joined = {storable[position - 1].block.id for position in positions}
     return [join.block.id in joined for join in joins]
+
+
+async def load_reply_keys(
+    tx: Tx, cipher: MessageCipher | None, accounts: Collection[UUID]
+) -> Mapping[UUID, DataKey | None]:
+    """The keys to encrypt replies with: None if they are stored as they are, and no entry if the key is missing."""
+    if cipher is None or not cipher.is_on:
+        return dict.fromkeys(accounts)
+    return await cipher.load_keys(tx, accounts)
 
 
 def store_block(reply: ReplyToAnswered, key: DataKey | None) -> list[StoredPart]:
