@@ -157,6 +157,34 @@ async def test_a_disabled_service_is_not_a_silent_consumer(terminal: Terminal, t
     assert (await warnings(terminal))["consumers"] == "minu_build is disabled, events waiting: 1"
 
 
+async def test_all_troubles_of_a_hub_are_on_one_screen(
+    terminal: Terminal, owner: Connection, travel: Travel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = terminal.event_queue
+    await queue.publish_failed()
+    await queue.publish("cart.filled", ordering_key="cart-1", target="minu_keep")
+    [held] = await queue.claim(service="minu_keep")
+    await queue.settle(held, Retry("closed", delay=timedelta(hours=12)))
+    await queue.publish("cart.filled", ordering_key="cart-1", target="minu_keep")
+    await queue.publish(target="minu_find")
+    await subscribe(queue.hub, "minu_build", "order.*", url=RECEIVER)
+    await owner.execute(SET_SUBSCRIPTION.format("failures = 9, open_until = pabal.now() + interval '1 hour'"))
+    await travel(LONG)
+    await owner.execute(
+        "insert into pabal.chores (name, every, last_started_at, last_success_at, runs) "
+        "values ('expire events', '1 minute', pabal.now(), pabal.now() - interval '1 hour', 1)"
+    )
+    await owner.execute("update pabal.workers set seen_at = pabal.now() - interval '1 hour'")
+    monkeypatch.setattr(status_module, "MIN_FREE_DISK", 1 << 60)
+
+    seen = await warnings(terminal)
+    screen = (await terminal.run("status", code=1)).stdout
+
+    assert seen.keys() == {"hubs", "lanes", "dead letters", "consumers", "receivers", "ordering keys", "chores", "disk"}
+    assert screen.count("\ncheck ") == len(seen)
+    assert screen.count("→ ") == len(seen)
+
+
 async def test_late_chores_need_a_person(terminal: Terminal, owner: Connection) -> None:
     await owner.execute(
         "insert into pabal.chores (name, every, last_started_at, last_success_at, runs) "

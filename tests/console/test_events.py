@@ -10,9 +10,12 @@ import pytest
 
 from pabal.console.events import PAGE_SIZE
 from pabal.events.events import MAX_SCANNED_ROWS
+from pabal.events.push.push_lane import PushLane
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead, Retry
 from support.failed_events import EventQueue
 from support.operator import HOSTILE, SignedInOperator, is_escaped
+from support.subscriptions import subscribe
 
 pytestmark = pytest.mark.anyio
 
@@ -100,6 +103,23 @@ async def test_an_event_shows_its_status_payload_and_attempts(admin: SignedInOpe
     assert "hunter2" not in page
     assert f'href="/console/trace?id={event}"' in page
     assert 'href="/console/trace?id=order-7"' in page
+
+
+async def test_a_push_shows_the_attempts_of_its_schedule(admin: SignedInOperator, event_queue: EventQueue) -> None:
+    await subscribe(event_queue.hub, "minu_build", "order.*", url="https://receiver.example.org")
+    event = await event_queue.publish()
+    for _ in range(2):
+        await event_queue.owner.execute("update pabal.event_due set due_at = pabal.now()")
+        [slot] = await event_queue.hub.pusher.schedule()
+        async with event_queue.hub.transaction() as tx:
+            [delivery] = await PushLane().claim(tx, 1, timedelta(seconds=30), "w1", slot.claim_filter)
+            closed = Retry("HTTP 503", delay=timedelta(minutes=9))
+            await PushLane().settle(tx, [Settlement(delivery, closed)])
+
+    page = (await admin.get(f"{EVENTS_PATH}/{event}")).text
+
+    assert re.search(r'<p class="verdict ">pending, next try in \d+ min( \d+ s)?, attempt 3 of 8<', page)
+    assert re.search(r"<dt>Next try</dt><dd><time [^>]+>[^<]+</time>, attempt 3 of 8</dd>", page)
 
 
 async def test_a_broadcast_shows_its_deliveries_and_dead_letters(

@@ -2,12 +2,14 @@
 
 import re
 import signal
+import socket
 from collections.abc import Generator
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from pabal.cli.hub.demo import DemoConfig
 from support.demo_process import REAL_HUB_VARIABLES, read_page_events, run_demo, send_message, sign_in
 from support.pabal_process import fresh_folder, pabal, remaining_processes
 
@@ -34,6 +36,16 @@ def test_the_demo_answers_and_leaves_nothing_behind(folder: Path) -> None:
     assert demo.log.read_text() == ""
     assert remaining_processes(folder) == []
     assert [path.name for path in folder.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize("has_samples", [False, True])
+def test_discord_is_simulated_or_a_dry_run_by_name(*, has_samples: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = DemoConfig(listener, listener, listener, has_bot=True, has_samples=has_samples, keeps_data=False)
+        update = config.settings_update()
+
+    assert update["discord_dry_run"] is not has_samples
+    assert ("discord_token" in update) is has_samples, "a dry run has no token, so it must be asked for"
 
 
 def test_a_chosen_data_directory_is_kept(folder: Path) -> None:

@@ -28,6 +28,7 @@ from pabal.notifications.people.preferences import (
 )
 from pabal.notifications.people.tokens import Person, exchange_person_link, find_person_by_token, issue_person_link
 from pabal.trace.explain_notification import explain_notification
+from pabal.trace.notifications import trace_notification
 from support.clusters import Connection
 from support.dispatch import NotificationHub, travel_to_hour
 
@@ -184,9 +185,10 @@ async def test_a_linked_users_preferences_decide_and_the_explanation_says_so(not
     async with notifier.hub.autocommit() as tx:
         access = NotificationAccess("hub", all_services=True)
         explanation = await explain_notification(tx, requests[0], access, "en", str)
-    assert "The preferences of the registered user linked to this account apply." in [
-        line.says for line in explanation.lines
-    ]
+        trace = await trace_notification(tx, requests[0])
+    decided = "The preferences of the registered user linked to this account apply."
+    assert decided in [line.says for line in explanation.lines]
+    assert any("user_preferences" in entry.says for entry in trace.entries)
 
 
 async def test_a_linked_users_consent_and_language_count_for_all_their_addresses(notifier: NotificationHub) -> None:
@@ -245,6 +247,13 @@ async def test_an_asserted_link_governs_what_that_service_sends_and_opens_nothin
     assert link.user_id == user
     assert [row["state"] for row in rows] == ["suppressed", "pending", "pending"]
     assert "service_link_preferences" in rows[0]["decision"]
+    async with notifier.hub.autocommit() as tx:
+        access = NotificationAccess("hub", all_services=True)
+        explanation = await explain_notification(tx, rows[0]["id"], access, "en", str)
+        trace = await trace_notification(tx, rows[0]["id"])
+    decided = "The preferences of the account decide, and those of the registered user that the sending service named."
+    assert decided in [line.says for line in explanation.lines]
+    assert any("service_link_preferences" in entry.says for entry in trace.entries)
     assert (await sign_in(notifier.hub, user)).id == str(user)
     async with notifier.hub.autocommit() as tx:
         assert (await load_preferences(tx, DISCORD)).user_id is None

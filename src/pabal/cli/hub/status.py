@@ -102,10 +102,10 @@ def print_status(status: HubStatus, findings: list[Finding]) -> None:
     print_table(LANE_COLUMNS, [lane_cells(item) for item in status.lanes])
     for finding in findings:
         label = "ok" if finding.level is FindingLevel.GOOD else "check"
-        line = Text.assemble((f"{label:5}", LEVEL_STYLES[finding.level]), (finding.what, "bold"), f": {finding.seen}")
+        line = Text.assemble((f"{label:6}", LEVEL_STYLES[finding.level]), (finding.what, "bold"), f": {finding.seen}")
         stdout_console.print(line)
         if finding.advice:
-            print_text(f"     → {finding.advice}")
+            print_text(f"      → {finding.advice}")
 
 
 def lane_cells(item: LaneProgress) -> tuple[object, ...]:
