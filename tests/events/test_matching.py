@@ -9,6 +9,7 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 
 from pabal.core.event_types import matches_event_pattern
+from pabal.db.schema import MIGRATIONS_DIR
 from pabal.hub import Hub
 from support.clusters import Connection
 from support.subscriptions import publish_test_event
@@ -112,6 +113,44 @@ async def test_a_publish_reads_no_subscription_of_another_type(
         read = await owner.fetchval(ROWS_READ) - before
 
     assert read <= 8  # one row of each index range tells which kinds of pattern exist
+
+
+@pytest.mark.parametrize("target", [None, "minu_build"], ids=["broadcast", "targeted"])
+@pytest.mark.parametrize("pattern", ["order.*.x{}", "x{}.*.paid"], ids=["tail", "head"])
+async def test_patterns_that_share_one_end_are_found_by_the_other(
+    hub: Hub, owner: Connection, pattern: str, target: str | None
+) -> None:
+    """Ten thousand patterns that all begin or end like the published type, and differ at the other end."""
+    await owner.execute(
+        "insert into pabal.subscriptions (service_name, mode, event_types) "
+        "select 'hub', 'rule', array[replace($1, '{}', n::text)] from generate_series(1000, 10999) n",
+        pattern,
+    )
+    await owner.execute("analyze pabal.subscriptions, pabal.subscription_patterns")
+
+    async with owner.transaction():
+        before = await owner.fetchval(ROWS_READ)
+        await owner.execute(
+            "insert into public.event_queue (event_type, source_service, target_service) "
+            "values ('order.eu.paid', 'minu_find', $1)",
+            target,
+        )
+        read = await owner.fetchval(ROWS_READ) - before
+
+    assert read <= 20  # the first ten patterns and one row of each index range
+
+
+async def test_the_migration_spreads_patterns_that_share_an_anchor(owner: Connection) -> None:
+    await owner.execute(
+        "insert into pabal.subscriptions (service_name, mode, event_types) "
+        "select 'minu_keep', 'pull', array['order.*.x' || n] from generate_series(1, 300) n"
+    )
+    await owner.execute("update pabal.subscription_patterns set anchor = '^order.'")
+    await owner.execute((MIGRATIONS_DIR / "20260104030500_spread_pattern_anchors.sql").read_text("utf-8"))
+
+    shared = "select count(*) from pabal.subscription_patterns where anchor = '^order.'"
+    assert await owner.fetchval(shared) <= 20
+    assert await find_subscribers(owner, "order.eu.x77", only_rules=False) == {"minu_keep": False}
 
 
 async def test_a_change_of_rights_applies_to_subscriptions_that_exist(hub: Hub, owner: Connection) -> None:
