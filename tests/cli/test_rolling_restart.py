@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from pabal.hub import DatabaseUrls
+from relay.plugin_wire import HERMES, OPENCLAW, PluginWire, running_plugin
 from support.pabal_process import PROCESS_TIMEOUT, pabal_json, run_hub
 from support.processes import wait_for_children, wait_for_lines
 from support.strict_client import StrictClient, stream_blocks
@@ -22,6 +24,8 @@ from support.webhook import WEBHOOK_HEADERS, WEBHOOK_SECRET
 pytestmark = pytest.mark.anyio
 
 USERS = ("mina", "joon")
+PLUGINS = (HERMES, OPENCLAW)
+"""Each has a user of its own, with the same name."""
 
 
 @dataclass
@@ -31,7 +35,7 @@ class Load:
     port: int
     token: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    sent: dict[str, set[str]] = field(default_factory=lambda: {user: set() for user in USERS})
+    sent: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict[str, set[str]](set))
     received: dict[str, list[str]] = field(default_factory=lambda: {user: [] for user in USERS})
     published: set[str] = field(default_factory=set[str])
     consumed: set[str] = field(default_factory=set[str])
@@ -83,6 +87,15 @@ class Load:
             status, _ = await client.request("POST", "/v1/messages/ack", {"messageIds": [data["id"]]})
         assert status == 200
 
+    async def run_plugin(self, wire: PluginWire, token: str) -> None:
+        """Let a plugin answer its user until nothing is left. Each message starts one turn."""
+        user, address = wire.name, f"http://127.0.0.1:{self.port}"
+        async with running_plugin(wire, address, token=token) as plugin:
+            await wait_until(lambda: user in self.silent and self.sent[user] <= {*plugin.replies}, PROCESS_TIMEOUT)
+            assert sorted(plugin.turns) == sorted(self.sent[user])
+            assert {*plugin.opened} == {200}
+            assert {*plugin.delays} <= {wire.clean_close_delay}, "a stream broke instead of ending cleanly"
+
     async def publish(self) -> None:
         with closing(StrictClient(self.port, {"authorization": f"Bearer {self.token}"})) as client:
             while not self.stopping.is_set():
@@ -114,6 +127,10 @@ async def under_load(load: Load, action: Callable[[], Awaitable[None]]) -> None:
         for user, token in tokens.items():
             clients.create_task(load.chat(user))
             clients.create_task(load.listen(user, token))
+        for wire in PLUGINS:
+            token = await load.pair(wire.name)
+            clients.create_task(load.run_plugin(wire, token))
+            clients.create_task(load.chat(wire.name))
         for work in (load.publish, load.consume):
             clients.create_task(work())
         await wait_until(lambda: all(load.received.values()) and len(load.consumed) > 5, PROCESS_TIMEOUT)

@@ -185,16 +185,14 @@ async def test_a_parked_stream_is_pinged(address: str, token: str, monkeypatch: 
         reading = asyncio.create_task(parked.read())
         await wait_until(lambda: parked.pings >= 3)
         reading.cancel()
-        assert active.pings == 0, "nothing has read them yet"
 
 
 async def test_a_stream_has_the_socket_options_that_detect_a_dead_client(address: str, hub: Hub, token: str) -> None:
     async with connect_stream(address, token) as client:
         await client.next("connected")
         [stream] = hub.relay.stream_registry
-        reset: Any = stream.reset_connection
-        transport = reset.args[0]
-        accepted = transport.get_extra_info("socket")
+        reset: Any = stream.reset_connection  # with the server's side of the connection
+        accepted = reset.args[0].get_extra_info("socket")
 
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         options = ("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")

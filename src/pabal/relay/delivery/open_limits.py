@@ -50,6 +50,8 @@ class StreamOpenLimits:
 
     def __init__(self) -> None:
         self._per_token = LocalRateLimit("streams opened with this token", burst=30, interval=1.0)
+        # Clients behind a proxy that is not trusted share its address and reconnect at once. 100 a second is a third of
+        # what a busy process can open. Few tokens are stopped earlier: an address gets ten sessions in five minutes.
         self._per_address = LocalRateLimit("streams opened from this address", burst=5000, interval=0.01)
         self._failures = LocalRateLimit("invalid tokens from this address", burst=50, interval=1.0)
         self._valid_tokens: dict[str, None] = {}
