@@ -248,7 +248,9 @@ async def test_a_key_publishes_once_over_every_interface(database_urls: Database
 
 async def test_a_session_of_sqlalchemy_is_refused_with_what_to_pass_instead() -> None:
     async with AsyncSession() as session:
-        with pytest.raises(TypeError, match=r"^AsyncSession is no connection .* pass session\.connection\(\), with await"):
+        with pytest.raises(
+            TypeError, match=r"^AsyncSession is no connection .* pass session\.connection\(\), with await"
+        ):
             await SHOP.publish(session, "order.placed")
     with Session() as session, pytest.raises(TypeError, match=r"^Session is no connection .* session\.connection\(\)"):
         SHOP.notify_sync(session, "user_dm", "1", "t")

@@ -112,7 +112,7 @@ async def test_a_payload_must_have_the_variables_and_the_error_names_one(db: Con
             "recipient_id",
             RECIPIENT_ID_RULE,
             RECIPIENT_PATTERN,
-            ["1", "9" * 20, "9" * 21, str(USER), str(USER).upper(), f"{USER}0", "somebody", "100\n", "", "１００"],
+            ["1", "9" * 20, "9" * 21, str(USER), str(USER).upper(), f"{USER}0", "somebody", "100\n", "", "\uff11"],
         ),
         (
             "locale",
@@ -149,7 +149,9 @@ async def test_stored_notifications_with_an_id_or_a_language_of_before_are_kept(
         "update notification.requests set recipient_id = 'somebody', locale = 'fr' where id = $1", request_id
     )
 
-    stored = await db.fetchrow("select recipient_id, locale, state from notification.requests where id = $1", request_id)
+    stored = await db.fetchrow(
+        "select recipient_id, locale, state from notification.requests where id = $1", request_id
+    )
 
     assert stored is not None
     assert (*stored,) == ("somebody", "fr", "pending")

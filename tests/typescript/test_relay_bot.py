@@ -238,9 +238,7 @@ let turns"""
 
 
 async def test_a_reply_is_repeated_as_often_as_by_the_python_bot(demo: RunningDemo, tmp_path: Path) -> None:
-    program = write_program(
-        tmp_path, BOT.replace("fetch: fetchLogged", "fetch: fetchBusy").replace("let turns", BUSY)
-    )
+    program = write_program(tmp_path, BOT.replace("fetch: fetchLogged", "fetch: fetchBusy").replace("let turns", BUSY))
     async with run_node(program, URL=demo.hub) as bot:
         await pair(demo, await bot.line())
         await demo.kakao.send_message(USER, "one")
