@@ -1,5 +1,7 @@
 """Manage services and operators by API, with the permission hub:manage."""
 
+import asyncio
+import threading
 from typing import Any, get_args
 
 import httpx2
@@ -8,10 +10,11 @@ import pytest
 from pabal.api.services import PermissionName
 from pabal.hub import Hub
 from pabal.operators.operators import find_operator_credentials
-from pabal.operators.password import verify_password
+from pabal.operators.password import PASSWORD_THREADS, verify_password
 from pabal.tokens.permission import PERMISSION_NAMES
 from support.clusters import Connection
 from support.oauth_client import RegisteredService, bearer, register_oauth_service
+from support.wait import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -163,3 +166,19 @@ async def test_no_other_permission_manages(hub: Hub, web: httpx2.AsyncClient, pe
     for path in ("services", "operators"):
         assert (await web.get(f"/v1/{path}", headers=headers)).status_code == 403
         assert (await web.post(f"/v1/{path}", headers=headers, json={})).status_code == 403
+
+
+async def test_a_password_is_hashed_before_the_transaction(manager: Manager, owner: Connection) -> None:
+    """Else a connection of the pool is held meanwhile, and requests wait for one."""
+    open_transactions = "select count(*) from pg_stat_activity where state = 'idle in transaction'"
+    may_end = threading.Event()
+    hashing = [PASSWORD_THREADS.submit(may_end.wait) for _ in range(2)]
+    try:
+        adding = asyncio.create_task(manager.call("POST", "operators", 201, name="jun", password="correct horse"))
+        await wait_until(lambda: PASSWORD_THREADS._work_queue.qsize() == 1)
+        assert await owner.fetchval(open_transactions) == 0
+    finally:
+        may_end.set()
+    await adding
+
+    assert all(thread.result() for thread in hashing)

@@ -98,6 +98,7 @@ def test_person_endpoints_are_documented() -> None:
         ("GET", STREAM),
         ("GET", "/me/stream"),
         ("POST", "/v1/toasts/ticket"),
+        ("POST", "/v1/toasts/read"),
         ("POST", "/v1/toasts/{id}/seen"),
         ("POST", "/v1/toasts/{id}/read"),
         ("POST", "/v1/toasts/{id}/archive"),
@@ -263,6 +264,20 @@ async def test_a_toast_is_marked_seen_read_and_archived(web: httpx2.AsyncClient,
 
 
 # Stream
+
+
+async def test_all_toasts_of_the_person_are_marked_as_read_at_once(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+    for recipient in (MINA, MINA, MINA, JUN):
+        await inbox.insert_toast(recipient)
+    header = bearer(await inbox.token(MINA))
+    [first, *_] = await inbox.list_toasts()
+    await inbox.mark(first.id, ToastAction.ARCHIVE)
+
+    answers = [(await web.post("/v1/toasts/read", headers=header)).json() for _ in range(2)]
+
+    assert answers == [{"marked": 2}, {"marked": 0}]
+    assert (await web.get("/v1/toasts", headers=header)).json()["unread"] == 0
+    assert await inbox.unread(JUN) == 1
 
 
 async def test_the_stream_continues_where_the_list_ended(web: httpx2.AsyncClient, address: str, inbox: Inbox) -> None:

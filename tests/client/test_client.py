@@ -105,6 +105,12 @@ async def test_publish_many_keeps_the_order_and_an_invalid_event_fails_alone(
     assert ids == sorted(ids), "recorded in another order"
 
 
+async def test_publish_many_has_one_name_for_the_target(connect: Connect, shop: HubAddress) -> None:
+    async with connect(shop) as seller:
+        with pytest.raises(TypeError, match="an event with target_service; the option is target"):
+            await seller.publish_many([{"event_type": "order.seen", "target_service": "billing"}])
+
+
 async def test_publish_many_splits_large_batches(connect: Connect, shop: HubAddress) -> None:
     large = {"event_type": "a.b", "payload": {"text": "x" * 250_000}}
     huge = {"event_type": "a.b", "payload": {"text": "x" * 2_000_000}}

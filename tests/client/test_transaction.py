@@ -14,7 +14,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 from sqlalchemy import create_engine, make_url
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from client.connections import HubAddress
 from conftest import connection
@@ -243,6 +244,16 @@ async def test_a_key_publishes_once_over_every_interface(database_urls: Database
         second = await program.publish("order.placed", {"n": 1}, idempotency_key="k")
 
     assert first.id == second
+
+
+async def test_a_session_of_sqlalchemy_is_refused_with_what_to_pass_instead() -> None:
+    async with AsyncSession() as session:
+        with pytest.raises(
+            TypeError, match=r"^AsyncSession is no connection .* pass session\.connection\(\), with await"
+        ):
+            await SHOP.publish(session, "order.placed")
+    with Session() as session, pytest.raises(TypeError, match=r"^Session is no connection .* session\.connection\(\)"):
+        SHOP.notify_sync(session, "user_dm", "1", "t")
 
 
 async def test_an_unknown_option_is_a_type_error_and_nothing_is_sent() -> None:

@@ -5,6 +5,7 @@ from playwright.async_api import Browser, Page, ViewportSize, expect
 
 from pabal.hub import Hub
 from pabal.operators.operators import Role, add_operator, disable_operator
+from pabal.operators.password import hash_password
 from support.browser import (
     NARROW,
     SCHEMES,
@@ -73,8 +74,8 @@ async def test_the_pages_fit_every_screen(hub: Hub, chromium: Browser, address: 
     await publish_test_event(hub, "order.paid", "minu_build")
     with fast_password_hashing():
         async with hub.transaction() as tx:
-            await add_operator(tx, "a.quite.long.name@operators.example.org", PASSWORD, Role.ADMIN)
-            await add_operator(tx, "지은", PASSWORD, Role.VIEWER)
+            await add_operator(tx, "a.quite.long.name@operators.example.org", await hash_password(PASSWORD), Role.ADMIN)
+            await add_operator(tx, "지은", await hash_password(PASSWORD), Role.VIEWER)
             await disable_operator(tx, "지은", TESTER)
     pages = {
         "start": "/console/start",

@@ -16,6 +16,7 @@ from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.operators import password
 from pabal.operators.operators import Role, add_operator, ensure_first_operator
+from pabal.operators.password import hash_password
 from pabal.operators.sessions import find_operator_session
 from pabal.settings import Settings
 from support.operator import HOSTILE, PASSWORD, SignedInOperator
@@ -211,7 +212,7 @@ async def test_signing_in_ignores_a_planted_session_cookie(hub: Hub, web: httpx2
 
 async def test_signing_in_and_out_and_failures_are_audited(hub: Hub, web: httpx2.AsyncClient) -> None:
     async with hub.transaction() as tx:
-        await add_operator(tx, "Mina", PASSWORD, Role.ADMIN)
+        await add_operator(tx, "Mina", await hash_password(PASSWORD), Role.ADMIN)
 
     await submit_sign_in(web, "mina", "wrong horse")
     await submit_sign_in(web, "nobody", "wrong horse")

@@ -134,6 +134,45 @@ async def test_the_list_marks_toasts_and_follows_other_devices(chromium: Browser
         assert await shop.inbox.unread() == 0
 
 
+async def test_older_toasts_are_loaded_and_all_are_marked_as_read_at_once(chromium: Browser, shop: ShopPage) -> None:
+    for number in range(50):
+        await shop.inbox.insert_toast(title=f"Toast {number}.")
+    async with opened(chromium, shop) as page:
+        await page.get_by_role("button", name="Notifications, 50 unread").click()
+        items, more = page.get_by_role("listitem"), page.get_by_role("button", name="Show more")
+        await expect(items).to_have_count(20)
+        await more.click()
+        await expect(items).to_have_count(40)
+        await expect(items.nth(20).get_by_role("button", name="Mark as read")).to_be_focused()
+        await page.get_by_role("button", name="Mark all as read").click()
+        await expect(page.get_by_role("button", name="Notifications", exact=True)).to_be_visible()
+        assert await shop.inbox.unread() == 0
+        if await more.is_visible():  # the stream tells of the other ten as well
+            await more.click()
+        await expect(items).to_have_count(50)
+        await expect(more).to_be_hidden()
+        await expect(page.locator("[data-unread=true]")).to_have_count(0)
+
+
+async def test_an_inbox_that_dropped_old_toasts_loads_them_again(chromium: Browser, shop: ShopPage) -> None:
+    for number in range(19):
+        await shop.inbox.insert_toast(title=f"Old {number}.")
+    async with opened(chromium, shop, viewport=DESKTOP) as page:
+        await page.get_by_role("button", name="Notifications, 19 unread").click()
+        items, more = page.get_by_role("listitem"), page.get_by_role("button", name="Show more")
+        await expect(items).to_have_count(19)
+        await expect(more).to_be_hidden()
+        for number in range(90):
+            await shop.inbox.insert_toast(title=f"New {number}.")
+        await expect(items.first).to_contain_text("New 89.")
+        await expect(items).to_have_count(100)
+        await expect(items.last).to_contain_text("Old 9.")
+        await more.click()
+
+        await expect(items).to_have_count(109)
+        await expect(items.last).to_contain_text("Old 0.")
+
+
 async def test_the_element_works_with_the_keyboard_alone(chromium: Browser, shop: ShopPage) -> None:
     await shop.inbox.insert_toast(title="One")
     async with opened(chromium, shop) as page:

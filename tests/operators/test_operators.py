@@ -43,7 +43,7 @@ class AuditRow:
 
 async def add(hub: Hub, name: str, role: Role = Role.VIEWER) -> Operator:
     async with hub.transaction() as tx:
-        return await add_operator(tx, name, PASSWORD, role, BY)
+        return await add_operator(tx, name, await hash_password(PASSWORD), role, BY)
 
 
 async def sign_in(hub: Hub, name: str, secret: str = PASSWORD) -> str:

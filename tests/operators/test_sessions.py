@@ -58,7 +58,7 @@ select action from pabal.audit_log order by id
 @pytest.fixture
 async def mina(hub: Hub) -> Operator:
     async with hub.transaction() as tx:
-        return await add_operator(tx, "Mina", PASSWORD, Role.VIEWER)
+        return await add_operator(tx, "Mina", await hash_password(PASSWORD), Role.VIEWER)
 
 
 async def sign_in(hub: Hub, name: str = "Mina", secret: str = PASSWORD) -> str:
@@ -299,7 +299,7 @@ async def test_only_ended_sessions_are_purged(hub: Hub, mina: Operator, travel: 
 
 async def test_an_operator_can_end_only_their_own_sessions(hub: Hub, mina: Operator) -> None:
     async with hub.transaction() as tx:
-        await add_operator(tx, "Jun", PASSWORD, Role.ADMIN)
+        await add_operator(tx, "Jun", await hash_password(PASSWORD), Role.ADMIN)
     own_token, other_token, jun_token = await sign_in(hub), await sign_in(hub), await sign_in(hub, "Jun")
     own_session, jun_session = await find_session(hub, own_token), await find_session(hub, jun_token)
     assert own_session is not None

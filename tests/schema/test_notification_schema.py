@@ -1,17 +1,20 @@
 """The notification tables equal the seed's except for the deviations listed here; and their own rules."""
 
+import re
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
 from pabal.db.migrate import apply_migrations, revert_migrations
+from pabal.notifications.recipient_forms import LOCALE_PATTERN, LOCALE_RULE, RECIPIENT_ID_RULE, RECIPIENT_PATTERN
 from support.catalog import read, snapshot
 from support.clusters import Cluster, Connection, open_connection
 
 pytestmark = pytest.mark.anyio
 
 TABLES = ("requests", "preferences")
+USER = UUID("0192f0c1-0000-7000-8000-000000000001")
 
 DEVIATIONS = {
     "column": {},
@@ -100,6 +103,58 @@ async def test_a_payload_must_have_the_variables_and_the_error_names_one(db: Con
     with pytest.raises(asyncpg.CheckViolationError, match="shop") as error:
         await request_notification(db, payload=payload)
     assert error.value.column_name == "shop"
+
+
+@pytest.mark.parametrize(
+    ("field", "rule", "pattern", "values"),
+    [
+        (
+            "recipient_id",
+            RECIPIENT_ID_RULE,
+            RECIPIENT_PATTERN,
+            ["1", "9" * 20, "9" * 21, str(USER), str(USER).upper(), f"{USER}0", "somebody", "100\n", "", "\uff11"],
+        ),
+        (
+            "locale",
+            LOCALE_RULE,
+            LOCALE_PATTERN,
+            [None, "ko", "en", "ko-KR", "en-US", "fr", "korean", "en-us", "en\n", "xen", ""],
+        ),
+    ],
+)
+async def test_the_sql_function_refuses_the_recipients_and_languages_that_the_api_refuses(
+    db: Connection, field: str, rule: str, pattern: re.Pattern[str], values: list[str | None]
+) -> None:
+    await insert_template(db)
+    for value in values:
+        fields = {"recipient_id": "100", "locale": None} | {field: value}
+        request = db.fetchval(
+            "select notification.request('user_dm', $1, 'payment.succeeded', $2, locale => $3)",
+            fields["recipient_id"],
+            '{"amount": 1, "shop": "A"}',
+            fields["locale"],
+        )
+        if value is None or pattern.fullmatch(value):
+            assert await request, value
+            continue
+        with pytest.raises(asyncpg.CheckViolationError, match=f"^{field}: {rule}$") as error:
+            await request
+        assert error.value.column_name == field
+
+
+async def test_stored_notifications_with_an_id_or_a_language_of_before_are_kept(db: Connection) -> None:
+    await insert_template(db)
+    request_id = await request_notification(db)
+    await db.execute(
+        "update notification.requests set recipient_id = 'somebody', locale = 'fr' where id = $1", request_id
+    )
+
+    stored = await db.fetchrow(
+        "select recipient_id, locale, state from notification.requests where id = $1", request_id
+    )
+
+    assert stored is not None
+    assert (*stored,) == ("somebody", "fr", "pending")
 
 
 @pytest.mark.parametrize("amount", ["1.5", '"1"', '"many"', "true"])

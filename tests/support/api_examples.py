@@ -14,6 +14,7 @@ import httpx2
 
 from pabal.hub import Hub
 from pabal.operators.operators import Role, add_operator
+from pabal.operators.password import hash_password
 from relay.people import new_session
 from support.failed_events import EventQueue
 from support.fake_kakao import FakeKakao
@@ -117,7 +118,11 @@ class ExampleHub:
 
     async def add_operator(self) -> str:
         async with self.hub.transaction() as tx:
-            return (await add_operator(tx, f"operator{next(NUMBERS)}", "correct horse", Role.VIEWER, TESTER)).name
+            return (
+                await add_operator(
+                    tx, f"operator{next(NUMBERS)}", await hash_password("correct horse"), Role.VIEWER, TESTER
+                )
+            ).name
 
     async def add_dead_letter(self) -> UUID:
         event = await self.event_queue.publish(source=SHOP, target=SHOP)

@@ -15,6 +15,7 @@ from pabal.core.actor import Actor
 from pabal.hub import Hub
 from pabal.operators import password
 from pabal.operators.operators import OperatorSession, Role, add_operator, find_operator_credentials
+from pabal.operators.password import hash_password
 from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
 from support.browser import open_page
 
@@ -62,7 +63,7 @@ async def sign_in(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str = "")
 
 async def add_signed_in_operator(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str) -> SignedInOperator:
     async with hub.transaction() as tx:
-        await add_operator(tx, name, PASSWORD, role)
+        await add_operator(tx, name, await hash_password(PASSWORD), role)
         credentials = await authenticate_operator(await find_operator_credentials(tx, name), PASSWORD)
         token = await create_operator_session(tx, credentials, Actor(f"operator:{name}"))
         session = await find_operator_session(tx, token)

@@ -36,6 +36,10 @@ async def test_the_built_package_is_imported_by_its_name(tmp_path: Path) -> None
     assert not [path for path in (package / "dist").glob("*.js") if '.ts"' in path.read_text()]
 
 
+def test_the_package_has_the_license_of_the_repository() -> None:
+    assert (CLIENT / "LICENSE").read_text() == (CLIENT.parents[1] / "LICENSE").read_text()
+
+
 def test_every_example_of_the_readme_is_a_program() -> None:
     examples = {path.name: path.read_text() for path in (CLIENT / "examples").glob("*.ts")}
     blocks = re.findall(r"```ts\n(.*?)```", (CLIENT / "README.md").read_text(), re.DOTALL)

@@ -4,16 +4,21 @@ import re
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 
 from pabal.demo.run import listener_url, serve_fake_kakao
 from pabal.hub import Hub
 from pabal.settings import Settings
+from relay.skills import send_message
 from support.clusters import Connection
 from support.demo import USER, RunningDemo
 from support.node import CLIENT, NodeProcess, run_node, write_program
+from support.relay_rows import Chat
 from support.server import serve_hub
 from support.wait import wait_until
 from support.webhook import WEBHOOK_HEADERS
@@ -190,6 +195,98 @@ async def test_an_acknowledgement_whose_answer_was_lost_starts_the_turn(demo: Ru
         assert await bot.line() == "lost"
         assert await bot.line() == "turn one 1"
         await demo.wait_for_text("one was turn 1")
+
+
+REFUSED = """
+let isRefused = false;
+async function fetchRefused(...request: Parameters<typeof fetch>): Promise<Response> {
+  if (isRefused || !String(request[0]).endsWith("/ack")) return fetch(...request);
+  isRefused = true;
+  await fetch(...request);
+  console.log("acknowledged by another process");
+  return fetch(env.CLOSED);
+}
+let turns"""
+"""A hub that cannot be reached while another process of the account acknowledges the message."""
+
+
+async def test_an_acknowledgement_that_was_never_sent_starts_no_turn(
+    demo: RunningDemo, unused_port: int, tmp_path: Path
+) -> None:
+    program = write_program(
+        tmp_path, BOT.replace("fetch: fetchLogged", "fetch: fetchRefused").replace("let turns", REFUSED)
+    )
+    closed = f"http://localhost:{unused_port}"
+    async with run_node(program, URL=demo.hub, CLOSED=closed) as bot:
+        await pair(demo, await bot.line())
+        await demo.kakao.send_message(USER, "one")
+        assert await bot.line() == "acknowledged by another process"
+        await demo.kakao.send_message(USER, "two")
+
+        assert await bot.line() == "turn two 1"
+        await demo.wait_for_text("two was turn 1")
+
+
+BUSY = """
+let refusals = 7;
+async function fetchBusy(...request: Parameters<typeof fetch>): Promise<Response> {
+  if (!String(request[0]).endsWith("/reply") || refusals-- <= 0) return fetch(...request);
+  return new Response("", { status: 503, headers: { "retry-after": "0" } });
+}
+let turns"""
+"""A hub that restarts: seven replies get no answer."""
+
+
+async def test_a_reply_is_repeated_as_often_as_by_the_python_bot(demo: RunningDemo, tmp_path: Path) -> None:
+    program = write_program(tmp_path, BOT.replace("fetch: fetchLogged", "fetch: fetchBusy").replace("let turns", BUSY))
+    async with run_node(program, URL=demo.hub) as bot:
+        await pair(demo, await bot.line())
+        await demo.kakao.send_message(USER, "one")
+
+        assert await bot.line() == "turn one 1"
+        await demo.wait_for_text("one was turn 1")
+
+
+async def test_a_session_without_a_user_ends_the_bot_with_an_error(demo: RunningDemo, travel: Any) -> None:
+    async with run_node(CLIENT / "examples" / "bot.ts", PABAL_URL=demo.hub) as bot:
+        assert "/pair" in await bot.line()
+        await travel(timedelta(minutes=6))
+
+        assert await bot.end() == (1, [])
+
+
+CONVERSATIONS = """
+const bot = new pabal.RelayBot({ url: env.URL, token: env.TOKEN, concurrency: 2 });
+const stop = new AbortController();
+let running = 0, most = 0, turns = 0, meet = () => {};
+const met = new Promise<void>((resolve) => (meet = resolve));
+bot.onMessage(async () => {
+  running += 1;
+  most = Math.max(most, running);
+  if (running === 2) meet();
+  await met;
+  await fetch(env.URL);
+  running -= 1;
+  if (++turns === 6) stop.abort();
+});
+await bot.run(stop.signal);
+console.log(most);
+process.exit(0);
+"""
+"""Two turns have to run at once for any to end."""
+
+
+async def test_turns_of_several_conversations_run_at_once_up_to_the_limit(
+    demo: RunningDemo, web: httpx2.AsyncClient, owner: Connection, tmp_path: Path
+) -> None:
+    chat = Chat(owner)
+    account = await chat.owner()
+    for user in ("mina", "jun", "sora", "hana", "yuna", "bora"):
+        await chat.conversation(account, user)
+        await send_message(web, "hello", user)
+
+    async with run_node(write_program(tmp_path, CONVERSATIONS), URL=demo.hub, TOKEN=account.token) as bot:
+        assert await bot.end() == (0, ["2"])
 
 
 async def test_a_message_that_is_delivered_twice_starts_one_turn(demo: RunningDemo, tmp_path: Path) -> None:

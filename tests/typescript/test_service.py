@@ -234,6 +234,35 @@ async def test_large_batches_are_split_and_keep_their_order(
     assert [json.loads(row["payload"])["number"] for row in await rows(owner)] == [*range(1500)]
 
 
+async def test_an_event_that_the_hub_refuses_fails_alone(
+    shop: RegisteredService, owner: Connection, tmp_path: Path
+) -> None:
+    source = """
+    const texts = ["first", "x".repeat(1_200_000), "second", "\\ud800", "third"];
+    const results = await client.publishMany(texts.map((text) => ({ event_type: "order.seen", payload: { text } })));
+    console.log(results.map((result) => result.status).join(" "), results[1]?.code);
+    console.log(results.filter((result) => result.id).length);"""
+
+    assert await output_of(tmp_path, shop, source) == ["202 413 202 400 202 too_large", "3"]
+    assert [json.loads(row["payload"])["text"] for row in await rows(owner)] == ["first", "second", "third"]
+
+
+async def test_a_handler_may_throw_any_value(
+    shop: RegisteredService, billing: RegisteredService, owner: Connection, tmp_path: Path
+) -> None:
+    await output_of(tmp_path, shop, "await client.publish('order.paid', {}, { target_service: 'billing' });")
+    source = """
+    const fail = async () => {
+      stop.abort();
+      throw Object.create(null);
+    };
+    await client.consume(fail, { signal: stop.signal, waitSeconds: 1 });"""
+    await output_of(tmp_path, billing, STOP + source)
+
+    [row] = await rows(owner)
+    assert (row["status"], row["last_error"]) == ("pending", "the handler threw a value that cannot be shown")
+
+
 async def test_a_stopped_consumer_lets_handlers_finish_and_releases_the_rest(
     hub: Hub, shop: RegisteredService, billing: RegisteredService, owner: Connection, tmp_path: Path
 ) -> None:

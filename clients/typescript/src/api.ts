@@ -1568,6 +1568,12 @@ export interface ToastView {
   archived_at: string | null;
 }
 
+/** How many toasts were marked as read. */
+export interface ToastsReadView {
+  /** The number of toasts that were unread. */
+  marked: number;
+}
+
 /** `scope` lists the requested permissions, separated by spaces; `refresh=false` omits the refresh token. */
 export interface TokenGrantForm {
   /** The service's name, if it is not in the Authorization header. */
@@ -2101,6 +2107,10 @@ export interface Endpoints {
   /** Issue a ticket for `GET /v1/toasts/stream`, which a browser's EventSource can send in the query. */
   "POST /v1/toasts/ticket": {
     response: StreamTicketView;
+  };
+  /** Mark all toasts of the inbox as read. */
+  "POST /v1/toasts/read": {
+    response: ToastsReadView;
   };
   /** Stream every change of the person's toasts as server-sent events. */
   "GET /v1/toasts/stream": {

@@ -2,7 +2,7 @@
 
 import type { Endpoints, EventBatchItemView, EventBatchView, EventBody, NotificationBody, PersonTokenView, RequestedNotificationView } from "./api.ts";
 import { type ConsumeOptions, type EventHandler, Consumer } from "./consumer.ts";
-import { HubUnavailableError } from "./errors.ts";
+import { ApiError, HubUnavailableError } from "./errors.ts";
 import { type Fetch, type SendOptions, Transport, serviceTokens } from "./transport.ts";
 
 /** Events of one request. */
@@ -45,14 +45,25 @@ export class Client {
     const results: EventBatchItemView[] = [];
     while (results.length < bodies.length) {
       const batch = fitBatch(bodies.slice(results.length, results.length + MAX_BATCH));
-      const encoded = `{"events":[${batch.join(",")}]}`;
-      const response = await this.#transport.send<EventBatchView>("POST", "/v1/queue/events/batch", { encoded });
-      if (response.results.length !== batch.length) {
-        throw new HubUnavailableError(`sent ${batch.length} events, got ${response.results.length} results`);
-      }
-      results.push(...response.results);
+      results.push(...(await this.#publishBatch(batch)));
     }
     return results;
+  }
+
+  /** Publish events in one request. If the hub refuses it, split it until the refused event fails alone. */
+  async #publishBatch(bodies: readonly string[]): Promise<EventBatchItemView[]> {
+    try {
+      const encoded = `{"events":[${bodies.join(",")}]}`;
+      const { results } = await this.#transport.send<EventBatchView>("POST", "/v1/queue/events/batch", { encoded });
+      if (results.length !== bodies.length) throw new HubUnavailableError(`sent ${bodies.length} events, got ${results.length} results`);
+      return results;
+    } catch (error) {
+      if (!(error instanceof ApiError && [400, 413].includes(error.status))) throw error;
+      if (bodies.length === 1) return [{ status: error.status, code: error.code, detail: error.detail }];
+    }
+    const middle = bodies.length >> 1;
+    const first = await this.#publishBatch(bodies.slice(0, middle));
+    return first.concat(await this.#publishBatch(bodies.slice(middle)));
   }
 
   /** Handle the events of this service until the signal is aborted. An event is done when its handler returns. */
@@ -80,7 +91,7 @@ export class Client {
     const [method, pattern] = name.split(" ") as [string, string];
     const target = pattern.replace(/\{(\w+)\}/g, (_, field: string) => encodeURIComponent(String(path[field])));
     const isRepeatable = method !== "POST" || Boolean((body as { idempotency_key?: string } | undefined)?.idempotency_key);
-    const options: SendOptions = { signal, retries: isRepeatable };
+    const options: SendOptions = isRepeatable ? { signal } : { signal, maxAttempts: 1 };
     if (query) options.query = query;
     if (body) options[pattern.startsWith("/oauth/") ? "form" : "json"] = body;
     return this.#transport.send(method, target, options);

@@ -101,7 +101,7 @@ export class Consumer {
     try {
       nack = this.#options.signal.aborted ? RELEASE : nackOf(await this.#handler(event, controller.signal));
     } catch (error) {
-      nack = nackOf(error) ?? nackOf(new Error(String(error)));
+      nack = nackOfThrown(error);
     }
     if (!this.#running.has(event.receipt)) return; // its lease is lost
     this.#finished.set(event.receipt, nack);
@@ -207,6 +207,15 @@ function nackOf(result: unknown): Nack | null {
   if (!(result instanceof Error)) return null;
   const stack = storable(result.stack ?? "").slice(0, MAX_ERROR_CHARS);
   return { error: storable(`${result.name}: ${result.message}`), outcome: "retry", error_code: result.name.slice(0, 100), error_stack: stack };
+}
+
+/** Map what a handler threw. Any value can be thrown, also one that cannot be shown; without a nack its event would keep its slot. */
+function nackOfThrown(error: unknown): Nack {
+  try {
+    return nackOf(error) ?? nackOf(new Error(String(error)))!;
+  } catch {
+    return { error: "the handler threw a value that cannot be shown", outcome: "retry" };
+  }
 }
 
 function nackBody(outcome: Outcome, name: "retry" | "dead" | "snooze", delaySeconds?: number): Nack {

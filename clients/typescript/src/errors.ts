@@ -3,6 +3,7 @@
 // PabalError
 // ├── ApiError                   the hub refused the request; see `status`, `code` and `detail`
 // ├── HubUnavailableError        no valid response after all retries; the request may or may not have been processed
+// ├── PairingExpiredError        the session of a bot has ended before a user was paired with it
 // └── WebhookVerificationError   the signature of a webhook is wrong or too old
 
 /** A field and the reason it is invalid. */
@@ -39,6 +40,11 @@ export class ApiError extends PabalError {
 /** No valid response after all retries. The request may or may not have been processed. */
 export class HubUnavailableError extends PabalError {
   override name = "HubUnavailableError";
+}
+
+/** The session of a bot has ended before a user was paired with it. Create a new one. */
+export class PairingExpiredError extends PabalError {
+  override name = "PairingExpiredError";
 }
 
 /** The signature of a webhook is wrong or too old. */

@@ -2,16 +2,18 @@
 //
 // A stream that breaks or falls silent is opened again and continues after its last event. A message is acknowledged
 // before its turn starts, so it starts at most one, also if this process crashes. Turns of one conversation run one after
-// the other.
+// the other. Messages that wait for their turn are not acknowledged, and the hub bounds how many of those a stream gets.
 
-import { ApiError, HubUnavailableError } from "./errors.ts";
+import { ApiError, HubUnavailableError, PairingExpiredError } from "./errors.ts";
 import { type StreamEvent, Watchdog, readEvents } from "./sse.ts";
-import { type Fetch, Transport, backoffMs, checkToken, sleep } from "./transport.ts";
+import { type Fetch, Transport, backoffMs, checkToken, isUnsent, sleep } from "./transport.ts";
 
 /** The hub sends a ping every 20 seconds. */
 const SILENCE_MS = 60_000;
 /** Ids of messages that are remembered, so that none starts a second turn. */
 const MAX_REMEMBERED = 10_000;
+/** Attempts of a reply, in about 23 seconds: less than Kakao's callback lives. */
+const MAX_REPLY_ATTEMPTS = 8;
 
 /** A message of a chat user. */
 export interface ChatMessage {
@@ -39,6 +41,8 @@ export interface RelayBotOptions {
   url: string;
   /** A session token of `createSession`, or an account's relay token. */
   token: string;
+  /** Turns that run at the same time, each of another conversation; by default 10. */
+  concurrency?: number;
   /** Receives what goes wrong; by default it is written to the console. */
   onError?: (error: unknown) => void;
   /** Receives the events of the stream other than messages, such as `pairing_complete`. */
@@ -65,12 +69,16 @@ export class RelayBot {
   readonly #onEvent: (name: string, data: unknown) => void;
   readonly #seen = new Set<string>();
   readonly #turns = new Map<string, Promise<void>>();
+  /** Turns that wait for a slot, the oldest first. */
+  readonly #waiting: (() => void)[] = [];
+  #freeSlots: number;
   #handler: MessageHandler = () => undefined;
   #lastEventId = "";
 
-  constructor({ url, token, onError, onEvent, fetch }: RelayBotOptions) {
+  constructor({ url, token, concurrency = 10, onError, onEvent, fetch }: RelayBotOptions) {
     const checked = checkToken(token);
     this.#transport = new Transport(url, async () => checked, fetch);
+    this.#freeSlots = Math.max(concurrency, 1);
     this.#onError = onError ?? ((error) => console.error(error));
     this.#onEvent = onEvent ?? (() => undefined);
   }
@@ -83,7 +91,7 @@ export class RelayBot {
 
   /**
    * Answer messages until the signal is aborted, then wait for the turns that have started. Messages without a turn stay
-   * with the hub. Throws if the hub no longer accepts the token.
+   * with the hub. Throws if the hub no longer accepts the token, and PairingExpiredError if no user was paired in time.
    */
   async run(signal: AbortSignal): Promise<void> {
     this.#seen.clear(); // of an earlier run: the hub delivers its messages without a turn again
@@ -93,11 +101,11 @@ export class RelayBot {
         for await (const event of this.#stream(signal)) {
           failures = 0;
           this.#receive(event, signal);
-          if (event.name === "pairing_expired") return;
+          if (event.name === "pairing_expired") throw new PairingExpiredError(reasonOf(event.data));
         }
       } catch (error) {
         if (signal.aborted) break;
-        if (error instanceof ApiError && [401, 403, 410].includes(error.status)) throw error;
+        if (error instanceof PairingExpiredError || (error instanceof ApiError && [401, 403, 410].includes(error.status))) throw error;
         this.#onError(error);
       }
       failures += 1;
@@ -108,7 +116,7 @@ export class RelayBot {
 
   /** Reply to a message. Further replies are shown with the user's next message. */
   async reply(messageId: string, response: Reply): Promise<void> {
-    await this.#transport.send("POST", "/v1/reply", { json: { messageId, response } });
+    await this.#transport.send("POST", "/v1/reply", { json: { messageId, response }, maxAttempts: MAX_REPLY_ATTEMPTS });
   }
 
   async *#stream(signal: AbortSignal): AsyncGenerator<StreamEvent> {
@@ -139,6 +147,7 @@ export class RelayBot {
   }
 
   async #takeTurn(message: ChatMessage, signal: AbortSignal): Promise<void> {
+    await this.#takeSlot();
     try {
       if (signal.aborted || !(await this.#startTurn(message.id, signal))) return;
       const response = await this.#handler(message);
@@ -147,7 +156,20 @@ export class RelayBot {
       // An expired callback is no loss: the hub keeps the reply for the user's next message.
       if (error instanceof ApiError && error.code === "CALLBACK_EXPIRED") return;
       this.#onError(error);
+    } finally {
+      this.#freeSlot();
     }
+  }
+
+  async #takeSlot(): Promise<void> {
+    if (this.#freeSlots > 0) this.#freeSlots -= 1;
+    else await new Promise<void>((resolve) => this.#waiting.push(resolve));
+  }
+
+  #freeSlot(): void {
+    const next = this.#waiting.shift();
+    if (next) next();
+    else this.#freeSlots += 1;
   }
 
   /**
@@ -161,17 +183,21 @@ export class RelayBot {
     let mayBeOurs = false;
     for (let attempt = 1; !signal.aborted; attempt++) {
       try {
-        const result = await this.#transport.send<{ acknowledged: number }>("POST", "/v1/messages/ack", { json, retries: false });
+        const result = await this.#transport.send<{ acknowledged: number }>("POST", "/v1/messages/ack", { json, maxAttempts: 1 });
         return result.acknowledged > 0 || mayBeOurs;
       } catch (error) {
         const retryAfter = error instanceof ApiError ? error.retryAfterSeconds : undefined;
         if (!(error instanceof HubUnavailableError) && retryAfter === undefined) throw error;
-        mayBeOurs ||= error instanceof HubUnavailableError;
+        mayBeOurs ||= error instanceof HubUnavailableError && !isUnsent(error);
         await sleep(Math.max(backoffMs(Math.min(attempt, 8)), 1000 * (retryAfter ?? 0)), signal).catch(() => undefined);
       }
     }
     return false;
   }
+}
+
+function reasonOf(data: unknown): string {
+  return `no user was paired with the session: ${(data as { reason?: string } | null)?.reason ?? "it has expired"}`;
 }
 
 interface WireMessage {

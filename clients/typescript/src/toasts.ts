@@ -1,6 +1,6 @@
 // A person's toasts, for a user interface of your own. For a ready one, use the element <pabal-toasts> of the hub.
 
-import type { Endpoints, StreamTicketView, ToastPage, ToastView } from "./api.ts";
+import type { Endpoints, StreamTicketView, ToastPage, ToastView, ToastsReadView } from "./api.ts";
 import { ApiError } from "./errors.ts";
 import { Watchdog, readEvents } from "./sse.ts";
 import { type Fetch, type TokenSource, Transport, backoffMs, sleep } from "./transport.ts";
@@ -35,6 +35,11 @@ export class Toasts {
   /** Mark a toast as seen, read or archived. */
   mark(id: string, action: "seen" | "read" | "archive"): Promise<ToastView> {
     return this.#transport.send("POST", `/v1/toasts/${encodeURIComponent(id)}/${action}`);
+  }
+
+  /** Mark all toasts of the inbox as read; resolves with how many were unread. */
+  async markAllRead(): Promise<number> {
+    return (await this.#transport.send<ToastsReadView>("POST", "/v1/toasts/read")).marked;
   }
 
   /** Issue a ticket for an EventSource: `/v1/toasts/stream?ticket=…`, once, within 30 seconds. */

@@ -27,8 +27,8 @@ export interface SendOptions {
   signal?: AbortSignal | undefined;
   /** Added to the timeout, for a long poll. */
   extraTimeoutMs?: number;
-  /** False for requests that must not be sent twice. */
-  retries?: boolean;
+  /** 1 for requests that must not be sent twice. */
+  maxAttempts?: number;
 }
 
 export class Transport {
@@ -70,13 +70,13 @@ export class Transport {
 
   /** Open a response that stays open; throws for what is not a success. Not retried. */
   async open(path: string, options: SendOptions & { signal: AbortSignal }): Promise<Response> {
-    return this.request("GET", path, { ...options, retries: false, extraTimeoutMs: Number.POSITIVE_INFINITY });
+    return this.request("GET", path, { ...options, maxAttempts: 1, extraTimeoutMs: Number.POSITIVE_INFINITY });
   }
 
   async #retry(method: string, path: string, options: SendOptions, token: string | undefined): Promise<Response> {
     for (let attempt = 1; ; attempt++) {
       const { response, error } = await this.#sendOnce(method, path, options, token);
-      const isLast = attempt === MAX_ATTEMPTS || options.retries === false;
+      const isLast = attempt >= (options.maxAttempts ?? MAX_ATTEMPTS);
       if (response && (isLast || !isRetryable(response))) return response;
       if (!response && isLast) throw error;
       const retryAfter = response && retryAfterSeconds(response);
@@ -121,6 +121,19 @@ export function checkToken(text: string): string {
   const token = text.trim();
   if (!/^[!-~]+$/.test(token)) throw new TypeError("token: must be printable ASCII without spaces");
   return token;
+}
+
+/** Whether no connection to the hub was made, so that nothing was sent. A browser does not tell. */
+export function isUnsent(error: HubUnavailableError): boolean {
+  const cause = error.cause instanceof Error ? error.cause.cause : undefined;
+  const causes = cause instanceof AggregateError ? cause.errors : [cause]; // one for each address that was tried
+  return causes.every((one: SystemError | undefined) => one?.syscall === "connect" || one?.syscall === "getaddrinfo" || one?.code === "UND_ERR_CONNECT_TIMEOUT");
+}
+
+/** What Node.js says about a failed connection. */
+interface SystemError {
+  code?: string;
+  syscall?: string;
 }
 
 /** A 502 of the hub is final: Kakao refused a reply. A 502 of a proxy is not. */

@@ -97,9 +97,9 @@ async def post_operator(
 ) -> OperatorWithPassword:
     """Add an operator, who may sign in to the console at once."""
     generated = None if body.password else generate_password()
+    password_hash = await hash_password(body.password or generated or "")
     async with hub.transaction() as tx:
-        actor = context.actor(caller.service)
-        await add_operator(tx, body.name, body.password or generated or "", Role(body.role), actor)
+        await add_operator(tx, body.name, password_hash, Role(body.role), context.actor(caller.service))
         operator = await find_operator(tx, body.name)
     return OperatorWithPassword(**operator_fields(operator), password=generated)
 

@@ -22,6 +22,7 @@ from pabal.notifications.toasts.inbox import (
     ToastState,
     list_toasts,
     load_inbox_state,
+    mark_all_toasts_read,
     mark_toast,
 )
 from pabal.notifications.toasts.streams import ToastStream
@@ -63,6 +64,12 @@ class ToastPage(ResponseBody, frozen=True):
     cursor: str | None
     unread: int
     last: int
+
+
+class ToastsReadView(ResponseBody, frozen=True):
+    """How many toasts were marked as read."""
+
+    marked: int
 
 
 class ToastQuery(PageQuery, frozen=True, kw_only=True):
@@ -109,6 +116,12 @@ async def post_toast_seen(hub: Hub, person: Person, id: UUID) -> ToastView:
 async def post_toast_read(hub: Hub, person: Person, id: UUID) -> ToastView:
     """Mark a toast as read."""
     return await mark_own_toast(hub, person, id, ToastAction.READ)
+
+
+async def post_toasts_read(hub: Hub, person: Person) -> ToastsReadView:
+    """Mark all toasts of the inbox as read."""
+    async with hub.transaction() as tx:
+        return ToastsReadView(await mark_all_toasts_read(tx, person.id))
 
 
 async def post_toast_archive(hub: Hub, person: Person, id: UUID) -> ToastView:
@@ -178,6 +191,7 @@ ROUTES = (
         may_raise=(RateLimited,),
         tag="notifications",
     ),
+    Route("POST", "/v1/toasts/read", post_toasts_read, person_auth=True, cross_origin=True, tag="notifications"),
     *(
         Route(
             "GET",

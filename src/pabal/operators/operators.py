@@ -65,10 +65,11 @@ class OperatorSummary(Operator):
     last_signed_in_at: datetime | None
 
 
-async def add_operator(tx: Tx, name: str, password: str, role: Role, actor: Actor = HUB_ACTOR) -> Operator:
+async def add_operator(tx: Tx, name: str, password_hash: str, role: Role, actor: Actor = HUB_ACTOR) -> Operator:
+    """Add an operator. Hash the password before the transaction: it takes long."""
     if not OPERATOR_NAME.fullmatch(name):
         raise Invalid.of_field("name", "must be 1 to 64 letters, digits and . _ @ + -, and not only dots")
-    operator = await _insert_operator(tx, name, password, role, actor)
+    operator = await _insert_operator(tx, name, password_hash, role, actor)
     if operator is None:
         raise Conflict(f"Operator {name} already exists")
     return operator
@@ -79,7 +80,7 @@ async def ensure_first_operator(tx: Tx, password: str | None) -> str | None:
     if await tx.value(Q.operator_exists):
         return None
     new_password = password or generate_password()
-    operator = await _insert_operator(tx, "admin", new_password, Role.ADMIN, HUB_ACTOR)
+    operator = await _insert_operator(tx, "admin", await hash_password(new_password), Role.ADMIN, HUB_ACTOR)
     return new_password if operator and password is None else None
 
 
@@ -166,9 +167,8 @@ async def lock_operator(tx: Tx, name: str) -> Operator:
     return operator
 
 
-async def _insert_operator(tx: Tx, name: str, password: str, role: Role, actor: Actor) -> Operator | None:
+async def _insert_operator(tx: Tx, name: str, password_hash: str, role: Role, actor: Actor) -> Operator | None:
     """Insert an operator; None if the name exists."""
-    password_hash = await hash_password(password)
     operator = await tx.maybe(
         Operator, Q.insert_operator, id=new_id(), name=name, password_hash=password_hash, role=role
     )

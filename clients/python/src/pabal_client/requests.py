@@ -114,7 +114,15 @@ def encode_event(event_type: str, payload: Mapping[str, Any] | None, options: Ma
 
 def encode_events(events: Iterable[Mapping[str, Any]]) -> list[msgspec.Raw]:
     """Encode events. The hub refuses one with an unknown field, and only that one."""
-    return [encode_draft({**event, "event_type": event["event_type"]}) for event in events]
+    return [encode_draft({**check_names(event), "event_type": event["event_type"]}) for event in events]
+
+
+def check_names(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Raise TypeError for an option under its name in the API: it has one name in this package."""
+    for name, field in FIELD_NAMES.items():
+        if field in event:
+            raise TypeError(f"publish_many() got an event with {field}; the option is {name}")
+    return event
 
 
 def encode_draft(event: Mapping[str, Any]) -> msgspec.Raw:

@@ -70,6 +70,7 @@ async def fetch_id(connection: Any, call: SqlCall) -> UUID:
         return as_uuid(await connection.fetchval(statement, *values))
     if hasattr(connection, "exec_driver_sql"):
         return as_uuid((await connection.exec_driver_sql(statement, values)).fetchone()[0])
+    check_connection(connection)
     async with connection.cursor(row_factory=tuple_rows) as cursor:
         await cursor.execute(statement, values)
         return as_uuid((await cursor.fetchone())[0])
@@ -80,9 +81,19 @@ def fetch_id_sync(connection: Any, call: SqlCall) -> UUID:
     statement, values = call
     if hasattr(connection, "exec_driver_sql"):
         return as_uuid(connection.exec_driver_sql(statement, values).fetchone()[0])
+    check_connection(connection)
     with connection.cursor(row_factory=tuple_rows) as cursor:
         cursor.execute(statement, values)
         return as_uuid(cursor.fetchone()[0])
+
+
+def check_connection(connection: Any) -> None:
+    if not hasattr(connection, "cursor"):
+        name = type(connection).__name__
+        raise TypeError(
+            f"{name} is no connection of asyncpg, psycopg or SQLAlchemy; if it is a session of SQLAlchemy, pass "
+            "session.connection(), with await for an AsyncSession"
+        )
 
 
 def tuple_rows(_cursor: Any) -> type[tuple[Any, ...]]:

@@ -54,7 +54,11 @@ def operator_add(
 ) -> None:
     """Add an operator. Asks for the password twice, or reads it from standard input if that is not a terminal."""
     password = read_password(generate=generate)
-    operator = change_operator(connection, lambda tx: add_operator(tx, name, password, role, cli_actor()))
+
+    async def add(tx: Tx) -> Operator:
+        return await add_operator(tx, name, await hash_password(password), role, cli_actor())
+
+    operator = change_operator(connection, add)
     print_operator(operator, f"{operator.name} added as {operator.role}", password if generate else None, json=json)
 
 

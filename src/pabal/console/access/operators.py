@@ -57,8 +57,11 @@ async def add_operator_action(hub: Hub, request: Request, session: OperatorSessi
     password = generate_password()
     try:
         role = read_role(fields)
+        password_hash = await hash_password(password)
         async with hub.transaction() as tx:
-            await add_operator(tx, fields.get("name", "").strip(), password, role, operator_actor(request, session))
+            await add_operator(
+                tx, fields.get("name", "").strip(), password_hash, role, operator_actor(request, session)
+            )
     except (Invalid, Conflict) as error:
         return await render_operators_page(hub, request, session, error, fields)
     return secret_page(request, session, "operators.password.new", password, OPERATORS_PATH)

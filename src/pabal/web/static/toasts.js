@@ -63,12 +63,14 @@ export class PabalToasts extends HTMLElement {
     const readAll = element("button", { type: "button", onclick: () => this.#markAllRead() });
     const note = element("p", { class: "note", role: "status" });
     const list = element("ul", { "aria-labelledby": "title" });
+    const more = element("button", { class: "more", type: "button", onclick: () => this.#loadMore() });
     const panel = element(
       "section",
       { class: "panel", id: "panel", role: "dialog", "aria-labelledby": "title", tabindex: "-1", hidden: "" },
       element("header", {}, title, readAll),
       note,
       list,
+      more,
     );
     const popups = element("div", { class: "popups" });
     const polite = element("div", { class: "hidden", role: "status" });
@@ -77,7 +79,7 @@ export class PabalToasts extends HTMLElement {
     root.adoptedStyleSheets = [STYLE];
     root.append(bell, panel, popups, polite, urgent);
     root.addEventListener("keydown", (event) => this.#onKey(event));
-    this.#parts = { bell, count, title, readAll, note, list, panel, popups, polite, urgent };
+    this.#parts = { bell, count, title, readAll, note, list, more, panel, popups, polite, urgent };
     if (Object.hasOwn(this, "getToken")) { // set before this module was loaded
       const getToken = this.getToken;
       delete this.getToken;
@@ -233,10 +235,10 @@ export class PabalToasts extends HTMLElement {
     if (toast.state === "unseen") this.#inbox.mark(toast, "seen").catch(() => undefined);
   }
 
-  async #mark(toasts, action, focus) {
+  async #run(change, focus) {
     this.#problem = "";
     try {
-      for (const toast of toasts) await this.#inbox.mark(toast, action);
+      await change();
       focus();
     } catch {
       this.#problem = "failed";
@@ -245,8 +247,17 @@ export class PabalToasts extends HTMLElement {
   }
 
   #markAllRead() {
-    const unread = this.#inbox.toasts.filter((toast) => toast.state !== "read");
-    return this.#mark(unread, "read", () => this.#parts.panel.focus());
+    const inbox = this.#inbox;
+    return this.#run(() => inbox.markAllRead(), () => this.#parts.panel.focus());
+  }
+
+  async #loadMore() {
+    const inbox = this.#inbox;
+    const { length } = inbox.toasts;
+    this.#parts.more.disabled = true;
+    await this.#run(() => inbox.loadMore(), () => this.#focusItem(length));
+    this.#parts.more.disabled = false;
+    inbox.toasts.slice(length).forEach((toast) => this.#markSeen(toast));
   }
 
   // The focus goes to the item that took the place of the one that was marked.
@@ -259,7 +270,7 @@ export class PabalToasts extends HTMLElement {
   // Rendering
 
   #render() {
-    const { bell, count, title, readAll, note, list, panel } = this.#parts;
+    const { bell, count, title, readAll, note, list, more, panel } = this.#parts;
     const language = this.#language;
     const texts = textsOf(language);
     const toasts = this.#inbox?.toasts ?? [];
@@ -267,8 +278,11 @@ export class PabalToasts extends HTMLElement {
     panel.lang = language;
     title.textContent = texts.title;
     readAll.textContent = texts.readAll;
-    readAll.hidden = toasts.every((toast) => toast.state === "read");
-    note.textContent = texts[this.#problem] ?? (this.#inbox?.isLoaded && !toasts.length ? texts.empty : "");
+    readAll.hidden = this.unread === 0;
+    more.textContent = texts.more;
+    more.hidden = !this.#inbox?.hasMore;
+    const isEmpty = this.#inbox?.isLoaded && !toasts.length && more.hidden;
+    note.textContent = texts[this.#problem] ?? (isEmpty ? texts.empty : "");
     note.hidden = !note.textContent;
     list.replaceChildren(...toasts.map((toast, index) => this.#item(toast, index, language)));
     if (focused) list.querySelector(`[data-key="${focused}"]`)?.focus();
@@ -285,7 +299,7 @@ export class PabalToasts extends HTMLElement {
     const texts = textsOf(language);
     const isUnread = toast.state !== "read";
     const button = (action) => {
-      const onclick = () => this.#mark([toast], action, () => this.#focusItem(index));
+      const onclick = () => this.#run(() => this.#inbox.mark(toast, action), () => this.#focusItem(index));
       return element("button", { type: "button", "data-key": `${action}-${toast.id}`, onclick }, texts[action]);
     };
     return element(

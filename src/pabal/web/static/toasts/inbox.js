@@ -25,6 +25,8 @@ export class ToastInbox extends EventTarget {
   #hub;
   #fetchToken;
   #toasts = new Map();
+  #max = MAX_TOASTS;
+  #cursor = null; // of the next page; "" begins with the first one again
   #last = 0;
   #token = null;
   #source = null;
@@ -41,6 +43,11 @@ export class ToastInbox extends EventTarget {
   /** The toasts that are not archived, the newest first. */
   get toasts() {
     return [...this.#toasts.values()].sort((one, other) => other.created_at.localeCompare(one.created_at));
+  }
+
+  /** Whether there are older toasts, which `loadMore` loads. */
+  get hasMore() {
+    return this.#cursor !== null;
   }
 
   open() {
@@ -62,6 +69,23 @@ export class ToastInbox extends EventTarget {
     this.#fire("change");
   }
 
+  /** Mark all toasts as read, also those that are not loaded. */
+  async markAllRead() {
+    const toasts = this.toasts; // one that arrives meanwhile stays unread
+    await this.#request("POST", "/v1/toasts/read");
+    const read = { state: "read", read_at: new Date().toISOString() };
+    for (const toast of toasts) if (!toast.read_at && this.#toasts.has(toast.id)) this.#put({ ...toast, ...read });
+    this.#fire("change");
+  }
+
+  /** Load the next page of older toasts. */
+  async loadMore() {
+    const known = this.#toasts.size;
+    this.#max = Math.max(this.#max, known + PAGE_SIZE);
+    while (this.hasMore && this.#toasts.size === known) await this.#loadPage();
+    this.#fire("change");
+  }
+
   // Connection
 
   async #connect(connection) {
@@ -75,13 +99,20 @@ export class ToastInbox extends EventTarget {
   }
 
   async #load(connection) {
-    const page = await this.#request("GET", `/v1/toasts?limit=${PAGE_SIZE}`);
+    const page = await this.#loadPage();
     if (connection !== this.#connection) return;
-    page.items.forEach((toast) => this.#put(toast));
     this.#last = page.last;
     this.unread = page.unread;
     this.isLoaded = true;
     this.#fire("change");
+  }
+
+  async #loadPage() {
+    const query = new URLSearchParams({ limit: String(PAGE_SIZE), ...(this.#cursor && { cursor: this.#cursor }) });
+    const page = await this.#request("GET", `/v1/toasts?${query}`);
+    this.#cursor = page.cursor;
+    page.items.forEach((toast) => this.#put(toast));
+    return page;
   }
 
   #openStream(connection, ticket) {
@@ -144,7 +175,9 @@ export class ToastInbox extends EventTarget {
   #put(toast) {
     if (toast.state === "archived") this.#toasts.delete(toast.id);
     else if (toast.read_at || !this.#toasts.get(toast.id)?.read_at) this.#toasts.set(toast.id, toast); // never back to unread
-    if (this.#toasts.size > MAX_TOASTS) this.#toasts.delete(this.toasts.at(-1).id);
+    if (this.#toasts.size <= this.#max) return;
+    this.#toasts.delete(this.toasts.at(-1).id);
+    this.#cursor = "";
   }
 
   #fire(name, detail = null) {

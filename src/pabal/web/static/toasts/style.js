@@ -39,7 +39,8 @@ STYLE.replaceSync(`
     padding: 8px 8px 8px 16px; background: var(--paper); border-bottom: 1px solid var(--line);
   }
   h2 { margin: 0; font-size: 16px; }
-  header button, .actions button { padding: 6px 10px; color: var(--accent); font-size: 14px; }
+  header button, .actions button, .more { padding: 6px 10px; color: var(--accent); font-size: 14px; }
+  .more { display: block; width: 100%; padding: 12px 16px; border-radius: 0; border-top: 1px solid var(--line); }
   ul { list-style: none; margin: 0; padding: 0; }
   li { padding: 12px 16px; border-bottom: 1px solid var(--line); }
   li:last-child { border-bottom: 0; }
