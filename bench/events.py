@@ -141,6 +141,7 @@ async def publish(endpoint: ServerAddress, size: Size, results: Results) -> None
         for _ in range(size.rounds):
             for processes in (1, 2):
                 async with serving(endpoint, processes) as hub:
+                    await hub.driven(owner, ONE, 64, size.driven / 4)  # the children have started
                     for connections in (64, 256):
                         name = f"`--processes {processes}`: `POST {ONE}`, {connections} connections"
                         results.driven[name].append(await hub.driven(owner, ONE, connections, size.driven))

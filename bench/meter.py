@@ -91,10 +91,18 @@ async def wal_position(owner: Any) -> int:
 def tree_seconds(pid: int) -> float:
     """CPU seconds of a process, of its children, and of those that have ended."""
     while True:
-        own = [*map(int, stat_fields(pid)[11:15])]
-        children = sum(sum(map(int, stat_fields(child)[11:13])) for child in children_of(pid))
-        if [*map(int, stat_fields(pid)[13:15])] == own[2:]:  # else a child ended in between and was counted nowhere
-            return (sum(own) + children) / TICKS
+        ended = sum(map(int, stat_fields(pid)[13:15]))
+        children = sum(map(running_seconds, children_of(pid)))
+        if sum(map(int, stat_fields(pid)[13:15])) == ended:  # else a child ended in between and was counted nowhere
+            return ended / TICKS + running_seconds(pid) + children
+
+
+def running_seconds(pid: int) -> float:
+    """CPU seconds of a process without its children, more exact than the ticks of its stat."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
 
 
 def tree_memory(pid: int) -> float:
