@@ -74,6 +74,7 @@ async def drive(port: int, request: bytes, connections: int, seconds: float) -> 
     used = resource.getrusage(resource.RUSAGE_SELF)
     durations.sort()
     return {
+        "requests": len(durations),
         "rate": len(durations) / spent,
         "p50": durations[len(durations) // 2],
         "p99": durations[int(len(durations) * 0.99)],

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
-from rich.console import Console
-from rich.table import Table
 
+from bench.report import Table, print_table
 from pabal.db import embedded
 from pabal.db.migrate import apply_migrations
 
@@ -55,8 +54,9 @@ async def interleaved(contestants: dict[str, Callable[[], Awaitable[float]]], ro
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """Operations per second, and the durations in seconds."""
+    """Operations, operations per second, and the durations in seconds."""
 
+    count: int
     rate: float
     p50: float
     p99: float
@@ -77,26 +77,13 @@ async def paced(callers: Sequence[Callable[[], Awaitable[object]]], seconds: flo
     await asyncio.gather(*map(calling, callers))
     rate = len(durations) / (time.perf_counter() - began)
     durations.sort()
-    return Paced(rate, durations[len(durations) // 2], durations[int(len(durations) * 0.99)])
+    return Paced(len(durations), rate, durations[len(durations) // 2], durations[int(len(durations) * 0.99)])
 
 
 def middle(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
-def show(title: str, columns: list[str], rows: list[list[object]]) -> None:
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
-    for row in rows:
-        table.add_row(
-            *(
-                f"{cell:,.0f}"
-                if isinstance(cell, float) and cell >= 100
-                else f"{cell:.2f}"
-                if isinstance(cell, float)
-                else str(cell)
-                for cell in row
-            )
-        )
-    Console(width=110).print(table)
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table whose first column has no heading of its own."""
+    print_table(Table(title, columns[1:], rows))

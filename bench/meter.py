@@ -1,13 +1,17 @@
-"""What a run costs besides time: CPU seconds of PostgreSQL and of other processes, and bytes of WAL."""
+"""What a run costs besides time: CPU seconds of PostgreSQL and of other processes, bytes of WAL, and memory."""
 
 import os
-from collections.abc import AsyncGenerator, Iterator
+import statistics
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 TICKS = os.sysconf("SC_CLK_TCK")
+COST_COLUMNS = ["µs client", "µs PostgreSQL", "WAL bytes"]
+"""CPU time and WAL per job: on a shared machine, rates are noise."""
 
 
 @dataclass(slots=True)
@@ -22,30 +26,97 @@ class Cost:
         """Microseconds of the hub and of PostgreSQL, and bytes of WAL, for one event."""
         return self.hub / events * 1e6, self.postgres / events * 1e6, self.wal / events
 
+    def add_since(self, before: "Cost", now: "Cost") -> None:
+        self.postgres += now.postgres - before.postgres
+        self.hub += now.hub - before.hub
+        self.wal += now.wal - before.wal
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: jobs per second, what a job costs, and what else the run reports."""
+
+    rate: float
+    client: float
+    postgres: float
+    wal: float
+    reported: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def costs(self) -> list[float]:
+        return [self.client, self.postgres, self.wal]
+
+
+def middle_rate(runs: Sequence[Run]) -> float:
+    return statistics.median(run.rate for run in runs)
+
+
+def middle_costs(runs: Sequence[Run]) -> list[float]:
+    return [statistics.median(values) for values in zip(*(run.costs for run in runs), strict=True)]
+
+
+async def measured_here(owner: Any, work: Callable[[], Awaitable[float]]) -> Run:
+    """Run `work` in this process, whose CPU time is the client's. It returns the number of its jobs."""
+    async with metered(owner) as cost:
+        began, used = time.perf_counter(), time.process_time()
+        jobs = await work()
+        elapsed, used = time.perf_counter() - began, time.process_time() - used
+    _, postgres, wal = cost.per(jobs)
+    return Run(jobs / elapsed, used / jobs * 1e6, postgres, wal)
+
 
 @asynccontextmanager
-async def metered(owner: Any, hub_pid: int | None = None) -> AsyncGenerator[Cost]:
-    """Measure what happens in the block. `hub_pid`: a process whose CPU time is reported beside PostgreSQL's."""
-    postmaster = parent_of(await owner.fetchval("select pg_backend_pid()"))
+async def metered(owner: Any, *pids: int) -> AsyncGenerator[Cost]:
+    """Measure what happens in the block. `pids`: processes whose CPU time is reported beside PostgreSQL's."""
     cost = Cost()
-    postgres, hub, lsn = tree_seconds(postmaster), tree_seconds(hub_pid), await wal_position(owner)
+    before = await read_usage(owner, *pids)
     yield cost
-    cost.postgres = tree_seconds(postmaster) - postgres
-    cost.hub = tree_seconds(hub_pid) - hub
-    cost.wal = await wal_position(owner) - lsn
+    cost.add_since(before, await read_usage(owner, *pids))
+
+
+async def read_usage(owner: Any, *pids: int) -> Cost:
+    """What PostgreSQL and the processes have used since they started."""
+    postgres = tree_seconds(await postmaster_pid(owner))
+    return Cost(postgres, sum(map(tree_seconds, pids)), await wal_position(owner))
+
+
+async def postmaster_pid(owner: Any) -> int:
+    return parent_of(await owner.fetchval("select pg_backend_pid()"))
 
 
 async def wal_position(owner: Any) -> int:
     return int(await owner.fetchval("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"))
 
 
-def tree_seconds(pid: int | None) -> float:
+def tree_seconds(pid: int) -> float:
     """CPU seconds of a process, of its children, and of those that have ended."""
-    if pid is None:
+    while True:
+        ended = sum(map(int, stat_fields(pid)[13:15]))
+        children = sum(map(running_seconds, children_of(pid)))
+        if sum(map(int, stat_fields(pid)[13:15])) == ended:  # else a child ended in between and was counted nowhere
+            return ended / TICKS + running_seconds(pid) + children
+
+
+def running_seconds(pid: int) -> float:
+    """CPU seconds of a process without its children, more exact than the ticks of its stat."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except (FileNotFoundError, ProcessLookupError):
         return 0.0
-    own = sum(map(int, stat_fields(pid)[11:15]))
-    children = sum(sum(map(int, stat_fields(child)[11:13])) for child in children_of(pid))
-    return (own + children) / TICKS
+
+
+def tree_memory(pid: int) -> float:
+    """Megabytes of a process and its children. Shared pages are counted once (proportional set size)."""
+    return sum(map(proportional_size, (pid, *children_of(pid)))) / 1024
+
+
+def proportional_size(pid: int) -> int:
+    """Kilobytes; zero if the process has ended."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(text.partition("\nPss:")[2].split()[0])
 
 
 def children_of(pid: int) -> Iterator[int]:

@@ -1,8 +1,10 @@
 """Pabal as a contestant: a process that reads a command and prints its result.
 
-python -m bench.ours work|lane URL fill ROWS | drain ROWS SECONDS | transact CONNECTIONS SECONDS
+python -m bench.ours work|default|lane|sql URL fill ROWS | drain ROWS SECONDS | transact CONNECTIONS SECONDS | publish
 
-`work` drains with what `pabal work` runs; `lane` with the lane alone: two loops of claim and settle, and no handlers.
+`work` drains with what `pabal work` runs, `default` the same with the default concurrency of a handler; `lane` with the
+lane alone: two loops of claim and settle, and no handlers. To `publish`, `sql` calls `pabal.publish` in its own
+transaction, and the others publish as an HTTP request does.
 """
 
 import asyncio
@@ -17,7 +19,17 @@ import asyncpg
 import msgspec
 
 from bench import shop
-from bench.peers.stage import INSERT_ORDER, PAYLOAD, Tally, commit_repeatedly, enter, put_all, settings
+from bench.peers.stage import (
+    INSERT_ORDER,
+    PAYLOAD,
+    Tally,
+    commit_repeatedly,
+    enter,
+    put_all,
+    put_on_demand,
+    settings,
+    timed_payload,
+)
 from pabal.cli import GC_THRESHOLDS
 from pabal.cli.events.handlers_app import load_handlers
 from pabal.cli.hub.run import run_until_stopped
@@ -34,11 +46,21 @@ RUN = settings(batch_size=4000, loops=2)
 HOLD = timedelta(seconds=30)
 PUBLISH = "select pabal.publish($1, $2, $3, $4)"
 PUBLISHED = ("minu_find", "order.paid", msgspec.json.encode(PAYLOAD).decode(), shop.SERVICE)
+PUBLISHER_ROLE = {"application_name": "shop", "role": "bench_shop"}
 DRAFT = EventDraft("minu_find", "order.paid", msgspec.json.encode(PAYLOAD), shop.SERVICE)
+
+
+def quiet_settings() -> Settings:
+    settings = Settings(_env_file=None, log_level="error")  # pyright: ignore[reportCallIssue]
+    configure_logging(settings.log_level, settings.log_format)
+    return settings
 
 
 class Work:
     """All of `pabal work`: workers, heartbeats, chores."""
+
+    def __init__(self, app: str = "bench.shop:hub") -> None:
+        self._app = app
 
     async def install(self, url: str) -> None:
         """Do nothing: the template database is migrated already."""
@@ -57,7 +79,7 @@ class Work:
 
     async def transact(self, url: str, connections: int, seconds: float) -> dict[str, float]:
         async def connect() -> Callable[[], Awaitable[object]]:
-            connection = await asyncpg.connect(url, server_settings={"application_name": "shop", "role": "bench_shop"})
+            connection = await asyncpg.connect(url, server_settings=PUBLISHER_ROLE)
 
             async def commit() -> None:
                 async with connection.transaction():
@@ -70,10 +92,8 @@ class Work:
 
     async def drain(self, url: str, tally: Tally) -> None:
         shop.tally = tally
-        handlers = load_handlers("bench.shop:hub")
-        settings = Settings(_env_file=None, log_level="error")  # pyright: ignore[reportCallIssue]
-        configure_logging(settings.log_level, settings.log_format)
-        async with open_hub(settings, DatabaseUrls(url, None)) as hub:
+        handlers = load_handlers(self._app)
+        async with open_hub(quiet_settings(), DatabaseUrls(url, None)) as hub:
             async with hub.transaction() as tx:
                 await handlers.subscribe_services(tx)
             tally.begin()
@@ -81,6 +101,12 @@ class Work:
             await run_until_stopped(hub, None, run_workers=True, handlers=handlers)  # until the last of them is settled
             tally.end()
             await stopping
+
+    async def publish(self, url: str) -> None:
+        async with open_hub(quiet_settings(), DatabaseUrls(url, None)) as hub:
+            await put_on_demand(
+                lambda: hub.publisher.put(msgspec.structs.replace(DRAFT, payload=msgspec.json.encode(timed_payload())))
+            )
 
     async def _stop(self, tally: Tally) -> None:
         await tally.over()
@@ -107,7 +133,22 @@ class Lane(Work):
             tally.end()
 
 
+class Sql(Work):
+    """A publisher that knows only SQL."""
+
+    async def publish(self, url: str) -> None:
+        connection = await asyncpg.connect(url, server_settings=PUBLISHER_ROLE)
+        source, event_type, _, target = PUBLISHED
+        await put_on_demand(
+            lambda: connection.fetchval(
+                PUBLISH, source, event_type, msgspec.json.encode(timed_payload()).decode(), target
+            )
+        )
+
+
+PROGRAMS = {"work": Work(), "default": Work("bench.shop:default_hub"), "lane": Lane(), "sql": Sql()}
+
 if __name__ == "__main__":
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)  # as the command does
-    enter(Work() if sys.argv.pop(1) == "work" else Lane())
+    enter(PROGRAMS[sys.argv.pop(1)])

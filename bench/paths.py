@@ -1,18 +1,19 @@
 """The product's own paths: SDK, pull, push, broadcast, many subscriptions and services, keyed events, a steady rate.
 
 Each row has the CPU time of the client, of the hub and of PostgreSQL and the bytes of WAL per event: on a shared
-machine, rates are noise.
+machine, rates are noise. The rows of a group run in turn, and the results are medians of the rounds.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +22,14 @@ import uvloop
 
 from bench.contestants import PABAL, ROOT
 from bench.ground import connected, durable
-from bench.meter import metered
+from bench.meter import metered, postmaster_pid, tree_memory
 from bench.peers.stage import BATCH, PAYLOAD
 from bench.receiver import CountingReceiver, counting_receiver
-from bench.report import Table, print_table
+from bench.report import DOCUMENT, Table, print_table, write_tables
 from bench.shop import SERVICE
-from bench.web import BY, Serving, serving
+from bench.web import BY, ONE, Serving, serving
 from pabal.core.ids import new_id
 from pabal.db.embedded import ServerAddress
-from pabal.events.publish.fan_out import expand_broadcasts
 from pabal.events.publish.publish import EventDraft, publish_event_batch
 from pabal.events.subscriptions import webhook_secret_location
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -47,6 +47,8 @@ SUBSCRIBE = """
 insert into pabal.subscriptions (service_name, mode, event_types)
 select 'many_' || n, 'pull', $2::text[] from generate_series(1, $1::integer) n
 """
+ADD_SERVICE = "insert into public.services (name) values ($1) on conflict do nothing"
+SUBSCRIBE_ONE = "insert into pabal.subscriptions (service_name, mode, event_types) values ($1, $2, $3)"
 UNSUBSCRIBE = "delete from pabal.subscriptions"
 
 
@@ -68,7 +70,7 @@ Row = Sequence[object]
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What every row runs on."""
+    """The database, the hub and the processes of a group."""
 
     endpoint: ServerAddress
     owner: Any
@@ -156,55 +158,73 @@ async def keyed_rows(course: Course) -> list[Row]:
 
 
 async def subscription_rows(course: Course) -> list[Row]:
-    """Publish while services subscribe to other types."""
+    """Publish beside services that subscribe to other types: to one target, to one subscriber, and with a rule."""
     rows: list[Row] = []
+    size = course.size
 
-    async def put() -> int:
-        await course.fill(SERVICE, course.size.rows)
-        return course.size.rows
+    async def put(target: str | None) -> int:
+        await course.fill(target, size.rows)
+        return size.rows
 
-    for count in (0, course.size.many // 10, course.size.many):
-        await course.clear()
-        await course.owner.execute(ADD_SERVICES, count)
-        await course.owner.execute(SUBSCRIBE, count, ["cart.*"])
-        await course.owner.execute("analyze")
-        rows.append(await put_row(course, f"batches of 1,000 beside {count:,} other subscriptions", put))
-        await course.clear()
-        await course.owner.execute(UNSUBSCRIBE)
+    for name, target, extra in (
+        ("to one target", SERVICE, ()),
+        ("to one subscriber, found by type", None, (("own_1", "pull"),)),
+        ("to one target, and a rule that matches another type", SERVICE, (("hub", "rule"),)),
+    ):
+        for count in (0, size.many // 10, size.many):
+            await course.clear()
+            await course.owner.execute(ADD_SERVICES, count)
+            await course.owner.execute(SUBSCRIBE, count, ["cart.*"])
+            for service, mode in extra:
+                await course.owner.execute(ADD_SERVICE, service)
+                await course.owner.execute(SUBSCRIBE_ONE, service, mode, ["order.*"] if mode == "pull" else ["cart.*"])
+            await course.owner.execute("analyze")
+            title = f"{name}, beside {count:,} other subscriptions"
+            rows.append(await put_row(course, title, lambda target=target: put(target)))
+            await course.clear()
+            await course.owner.execute(UNSUBSCRIBE)
     return rows
 
 
 async def broadcast_rows(course: Course) -> list[Row]:
-    """From the publish to the last delivery; per delivery."""
+    """From the publish to the last delivery, which `pabal work` makes if there are many; per delivery."""
     rows: list[Row] = []
-    for count in (1, 100, course.size.many):
-        await course.clear()
-        await course.owner.execute(ADD_SERVICES, count)
-        await course.owner.execute(SUBSCRIBE, count, ["order.*"])
-        await course.owner.execute("analyze")
-        rounds = max(1, min(200, course.size.rows // count))
-
-        async def put(rounds: int = rounds, count: int = count) -> int:
-            for _ in range(rounds):
-                await course.fill(None, 1)
-                while await expand_some(course.hub):
-                    continue
-            return rounds * count
-
-        rows.append(await put_row(course, f"broadcast to {count:,}, per delivery", put))
-        await course.clear()
-        await course.owner.execute(UNSUBSCRIBE)
+    async with working(course) as worker:
+        for count in (1, 100, course.size.many):
+            await course.clear()
+            await course.owner.execute(ADD_SERVICES, count)
+            await course.owner.execute(SUBSCRIBE, count, ["order.*"])
+            await course.owner.execute("analyze")
+            rounds = max(1, min(200, course.size.rows // count))
+            durations: list[float] = []
+            async with metered(course.owner, worker) as cost:
+                used = time.process_time()
+                for _ in range(rounds):
+                    began = time.perf_counter()
+                    await course.fill(None, 1)
+                    await wait_for_fan_out(course)
+                    durations.append(time.perf_counter() - began)
+                used = time.process_time() - used
+            deliveries = rounds * count
+            durations.sort()
+            p50, p99 = (durations[int(len(durations) * part)] * 1000 for part in (0.5, 0.99))
+            client = used / deliveries * 1e6
+            rate = deliveries / sum(durations)
+            rows.append([f"broadcast to {count:,}, per delivery", rate, p50, p99, client, *cost.per(deliveries)])
+            await course.clear()
+            await course.owner.execute(UNSUBSCRIBE)
     return rows
 
 
-async def expand_some(hub: Hub) -> int:
-    async with hub.transaction() as tx:
-        return await expand_broadcasts(tx, 1000)
+async def wait_for_fan_out(course: Course) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while await course.owner.fetchval("select exists (select from pabal.event_fan_outs)"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def steady_rows(course: Course) -> list[Row]:
-    """A publisher and `pabal work`, each in its process; the age of an event when its handler starts."""
-    return [await steady_row(course, rate) for rate in (2_000, 5_000)]
+    """A publisher and `pabal work`, each in its process; from the time an event is due to the start of its handler."""
+    return [await steady_row(course, rate) for rate in (2_000, 5_000, 10_000)]
 
 
 async def steady_row(course: Course, rate: int) -> Row:
@@ -219,29 +239,32 @@ async def steady_row(course: Course, rate: int) -> Row:
     assert consumer.stdout is not None
     await consumer.stdout.readline()
     async with metered(course.owner) as cost:
-        used = time.process_time()
+        began, used = time.perf_counter(), time.process_time()
         await publish_steadily(course.hub, rate, events)
-        used = time.process_time() - used
+        elapsed, used = time.perf_counter() - began, time.process_time() - used
         output = await consumer.stdout.read()
     await consumer.wait()
     results = json.loads(output.splitlines()[-1])
-    if results["events"] < events:
-        raise SystemExit(f"only {results['events']} of {events} events were handled in time")
     _, postgres, wal = cost.per(events)
     client = (used + results["used"]) / events * 1e6
-    name = f"steady {rate:,}/s for {course.size.steady_seconds:.0f} s, publisher and `pabal work`"
-    return [name, float(rate), results["p50"] * 1000, results["p99"] * 1000, client, "", postgres, wal]
+    name = f"{rate:,}/s for {course.size.steady_seconds:.0f} s"
+    if results["events"] < events:
+        name += f" (not sustained: {events - results['events']:,} were not handled 20 s later)"
+    return [name, events / elapsed, results["p50"] * 1000, results["p99"] * 1000, client, "", postgres, wal]
 
 
 async def publish_steadily(hub: Hub, rate: int, events: int) -> None:
-    """Publish each event at its time, not after the one before."""
-    began, sent = time.perf_counter(), 0
+    """Publish each event at its time, not after the one before.
+
+    The event carries the time at which it was due, so that a publisher that is late makes it older.
+    """
+    began, began_at, sent = time.perf_counter(), time.time(), 0
     pending: set[asyncio.Future[Any]] = set()
     while sent < events:
         due = min(events, int((time.perf_counter() - began) * rate) + 1)
-        for _ in range(sent, due):
-            draft = EventDraft("minu_find", "steady.tick", msgspec.json.encode({"at": time.time()}), SERVICE)
-            future = hub.publisher.enqueue(draft)
+        for number in range(sent, due):
+            payload = msgspec.json.encode({"at": began_at + number / rate})
+            future = hub.publisher.enqueue(EventDraft("minu_find", "steady.tick", payload, SERVICE))
             pending.add(future)
             future.add_done_callback(pending.discard)
         sent = due
@@ -249,26 +272,48 @@ async def publish_steadily(hub: Hub, rate: int, events: int) -> None:
     await asyncio.gather(*pending)
 
 
-async def push_rows(course: Course) -> list[Row]:
-    """Push to a receiver that answers at once: many events of one service, then one each of many services."""
-    events, many = course.size.rows // 4, course.size.many
+async def memory_rows(course: Course) -> list[Row]:
+    """Idle, and in the middle of 256 connections that publish over HTTP while `pabal work` handles the events."""
+    await course.clear()
+    processes = await postmaster_pid(course.owner), course.served.pid
+    async with working(course, "--app", "bench.shop:timed_hub") as worker:
+        await asyncio.sleep(course.size.seconds)
+        rows: list[Row] = [["idle", *(tree_memory(pid) for pid in (*processes, worker))]]
+        driving = asyncio.create_task(course.served.driven(course.owner, ONE, 256, course.size.seconds * 4))
+        await asyncio.sleep(course.size.seconds * 3)
+        rows.append(["256 connections publish", *(tree_memory(pid) for pid in (*processes, worker))])
+        await driving
+    await course.clear()
+    return rows
+
+
+@asynccontextmanager
+async def working(course: Course, *arguments: str) -> AsyncGenerator[int]:
+    """A `pabal work` process."""
     worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pabal", "work"),
+        *(sys.executable, "-m", "pabal", "work", *arguments),
         cwd=ROOT,
         env={**os.environ, "PABAL_DATABASE_URL": course.endpoint.hub_url},
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        await push_row(course, worker.pid, 1, 10, "until the worker has started")
-        return [
-            await push_row(course, worker.pid, 1, events, "push to a fast receiver"),
-            await push_row(course, worker.pid, 10, events, "push for 10 services"),
-            await push_row(course, worker.pid, many, many, f"push for {many:,} services, one event each"),
-        ]
+        yield worker.pid
     finally:
         worker.terminate()
         await worker.wait()
+
+
+async def push_rows(course: Course) -> list[Row]:
+    """Push to a receiver that answers at once: many events of one service, then one each of many services."""
+    events, many = course.size.rows // 4, course.size.many
+    async with working(course) as worker:
+        await push_row(course, worker, 1, 10, "until the worker has started")
+        return [
+            await push_row(course, worker, 1, events, "push to a fast receiver"),
+            await push_row(course, worker, 10, events, "push for 10 services"),
+            await push_row(course, worker, many, many, f"push for {many:,} services, one event each"),
+        ]
 
 
 async def wait_for_pushes(course: Course, receiver: CountingReceiver) -> None:
@@ -319,10 +364,21 @@ PATHS: dict[str, Callable[[Course], Awaitable[list[Row]]]] = {
     "subscriptions": subscription_rows,
     "keyed": keyed_rows,
     "steady": steady_rows,
+    "memory": memory_rows,
+}
+TITLES = {
+    "publish": "Python client",
+    "pull": "pulling over HTTP",
+    "push": "pushing to webhooks",
+    "broadcast": "broadcast; the latency is that of all deliveries of an event",
+    "subscriptions": "publishing in batches of 1,000",
+    "keyed": "publishing with keys",
+    "steady": "steady rate, a publisher and `pabal work` in two processes",
+    "memory": "memory in MB (shared pages counted once)",
 }
 
 
-async def measure(endpoint: ServerAddress, size: PathSize, names: Sequence[str]) -> list[Row]:
+async def measure(endpoint: ServerAddress, size: PathSize, rounds: int, name: str) -> Table:
     settings = Settings(_env_file=None, log_level="error")  # pyright: ignore[reportCallIssue]
     async with AsyncExitStack() as stack:
         owner = await stack.enter_async_context(connected(endpoint.owner_url))
@@ -333,20 +389,36 @@ async def measure(endpoint: ServerAddress, size: PathSize, names: Sequence[str])
                 _, secrets[service] = await add_service(tx, service, ["write"], BY)
         served = await stack.enter_async_context(serving(endpoint))
         course = Course(endpoint, owner, hub, served, secrets, size)
-        return [row for name in names for row in await PATHS[name](course)]
+        results = [await PATHS[name](course) for _ in range(rounds)]
+    columns = ["PostgreSQL", "`pabal serve`", "`pabal work`"] if name == "memory" else COLUMNS
+    return Table(TITLES[name], columns, [middle_row(rows) for rows in zip(*results, strict=True)])
+
+
+def middle_row(rows: Sequence[Row]) -> Row:
+    """The median of each column over the rounds."""
+    return [
+        statistics.median(float(str(value)) for value in values) if isinstance(values[0], float) else values[-1]
+        for values in zip(*rows, strict=True)
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only check that it runs; the numbers are meaningless")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=[*PATHS], nargs="+", default=[*PATHS], help="the groups of rows to run")
+    parser.add_argument("--write", action="store_true", help=f"write the tables into {DOCUMENT.name}")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="pabal-bench-") as folder, durable() as endpoint:
-        os.environ["PABAL_DATA_DIR"] = folder  # every process of ours signs and seals with the same keys
-        os.environ["PABAL_CALLBACK_ALLOW"] = "http://127.0.0.1"  # the receiver of pushes
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            rows = runner.run(measure(endpoint, QUICK if args.quick else PathSize(), args.only))
-    print_table(Table("the product's own paths", COLUMNS, rows))
+    size, rounds = (QUICK, 1) if args.quick else (PathSize(), args.rounds)
+    os.environ["PABAL_CALLBACK_ALLOW"] = "http://127.0.0.1"  # the receiver of pushes
+    for name in args.only:
+        with tempfile.TemporaryDirectory(prefix="pabal-bench-") as folder, durable() as endpoint:
+            os.environ["PABAL_DATA_DIR"] = folder  # every process of ours signs and seals with the same keys
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                table = runner.run(measure(endpoint, size, rounds, name))
+        print_table(table)
+        if args.write:
+            write_tables([table], f"paths {name}")
 
 
 if __name__ == "__main__":

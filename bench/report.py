@@ -1,11 +1,11 @@
-"""Tables of results: for the terminal, and for the document between two of its marks."""
+"""Tables of results as Markdown: for the terminal, and for the document between two of its marks."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.ground import show
+DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,22 +13,22 @@ class Table:
     """A title, which heads the first column, the other columns, and the rows."""
 
     title: str
-    columns: list[str]
+    columns: Sequence[str]
     rows: Sequence[Sequence[object]]
 
 
 def print_table(table: Table) -> None:
-    show(table.title, ["", *table.columns], [[*row] for row in table.rows])
+    print(f"\n{markdown(table)}", flush=True)
 
 
-def write_tables(tables: Sequence[Table], document: Path, mark: str, above: str) -> None:
-    """Put the tables, and what is to stand above them, where the document has the mark; what is around it stays."""
+def write_tables(tables: Sequence[Table], mark: str, above: str = "", document: Path = DOCUMENT) -> None:
+    """Replace what stands between the marks of the document by the tables; `above` stands over them."""
     begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
     text = document.read_text(encoding="utf-8")
     between = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if not between.search(text):
         raise SystemExit(f"{document} has no {begin} … {end} to write between")
-    body = "\n\n".join([above, *map(markdown, tables)])
+    body = "\n\n".join([*filter(None, [above]), *map(markdown, tables)])
     document.write_text(between.sub(lambda _: f"{begin}\n\n{body}\n\n{end}", text), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""A consumer for a steady rate of events: `pabal work` with a handler that notes how old each event is.
+"""A consumer for a steady rate of events: `pabal work` with a handler that records how old each event is.
 
 python -m bench.steady URL EVENTS SECONDS
 """

@@ -182,7 +182,7 @@ async def rates(bench: Bench, owner: Any, url: str, callers: int, seconds: float
     commits = await one_by_one(owner, url, callers, seconds)
     async with lines(bench, callers) as wires:
         return {
-            "commit": Paced(commits, 0, 0),
+            "commit": Paced(0, commits, 0, 0),
             "issue": await paced([bench.grant] * callers, seconds),
             "refresh": await paced([await refreshing(bench) for _ in range(callers)], seconds),
             "issue over HTTP": await paced([wire.grant for wire in wires], seconds),

@@ -8,14 +8,16 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from bench.contestants import ROOT
+from bench.meter import metered
 from bench.peers.stage import BATCH, PAYLOAD
 from bench.shop import SERVICE
 from pabal.core.actor import Actor
+from pabal.core.ids import new_id
 from pabal.db.embedded import ServerAddress
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
@@ -31,13 +33,15 @@ BODIES = {ONE: msgspec.json.encode(EVENT), MANY: msgspec.json.encode({"events": 
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """What the driver saw, and how much of a core it and the hub used meanwhile."""
+    """What the load driver measured, and what an event cost in microseconds of CPU and bytes of WAL."""
 
     rate: float
     p50: float
     p99: float
-    driver: float
     hub: float
+    driver: float
+    postgres: float
+    wal: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +52,29 @@ class Serving:
     port: int
     token: str = field(repr=False)
 
-    async def driven(self, path: str, connections: int, seconds: float) -> Driven:
-        before = self._used()
-        measured = await run_load_driver(
-            [sys.executable, "-m", "bench.driver", str(self.port), path, str(connections), str(seconds)],
-            msgspec.json.encode({"token": self.token, "body": BODIES[path].decode()}),
-        )
+    async def driven(self, owner: Any, path: str, connections: int, seconds: float) -> Driven:
         events = BATCH if path == MANY else 1
-        hub = (self._used() - before) / measured["spent"]
-        return Driven(
-            measured["rate"] * events, measured["p50"], measured["p99"], measured["used"] / measured["spent"], hub
-        )
-
-    def memory(self) -> float:
-        measured = Path(f"/proc/{self.pid}/status").read_text()
-        return int(measured.partition("VmHWM:")[2].split()[0]) / 1024
-
-    def _used(self) -> float:
-        """Seconds of CPU so far."""
-        spent = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
+        async with metered(owner, self.pid) as cost:
+            measured = await run_load_driver(
+                [sys.executable, "-m", "bench.driver", str(self.port), path, str(connections), str(seconds)],
+                msgspec.json.encode({"token": self.token, "body": BODIES[path].decode()}),
+            )
+        count = measured["requests"] * events
+        hub, postgres, wal = cost.per(count)
+        driver = measured["used"] / count * 1e6
+        return Driven(measured["rate"] * events, measured["p50"], measured["p99"], hub, driver, postgres, wal)
 
 
 @asynccontextmanager
-async def serving(endpoint: ServerAddress) -> AsyncGenerator[Serving]:
-    """Start `pabal serve` with default settings, apart from its log output."""
+async def serving(endpoint: ServerAddress, processes: int | None = None) -> AsyncGenerator[Serving]:
+    """Start `pabal serve` with default settings, apart from its log output.
+
+    With a number of processes it is a supervisor, whose children serve.
+    """
     token = await access_token(endpoint)
     running = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pabal", "serve", "--port", "0"),
+        *(("--processes", str(processes)) if processes else ()),
         cwd=ROOT,
         env={**os.environ, "PABAL_DATABASE_URL": endpoint.hub_url},
         stdout=asyncio.subprocess.PIPE,
@@ -95,10 +94,11 @@ async def serving(endpoint: ServerAddress) -> AsyncGenerator[Serving]:
 async def access_token(endpoint: ServerAddress) -> str:
     settings = Settings(_env_file=None)  # pyright: ignore[reportCallIssue]
     async with open_hub(settings, DatabaseUrls(endpoint.hub_url, None)) as hub:
+        publisher = f"{PUBLISHER}_{new_id().hex[-8:]}"  # several hubs run in turn
         async with hub.transaction() as tx:
-            _, secret = await add_service(tx, PUBLISHER, ["write"], BY)
+            _, secret = await add_service(tx, publisher, ["write"], BY)
         async with hub.autocommit() as tx:
-            client = await authenticate_client(tx, PUBLISHER, secret, BY)
+            client = await authenticate_client(tx, publisher, secret, BY)
         async with hub.autocommit() as tx:
             return (await issue_tokens(tx, hub.token_issuer, client, client.allowed, BY)).access_token
 
@@ -109,5 +109,5 @@ async def run_load_driver(command: list[str], request: bytes) -> dict[str, float
     )
     measured, _ = await running.communicate(request)
     if running.returncode:
-        raise SystemExit(f"the driver gave up: {' '.join(command)}")
+        raise SystemExit(f"the load driver failed: {' '.join(command)}")
     return json.loads(measured)

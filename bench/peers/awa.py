@@ -1,4 +1,4 @@
-"""awa: an engine in Rust with handlers in Python; ready jobs and what ended go to tables that are turned over whole."""
+"""awa: an engine in Rust with handlers in Python; it appends ready and finished jobs to tables that it drops whole."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""chancy: claims in batches, writes down what ended once a second."""
+"""chancy: claims in batches and writes results once a second."""
 
 import logging
 from typing import Any
@@ -44,12 +44,14 @@ class Peer:
     async def drain(self, url: str, own: Tally) -> None:
         global tally  # noqa: PLW0603 chancy finds its handlers by their import path
         tally = own
-        async with chancy_at(url) as chancy:
+        async with (
+            chancy_at(url) as chancy,
+            Worker(chancy, register_signal_handlers=False, shutdown_timeout=5) as worker,
+        ):
             own.begin()
-            async with Worker(chancy, register_signal_handlers=False, shutdown_timeout=5) as worker:
-                if await own.over():
-                    await worker.flush()
-                    own.end()
+            if await own.over():
+                await worker.flush()
+                own.end()
 
 
 if __name__ == "__main__":

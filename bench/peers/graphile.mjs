@@ -1,6 +1,6 @@
 // graphile-worker: handlers, a local queue and batched completion. A job that ended is deleted.
 
-import { PAYLOAD, enter, load, putAll, settings, transact } from "./stage.mjs";
+import { PAYLOAD, enter, load, putAll, reportAge, settings, timedPayload, transact } from "./stage.mjs";
 
 const { Logger, makeWorkerUtils, run, runMigrations } = load("graphile-worker");
 const { Pool } = load("pg");
@@ -33,8 +33,23 @@ enter({
     return result;
   },
 
+  async publisher(url) {
+    const utils = await makeWorkerUtils({ connectionString: url, logger: quiet });
+    return () => utils.addJob("job", timedPayload());
+  },
+
+  // With its default settings: the local queue, which `drain` uses, is for throughput.
+  async consume(url) {
+    const runner = await run({
+      connectionString: url,
+      concurrency,
+      logger: quiet,
+      taskList: { job: (payload) => reportAge(payload) },
+    });
+    await runner.promise;
+  },
+
   async drain(url, tally) {
-    // The clock starts after its start-up, or with the first job if that is earlier.
     const runner = await run({
       preset: {
         worker: {

@@ -1,15 +1,26 @@
-"""pgqueuer: jobs leave their table when they end, and a line of its log says so."""
+"""pgqueuer: jobs leave their table when they end, and its log records how."""
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
 
 import asyncpg
 from pgqueuer import PgQueuer, Queries
 from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
+from pgqueuer.models import Job
 
-from bench.peers.stage import INSERT_ORDER, PAYLOAD, Tally, commit_repeatedly, enter, put_all, settings
+from bench.peers.stage import (
+    INSERT_ORDER,
+    PAYLOAD,
+    Tally,
+    commit_repeatedly,
+    enter,
+    put_all,
+    put_on_demand,
+    report_age,
+    settings,
+    timed_payload,
+)
 
 RUN = settings(batch_size=1000, connections=16)
 SETTINGS = {"jit": "off"}
@@ -55,37 +66,25 @@ class Pgqueuer:
             await tally.over()
             hub.shutdown.set()
 
-        tally.begin()
+        hub.qm.queries.dequeue = tally.begin_with(hub.qm.queries.dequeue)
         async with asyncio.TaskGroup() as group:
             group.create_task(stop())
             await hub.run(batch_size=RUN["batch_size"])
         tally.end()
 
-    async def wake(self, url: str, times: int) -> list[float]:
-        """Put one at a time while the worker sleeps; how long each took until its handler began."""
+    async def publish(self, url: str) -> None:
+        queries = Queries(AsyncpgDriver(await asyncpg.connect(url, server_settings=SETTINGS)))
+        await put_on_demand(lambda: queries.enqueue("job", json.dumps(timed_payload()).encode()))
+
+    async def consume(self, url: str) -> None:
         pool = await asyncpg.create_pool(url, min_size=4, max_size=RUN["connections"], server_settings=SETTINGS)
         hub = PgQueuer(AsyncpgPoolDriver(pool))
-        queries = Queries(AsyncpgDriver(await asyncpg.connect(url, server_settings=SETTINGS)))
-        began = 0.0
-        durations: list[float] = []
-        handled = asyncio.Event()
 
         @hub.entrypoint("job")
-        async def job(_job: object) -> None:
-            durations.append(time.perf_counter() - began)
-            handled.set()
+        async def job(job: Job) -> None:
+            report_age(json.loads(job.payload or b"{}"))
 
-        running = asyncio.create_task(hub.run())
-        await asyncio.sleep(1)
-        for _ in range(times):
-            await asyncio.sleep(0.02)
-            handled.clear()
-            began = time.perf_counter()
-            await queries.enqueue("job", BODY)
-            await handled.wait()
-        hub.shutdown.set()
-        await running
-        return sorted(durations)
+        await hub.run()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,18 @@ from collections.abc import Awaitable, Callable
 import psycopg
 from procrastinate import App, PsycopgConnector
 
-from bench.peers.stage import INSERT_ORDER, PAYLOAD, Tally, commit_repeatedly, enter, put_all, settings
+from bench.peers.stage import (
+    INSERT_ORDER,
+    PAYLOAD,
+    Tally,
+    commit_repeatedly,
+    enter,
+    put_all,
+    put_on_demand,
+    report_age,
+    settings,
+    timed_payload,
+)
 
 RUN = settings(concurrency=20)
 DEFER_JOB = """
@@ -45,6 +56,20 @@ class Procrastinate:
 
         return await commit_repeatedly([await connect() for _ in range(connections)], seconds)
 
+    async def publish(self, url: str) -> None:
+        async with app_at(url).open_async() as app:
+            job = app.configure_task("job")
+            await put_on_demand(lambda: job.defer_async(**timed_payload()))
+
+    async def consume(self, url: str) -> None:
+        async with app_at(url).open_async() as app:
+
+            @app.task(name="job")
+            async def job(**payload: float) -> None:
+                report_age(payload)
+
+            await app.run_worker_async(concurrency=RUN["concurrency"])
+
     async def drain(self, url: str, tally: Tally) -> None:
         async with app_at(url).open_async() as app:
 
@@ -52,12 +77,12 @@ class Procrastinate:
             async def job(text: str) -> None:
                 tally.one()
 
-            tally.begin()
+            app.job_manager.fetch_job = tally.begin_with(app.job_manager.fetch_job)
             running = asyncio.create_task(
                 app.run_worker_async(concurrency=RUN["concurrency"], wait=False, install_signal_handlers=False)
             )
             await tally.over()
-            running.cancel()  # gracefully: what it began it finishes
+            running.cancel()  # it finishes the jobs that it has started
             await asyncio.gather(running, return_exceptions=True)
             tally.end()
 
