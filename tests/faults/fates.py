@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import httpx2
@@ -81,13 +81,16 @@ async def count_open_messages(db: Connection, texts: list[str]) -> int:
     return await db.fetchval(OPEN, texts)
 
 
-async def judge_fates(db: Connection, kakao: FakeKakao, results: Mapping[str, str]) -> Fates:
+async def judge_fates(
+    db: Connection, kakao: FakeKakao, results: Mapping[str, str], shown_in_responses: Iterable[str] = ()
+) -> Fates:
     """Explain the messages that bots read. `results`: what each bot was told about its reply to the message."""
     shown = Counter(
         output["simpleText"]["text"]
         for request in kakao.receiver.requests
         for output in json.loads(request.body)["template"]["outputs"]
     )
+    shown.update(shown_in_responses)
     counts, unexplained = Counter[str](), list[str]()
     records = {row["text"]: MessageRecord(**row) for row in await db.fetch(FATES, [*results])}
     for text, result in results.items():

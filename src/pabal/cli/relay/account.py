@@ -99,8 +99,7 @@ def load_rate_limit(connection: Connection) -> int:
     name="set",
     help_epilogue=examples(
         "account set 01a1e213…ea569f --name mina",
-        "account set mina --rate-limit 1200",
-        "account set mina --answer-mode synchronous --json",
+        "account set mina --rate-limit 1200 --answer-mode synchronous --json",
     ),
 )
 def account_set(
