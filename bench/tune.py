@@ -36,6 +36,7 @@ CANDIDATES: dict[str, dict[str, list[int]]] = {
         "completion_delay": [0, 5, 50, 250],
     },
     "pgboss": {"loops": [1, 2, 3, 4, 6, 8], "batch_size": [250, 500, 1000, 2000, 4000, 8000]},
+    "pgmq": {"loops": [1, 2, 3, 4], "batch_size": [500, 1000, 2000, 4000, 8000]},
     "lane": {"loops": [1, 2, 3, 4], "batch_size": [250, 500, 1000, 2000, 4000]},
 }
 """The values to try, by the database of a contestant (`work` and `lane` are ours), in this order."""
