@@ -104,12 +104,18 @@ async def halt_network(_: Machine, workload: Workload) -> None:
 
 
 async def cut_network(_: Machine, workload: Workload) -> None:
-    """All bytes are lost for a while; then the old connections are reset."""
+    """All bytes are lost for a while; then new connections work, and the old ones stay silent."""
     assert workload.proxy
     workload.proxy.drop_bytes()
     await asyncio.sleep(OUTAGE)
-    workload.proxy.reset()
+    workload.proxy.lose_open_connections()
     workload.proxy.pass_bytes()
+
+
+async def lose_connections(_: Machine, workload: Workload) -> None:
+    """The open connections become silent, as behind a firewall or proxy that forgot them; new ones work."""
+    assert workload.proxy
+    workload.proxy.lose_open_connections()
 
 
 async def reset_connections(_: Machine, workload: Workload) -> None:
@@ -123,7 +129,7 @@ async def lose_answers(_: Machine, workload: Workload) -> None:
     assert workload.proxy
     workload.proxy.swallow_answers()
     await asyncio.sleep(OUTAGE)
-    workload.proxy.reset()
+    workload.proxy.lose_open_connections()
     workload.proxy.pass_bytes()
 
 
@@ -227,6 +233,7 @@ class Scenario:
 SCENARIOS = (
     Scenario("network halted for 6 s", halt_network),
     Scenario("network cut for 6 s", cut_network),
+    Scenario("open connections silent, new ones work", lose_connections),
     Scenario("connections reset 20 times", reset_connections),
     Scenario("answers of PostgreSQL lost for 6 s", lose_answers),
     Scenario("all backends terminated 20 times", storm_backends),
