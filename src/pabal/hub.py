@@ -85,11 +85,16 @@ class RelayServices:
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A running hub, as endpoints, commands and workers receive it."""
+    """A running hub, as endpoints, commands and workers receive it.
+
+    `publish_db` and `settle_db` are `db` with the deadline of statements that publish, and that claim and settle.
+    """
 
     settings: Settings
     database_urls: DatabaseUrls
     db: Database
+    publish_db: Database
+    settle_db: Database
     doorbell: Doorbell
     stats: StatsReader
     chores: ChoreRunner
@@ -158,6 +163,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
         db = Database(connect_options(settings, database_urls.main, pooler=settings.database_pooler))
         stack.push_async_callback(db.close)
         await db.open()
+        publish_db, settle_db = db.with_deadline(PUBLISH_DEADLINE), db.with_deadline(SETTLE_DEADLINE)
         key_ring = await load_keyring(settings, db)
         direct = database_urls.direct or (None if db.server_info.pooler else database_urls.main)
         direct_options = connect_options(settings, direct, pooler=False) if direct else None
@@ -187,6 +193,8 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             settings=settings,
             database_urls=database_urls,
             db=db,
+            publish_db=publish_db,
+            settle_db=settle_db,
             doorbell=doorbell,
             stats=stats,
             chores=ChoreRunner(
@@ -198,7 +206,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             audit_sealer=audit_sealer,
             token_issuer=token_issuer,
             token_verifier=TokenVerifier(db, token_issuer, token_listener),
-            publisher=Batcher(db.with_deadline(PUBLISH_DEADLINE), partial(publish_events, doorbell=doorbell)),
+            publisher=Batcher(publish_db, partial(publish_events, doorbell=doorbell)),
             event_long_poll=LongPoll(
                 db,
                 doorbell,
@@ -208,11 +216,11 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
                 topic=lambda request: request.service,
             ),
             http_client=http_client,
-            pusher=Pusher(db, key_ring, partial(post_webhook, http_client)),
+            pusher=Pusher(settle_db, key_ring, partial(post_webhook, http_client)),
             relay=relay,
             toast_streams=ToastStreams(db, doorbell),
             templates=templates,
-            dispatcher=NotificationDispatcher(db, templates, discord_sender, settings.chat_language),
+            dispatcher=NotificationDispatcher(settle_db, templates, discord_sender, settings.chat_language),
             link_requester=LinkRequester(db, discord_sender, f"{settings.issuer}{LINK_PAGE_PATH}"),
             untrusted_proxies=UntrustedProxyLog(),
             stopping=asyncio.Event(),
@@ -259,7 +267,8 @@ def build_relay(
         cipher,
     )
     relay_metrics = RelayMetrics(metrics.meter)
-    callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics, cipher)
+    settle_db = db.with_deadline(SETTLE_DEADLINE)
+    callbacks = CallbackSender(settle_db, partial(post_kakao_callback, kakao_client), relay_metrics, cipher)
     webhook_db = ReservedDatabase(db, WEBHOOK_DEADLINE)  # Kakao waits five seconds, whatever other callers do
     webhook_batcher = Batcher(webhook_db, receiver.receive, contention_timeout=CONTENTION_TIMEOUT)
     recalls = CallbackRecaller(webhook_db)
@@ -272,7 +281,7 @@ def build_relay(
         long_poll=long_poll,
         stream_registry=stream_registry,
         callbacks=callbacks,
-        replies=ReplySender(db, callbacks, stream_registry.remove_in_flight, signals, speeds, texts, cipher),
+        replies=ReplySender(settle_db, callbacks, stream_registry.remove_in_flight, signals, speeds, texts, cipher),
         held_webhooks=held_webhooks,
         answer_signals=signals,
         metrics=relay_metrics,

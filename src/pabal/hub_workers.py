@@ -18,7 +18,7 @@ from pabal.events.push.handler_lane import HandlerLane
 from pabal.events.push.push_lane import PushDelivery, PushLane
 from pabal.events.push.pusher import Pusher
 from pabal.events.push.targets import PushSlot
-from pabal.hub import SETTLE_DEADLINE, Hub
+from pabal.hub import Hub
 from pabal.notifications.dispatch.concurrency import DISPATCH_CONCURRENCY
 from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.notifications.requests import notification_rate_limit
@@ -34,7 +34,7 @@ from pabal.relay.webhook.skill_response import chat_texts
 
 def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any, Any] | CallbackPoller]:
     """Build the workers of a process. The caller runs each one until it is stopped."""
-    process, db = process_name(), hub.db.with_deadline(SETTLE_DEADLINE)
+    process, db = process_name(), hub.settle_db
     config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
     texts = chat_texts(hub.settings.chat_language)
     workers: list[Worker[Any, Any, Any] | CallbackPoller] = [
@@ -81,7 +81,7 @@ def build_push_worker(
     return Worker(
         name,
         PushLane(),
-        hub.db.with_deadline(SETTLE_DEADLINE),
+        hub.settle_db,
         hub.doorbell,
         pusher.handle,
         pusher.schedule,
@@ -94,17 +94,23 @@ def build_push_worker(
 def build_rules_handler(hub: Hub) -> TransactionalHandler:
     """The handler of the events queued for the hub: apply the notification rules in the settling transaction."""
     rate_limit = notification_rate_limit(hub.settings.notifications_per_service)
-    return TransactionalHandler(hub.db, partial(apply_rules, catalogue=hub.templates, rate_limit=rate_limit))
+    return TransactionalHandler(hub.settle_db, partial(apply_rules, catalogue=hub.templates, rate_limit=rate_limit))
 
 
 def build_rules_worker(
     hub: Hub, name: str, config: WorkerConfig, handler: TransactionalHandler | None = None
 ) -> Worker[ClaimedEvent, EventClaimFilter]:
     """The worker of the events queued for the hub itself."""
-    claims = FairClaims(hub.db, HUB_ACTOR.name, config.concurrency, (handler or build_rules_handler(hub)).handle)
-    db = hub.db.with_deadline(SETTLE_DEADLINE)
+    claims = FairClaims(hub.settle_db, HUB_ACTOR.name, config.concurrency, (handler or build_rules_handler(hub)).handle)
     return Worker(
-        name, EVENT_LANE, db, hub.doorbell, claims.handle, claims.schedule, config, on_wakeup=claims.is_concerned
+        name,
+        EVENT_LANE,
+        hub.settle_db,
+        hub.doorbell,
+        claims.handle,
+        claims.schedule,
+        config,
+        on_wakeup=claims.is_concerned,
     )
 
 

@@ -11,7 +11,7 @@ from pabal.core.errors import Unavailable
 from pabal.db import plans
 from pabal.db.pool import ReservedDatabase
 from pabal.db.queries import parse_queries
-from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.hub import WEBHOOK_SHARE, DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from support.clusters import Connection
 from support.fault_proxy import FaultProxy, run_fault_proxy
@@ -84,6 +84,68 @@ async def test_a_halted_network_ends_transactions_and_the_hub_works_when_it_is_b
 
     await wait_until(lambda: works(hub), within=10)
     await wait_until(lambda: hub.doorbell.listening)
+
+
+async def test_connections_in_use_that_became_silent_end_when_new_ones_work(proxied: tuple[FaultProxy, Hub]) -> None:
+    proxy, hub = proxied
+    callers = hub.settings.database_pool_size - hub.settings.database_pool_size // WEBHOOK_SHARE
+    opened = asyncio.Barrier(callers)
+
+    async def use_a_connection_that_becomes_silent() -> None:
+        async with hub.transaction() as tx:
+            await tx.value(ONE)
+            await opened.wait()
+            proxy.lose_open_connections()
+            await tx.value(ONE)
+
+    async with asyncio.timeout(NOTICED_WITHIN):
+        results = await asyncio.gather(
+            *(use_a_connection_that_becomes_silent() for _ in range(callers)), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [Unavailable] * callers
+        await wait_until(lambda: works(hub))
+    assert hub.db.connections_in_use() == 0
+
+
+async def test_a_connection_that_was_idle_and_silent_is_replaced(proxied: tuple[FaultProxy, Hub]) -> None:
+    proxy, hub = proxied
+    callers = 4
+    opened = asyncio.Barrier(callers)
+
+    async def use_a_connection() -> None:
+        async with hub.autocommit() as tx:
+            await opened.wait()
+            await tx.value(ONE)
+
+    await asyncio.gather(*(use_a_connection() for _ in range(callers)))
+    proxy.lose_open_connections()
+
+    async with asyncio.timeout(NOTICED_WITHIN):
+        assert await is_refused(hub)
+    assert await works(hub)
+
+
+async def test_a_slow_statement_goes_on_while_silent_connections_end(
+    proxied: tuple[FaultProxy, Hub], owner: Connection
+) -> None:
+    proxy, hub = proxied
+    await owner.execute("select pg_advisory_lock(1)")
+
+    async def wait_for_the_lock() -> None:
+        async with hub.autocommit() as slow:
+            await slow.value(LOCK, key=1)
+
+    with pytest.raises(Unavailable):
+        async with asyncio.timeout(NOTICED_WITHIN), hub.autocommit() as lost:
+            await lost.value(ONE)
+            proxy.lose_open_connections()
+            await hub.db._replace_idle()
+            waiting = asyncio.create_task(wait_for_the_lock())
+            await wait_for_lock_of(owner, waiting)
+            await lost.value(ONE)
+
+    await owner.execute("select pg_advisory_unlock(1)")
+    await waiting
 
 
 async def test_callers_are_refused_at_once_and_one_task_dials(proxied: tuple[FaultProxy, Hub]) -> None:

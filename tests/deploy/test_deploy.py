@@ -24,6 +24,7 @@ SETTINGS = {f"PABAL_{name}".upper() for name in Settings.model_fields}
 ELSEWHERE = {"PABAL_DB_PASSWORD"}
 """Variables that are not settings of the hub: the compose file builds a URL from this one."""
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+SOCKETS = sorted((DEPLOY / "systemd").glob("*.socket"))
 METRIC = re.compile(r"\b(?:pabal|relay|http_server)_[a-z_]+\b")
 LABELS = {"http_route", "http_request_method", "http_response_status_code"}
 WITHOUT_VALUE = {
@@ -106,7 +107,10 @@ def test_the_units_are_valid(tmp_path: Path) -> None:
         text = unit.read_text().replace("/opt/pabal/bin/pabal", sys.executable)
         (tmp_path / unit.name).write_text(text)
 
-    output = run("systemd-analyze", "verify", *(tmp_path / unit.name for unit in UNITS))
+    for unit in SOCKETS:
+        (tmp_path / unit.name).write_text(unit.read_text())
+
+    output = run("systemd-analyze", "verify", *(tmp_path / unit.name for unit in (*UNITS, *SOCKETS)))
 
     assert not [line for line in output.splitlines() if "pabal" in line]
 
@@ -119,6 +123,19 @@ def test_the_migrations_run_at_each_start_of_the_hub() -> None:
     for name in ("pabal-serve.service", "pabal-work.service"):
         assert re.search(r"^Requires=pabal-migrate\.service$", units[name], re.MULTILINE)
         assert re.search(r"^After=.*pabal-migrate\.service", units[name], re.MULTILINE)
+
+
+def test_a_hub_that_is_stopped_is_not_ready_before_it_ends() -> None:
+    unit = (DEPLOY / "systemd" / "pabal-serve.service").read_text()
+    environments: list[dict[str, Any]] = [
+        yaml.safe_load((DEPLOY / "ha" / "compose.yaml").read_text())["x-hub"]["environment"],
+        yaml.safe_load((DEPLOY / "helm" / "pabal" / "values.yaml").read_text())["settings"],
+        dict(re.findall(r"^Environment=(\w+)=(.*)$", unit, re.MULTILINE)),
+    ]
+
+    for variables in environments:
+        settings = Settings(_env_file=None, lame_duck=variables["PABAL_LAME_DUCK"])  # pyright: ignore[reportCallIssue]
+        assert settings.lame_duck > timedelta()
 
 
 def test_the_units_run_commands_that_exist() -> None:

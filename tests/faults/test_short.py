@@ -74,7 +74,7 @@ async def test_answers_that_are_lost(settings: Settings, database_urls: Database
             proxy.swallow_answers()
             dials = proxy.accepted
             await wait_until(lambda: proxy.accepted > dials)  # the pool was found dead and is dialed again
-            proxy.reset()
+            proxy.lose_open_connections()
             proxy.pass_bytes()
 
         check(await workload.run_through(swallow))

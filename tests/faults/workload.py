@@ -5,6 +5,7 @@ chat users, a bot, a consumer and a notifier act until they are stopped. The ora
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -18,11 +19,18 @@ from uuid import UUID
 import asyncpg
 import httpx2
 
+from faults.fates import LEFT, describe_response, judge_fates
+from pabal.audit.record import record_action
+from pabal.audit.seal import seal_audit_log
+from pabal.audit.verify import verify_audit_log
+from pabal.core.actor import Actor
 from pabal.core.errors import PabalError
+from pabal.db.errors import UniqueViolation
 from pabal.events.consume.lane import LANE, EventClaimFilter
 from pabal.events.publish.publish import EventDraft
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.hub_workers import build_workers
+from pabal.keys.key import KeyUse
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Done
@@ -39,13 +47,26 @@ from support.wait import wait_until
 SOURCE, TARGET = "minu_build", "minu_find"
 RETRY_DELAY, PACE = 0.02, 0.01
 LANES = ("events", "messages", "notifications")
+ORDERING_KEYS = 8
+AUDITOR = Actor("auditor")
+AUDITED_ACTION = "fault.tested"
 STUCK_EVENTS = "select id from event_queue where id = any($1::uuid[]) and status <> 'completed'"
 LOST_EVENTS = "select x from unnest($1::uuid[]) x where not exists (select from event_queue q where q.id = x)"
 LOST_MESSAGES = """
 select x from unnest($1::text[]) x
 where not exists (select from inbound_messages m where m.normalized ->> 'text' = x)
 """
-STUCK_MESSAGES = "select id from inbound_messages where normalized ->> 'text' = any($1::text[]) and status = 'QUEUED'"
+STUCK_MESSAGES = """
+select m.id from inbound_messages m
+left join relay_replies r on r.message_id = m.id
+where m.normalized ->> 'text' = any($1::text[]) and (m.status in ('QUEUED', 'DELIVERED') or r.outcome = 'sending')
+"""
+STUCK_OUTBOX = "select id from pabal.relay_event_outbox"
+LOST_ACTIONS = """
+select x from unnest($1::text[]) x
+where not exists (select from pabal.audit_log a where a.action = 'fault.tested' and a.subject = x)
+"""
+SENT_REPLIES = "select count(*) from relay_replies where state = 'sent'"
 LOST_NOTIFICATIONS = """
 select x from unnest($1::uuid[]) x where not exists (select from notification.requests r where r.id = x)
 """
@@ -63,12 +84,17 @@ class Verdict:
     stuck: list[Any]
     repeated_posts: list[str]
     order_breaks: list[tuple[int, int]]
+    """Messages that the bot, and events of one ordering key that the consumer, first got out of order."""
+    unexplained: list[str]
+    """Messages that the bot read, and whose record contradicts what the user saw or the bot was told."""
+    broken_seals: list[str]
+    wrong_metrics: list[str]
     longest_gap: float
     recovery: float
     """Seconds from the end of the fault until every lane accepted again."""
 
     def faults(self) -> dict[str, list[Any]]:
-        names = ("lost", "stuck", "repeated_posts", "order_breaks")
+        names = ("lost", "stuck", "repeated_posts", "order_breaks", "unexplained", "broken_seals", "wrong_metrics")
         return {name: rows for name in names if (rows := getattr(self, name))}
 
 
@@ -89,8 +115,15 @@ class Workload:
     events: list[UUID] = field(default_factory=list[UUID])
     messages: list[str] = field(default_factory=list[str])
     notifications: list[UUID] = field(default_factory=list[UUID])
-    handled: list[UUID] = field(default_factory=list[UUID])
+    actions: list[str] = field(default_factory=list[str])
+    """Audit entries."""
+    claimed: dict[UUID, tuple[str | None, int]] = field(default_factory=dict[UUID, tuple[str | None, int]])
+    """The ordering key and the number of each event, in the order in which the consumer first got them."""
     read_by_bot: list[int] = field(default_factory=list[int])
+    results: dict[str, str] = field(default_factory=dict[str, str])
+    """What the bot was told about its reply to each message."""
+    sends_received: bool = True
+    """Whether the bot confirms responses. One that does not may get lost ones late, after newer messages."""
     accepted_at: dict[str, list[float]] = field(default_factory=lambda: {lane: [] for lane in LANES})
     received: str | None = None
     """The cursor of the bot's last response: what was lost after it comes back first."""
@@ -101,8 +134,9 @@ class Workload:
     def acknowledged(self, lane: str) -> None:
         self.accepted_at[lane].append(monotonic())
 
-    async def publish(self, _: int) -> None:
-        result = await self.hub.publisher.put(EventDraft(SOURCE, "fault.tested", target=TARGET))
+    async def publish(self, number: int) -> None:
+        key = str(number % ORDERING_KEYS) if number % 2 else None
+        result = await self.hub.publisher.put(EventDraft(SOURCE, "fault.tested", target=TARGET, ordering_key=key))
         self.events.append(result.id)
         self.acknowledged("events")
 
@@ -122,19 +156,30 @@ class Workload:
         async with self.hub.autocommit() as tx:
             events = await LANE.claim(tx, 50, timedelta(seconds=3), "oracle", EventClaimFilter(TARGET))
         if events:
+            for event in events:
+                self.claimed.setdefault(event.id, (event.ordering_key, event.seq))
             async with self.hub.autocommit() as tx:
                 await LANE.settle(tx, [Settlement(event, Done()) for event in events])
-            self.handled += [event.id for event in events]
 
     async def answer(self, _: int) -> None:
-        received = {"received": self.received} if self.received else {}
+        received = {"received": self.received} if self.received and self.sends_received else {}
         response = await self.web.get("/openclaw/messages", params={"limit": 20, **received}, headers=self.owner.header)
         page = response.raise_for_status().json()
         self.received = page["cursor"] or self.received
-        for message in page["messages"]:
-            self.read_by_bot.append(int(message["normalized"]["text"]))
-            body = {"messageId": message["id"], "response": skill_response(message["normalized"]["text"])}
-            await self.web.post("/openclaw/reply", json=body, headers=self.owner.header)
+        texts = [message["normalized"]["text"] for message in page["messages"]]
+        self.read_by_bot += map(int, texts)
+        for text, message in zip(texts, page["messages"], strict=True):
+            self.results.setdefault(text, LEFT)
+            body = {"messageId": message["id"], "response": skill_response(text)}
+            with suppress(httpx2.HTTPError):  # the message comes back when its lease ends
+                response = await self.web.post("/openclaw/reply", json=body, headers=self.owner.header)
+                self.results[text] = describe_response(response)
+
+    async def act(self, number: int) -> None:
+        """Do something that is audited."""
+        async with self.hub.transaction() as tx:
+            await record_action(tx, AUDITOR, AUDITED_ACTION, str(number))
+        self.actions.append(str(number))
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -142,7 +187,9 @@ class Workload:
 
         A row whose claim was committed without an answer is held until its lease ends, so time moves on.
         """
-        producers = [asyncio.create_task(repeat(act, self.pace)) for act in (self.publish, self.chat, self.notify)]
+        producers = [
+            asyncio.create_task(repeat(act, self.pace)) for act in (self.publish, self.chat, self.notify, self.act)
+        ]
         consumers = [asyncio.create_task(repeat(act, self.pace)) for act in (self.consume, self.answer)]
         try:
             yield
@@ -178,12 +225,17 @@ class Workload:
 
     async def is_drained(self) -> bool:
         await self.reconnect()
-        stuck = [
-            await self.db.fetch(STUCK_EVENTS, self.events),
-            await self.db.fetch(STUCK_MESSAGES, self.messages),
-            await self.db.fetch(STUCK_NOTIFICATIONS, self.notifications),
+        return not await self.find_stuck()
+
+    async def find_stuck(self) -> list[Any]:
+        """The ids of rows without an end."""
+        rows = [
+            *await self.db.fetch(STUCK_EVENTS, self.events),
+            *await self.db.fetch(STUCK_MESSAGES, self.messages),
+            *await self.db.fetch(STUCK_NOTIFICATIONS, self.notifications),
+            *await self.db.fetch(STUCK_OUTBOX),
         ]
-        return not any(stuck)
+        return [row[0] for row in rows]
 
     async def judge(self, recovery: float) -> Verdict:
         posts = Counter(request.target for request in self.kakao.receiver.requests)
@@ -191,14 +243,8 @@ class Workload:
             *await self.db.fetch(LOST_EVENTS, self.events),
             *await self.db.fetch(LOST_MESSAGES, self.messages),
             *await self.db.fetch(LOST_NOTIFICATIONS, self.notifications),
+            *await self.db.fetch(LOST_ACTIONS, self.actions),
         ]
-        stuck = [
-            *await self.db.fetch(STUCK_EVENTS, self.events),
-            *await self.db.fetch(STUCK_MESSAGES, self.messages),
-            *await self.db.fetch(STUCK_NOTIFICATIONS, self.notifications),
-        ]
-        acknowledged = {*map(int, self.messages)}
-        first_reads = [number for number in dict.fromkeys(self.read_by_bot) if number in acknowledged]
         return Verdict(
             accepted={
                 "events": len(self.events),
@@ -206,12 +252,48 @@ class Workload:
                 "notifications": len(self.notifications),
             },
             lost=[row[0] for row in lost],
-            stuck=[row[0] for row in stuck],
+            stuck=await self.find_stuck(),
             repeated_posts=[target for target, count in posts.items() if count > 1],
-            order_breaks=[(one, two) for one, two in pairwise(first_reads) if two < one],
+            order_breaks=self.find_order_breaks(),
+            unexplained=(await judge_fates(self.db, self.kakao, self.results)).unexplained,
+            broken_seals=await self.verify_audit_log(),
+            wrong_metrics=await self.check_metrics(posts.total()),
             longest_gap=max(map(longest_gap, self.accepted_at.values())),
             recovery=recovery,
         )
+
+    def find_order_breaks(self) -> list[tuple[int, int]]:
+        acknowledged = {*map(int, self.messages)}
+        first_reads = [[number for number in dict.fromkeys(self.read_by_bot) if number in acknowledged]]
+        keys = {key for key, _ in self.claimed.values() if key}
+        numbers = [[number for key, number in self.claimed.values() if key == wanted] for wanted in keys]
+        return [(one, two) for group in (*first_reads, *numbers) for one, two in pairwise(group) if two < one]
+
+    async def verify_audit_log(self) -> list[str]:
+        """Seal what is left, and verify the chain."""
+        with suppress(UniqueViolation):  # the hub's chore seals at the same time
+            async with self.hub.transaction() as tx:
+                await seal_audit_log(tx, self.hub.key_ring.active(KeyUse.AUDIT), len(self.actions))
+        async with self.hub.transaction() as tx:
+            report = await verify_audit_log(tx, self.hub.key_ring)
+        return [*map(str, report.breaks)]
+
+    async def check_metrics(self, posts: int) -> list[str]:
+        """The counters of the hub in this process, compared with what was accepted. Others restart with the fault."""
+        if self.proxy is None:
+            return []
+        text = (await self.web.get("/metrics")).text
+        received, queued, sent = (
+            sum(float(value) for value in re.findall(rf"^relay_{name}_total(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+            for name in ("webhook_received", "message_queued", "callback_sent")
+        )
+        recorded = await self.db.fetchval(SENT_REPLIES)
+        wrong: list[str] = []
+        if not received >= queued >= len(self.messages):
+            wrong.append(f"{received:g} webhooks, {queued:g} messages, {len(self.messages)} accepted")
+        if not recorded <= sent <= posts:
+            wrong.append(f"{sent:g} callbacks sent, {recorded} recorded, {posts} posted")
+        return wrong
 
 
 def longest_gap(times: list[float]) -> float:

@@ -20,6 +20,7 @@ from pabal.core.errors import (
     SessionNotPaired,
     Unauthenticated,
 )
+from pabal.core.ids import new_id
 from pabal.db import pool
 from pabal.db.pool import ConnectOptions, Database, register_json_codecs
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -299,7 +300,7 @@ async def test_without_a_database_kakaos_result_is_still_returned(
     sender = CallbackSender(Database(ConnectOptions(database_urls.main)), post, hub.relay.metrics)  # never opened
 
     result, settled_at_ms = await sender.send(
-        ClaimedCallback(uuid4(), uuid4(), uuid4(), uuid4(), "https://kakao"), b"{}"
+        ClaimedCallback(new_id(), new_id(), new_id(), new_id(), "https://kakao"), b"{}"
     )
 
     assert result is SENT

@@ -60,6 +60,8 @@ class FaultProxy:
         self.added_settings: dict[str, str] = {}
         """Settings of every new session. `default_transaction_read_only` makes the host look like a standby."""
         self.accepted = 0
+        self._first_kept = 0
+        """The number of the first connection whose bytes are not lost for good."""
 
     def drop_bytes(self) -> None:
         """Drop all bytes silently from now on."""
@@ -88,6 +90,10 @@ class FaultProxy:
     def admit_new_connections(self) -> None:
         self._admitting.set()
 
+    def lose_open_connections(self) -> None:
+        """Drop all bytes of the connections that are open now, and acknowledge them; new connections work."""
+        self._first_kept = self.accepted + 1
+
     def pass_bytes(self) -> None:
         self._set_mood(Mood.PASS)
 
@@ -109,6 +115,7 @@ class FaultProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        number = self.accepted
         self._writers.add(writer)
         await self._admitting.wait()
         with suppress(OSError, asyncio.IncompleteReadError):
@@ -120,8 +127,8 @@ class FaultProxy:
                 is_deaf = asyncio.Event()
                 await asyncio.wait(
                     [
-                        asyncio.ensure_future(self._pump_requests(reader, upstream_writer, is_deaf)),
-                        asyncio.ensure_future(self._pump_answers(upstream_reader, writer, is_deaf)),
+                        asyncio.ensure_future(self._pump_requests(reader, upstream_writer, is_deaf, number)),
+                        asyncio.ensure_future(self._pump_answers(upstream_reader, writer, is_deaf, number)),
                     ],
                     return_when=asyncio.FIRST_COMPLETED,
                 )
@@ -162,11 +169,11 @@ class FaultProxy:
         return struct.pack("!ii", len(rest) + 8, code) + rest
 
     async def _pump_requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_deaf: asyncio.Event
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_deaf: asyncio.Event, number: int
     ) -> None:
         with suppress(OSError, RuntimeError):  # uvloop raises RuntimeError for an aborted transport
             while data := await reader.read(65536):
-                if await self._is_lost():
+                if await self._is_lost(number):
                     continue
                 if self._swallowed_after is not None and self._swallowed_after in data:
                     self._swallowed_after = None
@@ -176,20 +183,20 @@ class FaultProxy:
                 await writer.drain()
 
     async def _pump_answers(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_deaf: asyncio.Event
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_deaf: asyncio.Event, number: int
     ) -> None:
         with suppress(OSError, RuntimeError):
             while data := await reader.read(65536):
-                if is_deaf.is_set() or await self._is_lost() or self._mood is Mood.SWALLOW:
+                if is_deaf.is_set() or await self._is_lost(number) or self._mood is Mood.SWALLOW:
                     continue
                 writer.write(data)
                 await writer.drain()
 
-    async def _is_lost(self) -> bool:
-        """Delay or hold bytes as the mood says; returns whether they are dropped."""
+    async def _is_lost(self, number: int) -> bool:
+        """Delay or hold bytes of a connection as the mood says; returns whether they are dropped."""
         if self._mood is Mood.HALT:
             await self._flowing.wait()
-        if self._mood is Mood.DROP:
+        if self._mood is Mood.DROP or number < self._first_kept:
             return True
         if delay := self.delay + (RETRANSMISSION if self.loss and random.random() < self.loss else 0.0):
             await asyncio.sleep(delay)

@@ -132,7 +132,7 @@ async def release_events_if_revoked(hub: Hub, context: RequestContext, events: l
     try:
         await hub.token_verifier.verify(bearer_token(context.request.headers.get("authorization")))
     except Unauthenticated:
-        async with hub.transaction() as tx:
+        async with hub.settle_db.transaction() as tx:
             await LANE.release(tx, events)
         raise
 
@@ -150,7 +150,7 @@ async def post_event_nack(hub: Hub, caller: AuthenticatedService, body: EventNac
 async def post_event_extend(hub: Hub, caller: AuthenticatedService, body: EventExtendBody) -> ReceiptResultsView:
     """Extend the lease of events (heartbeat). Reports receipts whose lease is lost."""
     parsed = {text: receipt for text in body.receipts if (receipt := Receipt.parse(text))}
-    async with hub.transaction() as tx:
+    async with hub.settle_db.transaction() as tx:
         held = await extend_claimed_events(
             tx, caller.service, [*parsed.values()], timedelta(seconds=body.lease_seconds)
         )
@@ -161,7 +161,7 @@ async def settle_receipts(
     hub: Hub, caller: AuthenticatedService, receipts: list[str], outcome: Outcome
 ) -> ReceiptResultsView:
     parsed = {text: receipt for text in receipts if (receipt := Receipt.parse(text))}
-    async with hub.transaction() as tx:
+    async with hub.settle_db.transaction() as tx:
         settled = await settle_claimed_events(tx, caller.service, dict.fromkeys(parsed.values(), outcome))
     return receipt_results_view(receipts, parsed, settled)
 

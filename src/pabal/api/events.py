@@ -200,7 +200,7 @@ async def post_event(hub: Hub, caller: AuthenticatedService, body: EventBody) ->
     """Publish an event. Returns once it is durable: 202, or 200 if it was already published with this key."""
     draft = to_event_draft(caller, body)
     event: PublishResult = (
-        await publish_single_event(hub.db, draft)
+        await publish_single_event(hub.publish_db, draft)
         if has_unusual_numbers(draft.payload)
         else await hub.publisher.put(draft)
     )
@@ -212,7 +212,7 @@ async def post_event_batch(hub: Hub, caller: AuthenticatedService, body: EventBa
     """Publish up to 1,000 events. Returns one result per event; an invalid event does not affect the others."""
     decoded = [decode_event_draft(caller, raw) for raw in body.events]
     drafts = [item for item in decoded if isinstance(item, EventDraft)]
-    results = await publish_event_batch(hub.db, drafts) if drafts else []
+    results = await publish_event_batch(hub.publish_db, drafts) if drafts else []
     unavailable = [result for result in results if isinstance(result, Unavailable)]
     if unavailable and len(unavailable) == len(results):
         raise unavailable[0]

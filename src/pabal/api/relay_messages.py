@@ -161,14 +161,14 @@ async def release_messages_if_revoked(hub: Hub, context: RequestContext, message
     try:
         await authenticate_relay(context.request, hub)
     except PabalError:
-        async with hub.transaction() as tx:
+        async with hub.settle_db.transaction() as tx:
             await LANE.release(tx, messages)
         raise
 
 
 async def post_relay_messages_ack(hub: Hub, owner: AccountOwner, body: RelayMessageIdsBody) -> RelayMessageAckView:
     """Acknowledge messages. A reply may still follow."""
-    async with hub.autocommit() as tx:
+    async with hub.settle_db.autocommit() as tx:
         acked = await ack_messages(tx, owner.account_id, parse_message_ids(body.message_ids))
     hub.relay.stream_registry.remove_in_flight(owner.account_id, acked)
     return RelayMessageAckView(len(acked), len(body.message_ids))
@@ -176,7 +176,7 @@ async def post_relay_messages_ack(hub: Hub, owner: AccountOwner, body: RelayMess
 
 async def post_relay_messages_nack(hub: Hub, owner: AccountOwner, body: RelayMessageIdsBody) -> RelayMessageNackView:
     """Return messages to the queue. They are delivered again at once."""
-    async with hub.autocommit() as tx:
+    async with hub.settle_db.autocommit() as tx:
         returned = await nack_messages(tx, owner.account_id, parse_message_ids(body.message_ids))
     hub.relay.stream_registry.remove_in_flight(owner.account_id, returned)
     return RelayMessageNackView(len(returned), len(body.message_ids))
@@ -186,7 +186,7 @@ async def post_relay_messages_extend(
     hub: Hub, owner: AccountOwner, body: RelayMessageExtendBody
 ) -> RelayMessageExtendView:
     """Extend the leases of messages."""
-    async with hub.autocommit() as tx:
+    async with hub.settle_db.autocommit() as tx:
         extended = await extend_message_leases(
             tx, owner.account_id, parse_message_ids(body.message_ids), timedelta(seconds=body.lease)
         )

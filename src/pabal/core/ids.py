@@ -1,5 +1,7 @@
 """Ids sort by creation time, so that new rows go to the end of every index."""
 
+import time
+from datetime import timedelta
 from uuid import UUID
 
 import uuid_utils
@@ -8,6 +10,8 @@ from uuid_utils.compat import uuid7
 MIN_ID_PREFIX = 8
 """The shortest prefix that may be used in place of an id."""
 ID_HEX_DIGITS = 32
+TIMESTAMP_SHIFT = 80
+"""A UUIDv7 begins with 48 bits of epoch milliseconds."""
 
 
 def new_id() -> UUID:
@@ -18,6 +22,11 @@ def new_id() -> UUID:
 def new_id_text() -> str:
     """A new id in 32 hexadecimal digits, without the object."""
     return uuid_utils.uuid7().hex
+
+
+def id_age(made_id: UUID) -> timedelta:
+    """The time since `new_id` made the id, by the host's clock. It counts while the process is stopped."""
+    return timedelta(milliseconds=time.time_ns() // 1_000_000 - (made_id.int >> TIMESTAMP_SHIFT))
 
 
 def id_prefix_range(prefix: str) -> tuple[UUID, UUID] | None:

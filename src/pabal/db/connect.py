@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
@@ -39,6 +40,17 @@ PLANNER_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
 }
+
+BUSY_BACKENDS = """
+select pid from pg_stat_activity
+where datname = current_database() and application_name = 'pabal'
+  and (
+      coalesce(state, 'disabled') = 'disabled'
+      or state = 'active' and wait_event is distinct from 'ClientRead'
+      or state_change > now() - interval '1 second'
+  )
+"""
+"""The hub's backends that execute a statement, our own among them, or whose answer may still be on its way."""
 
 SOCKET_OPTIONS = {
     "TCP_KEEPIDLE": KEEPALIVE_IDLE,
@@ -106,6 +118,22 @@ class HubConnection(BaseConnection):
 
     host: DatabaseHost | None = None
     answers: AnswerClock | None = None
+    waiting_since: float | None = None
+    """When the statement was sent that has no answer yet."""
+
+    async def execute(self, *args: Any, **options: Any) -> str:
+        self.waiting_since = monotonic()
+        try:
+            return await super().execute(*args, **options)
+        finally:
+            self.waiting_since = None
+
+    async def _execute(self, *args: Any, **options: Any) -> Any:
+        self.waiting_since = monotonic()
+        try:
+            return await super()._execute(*args, **options)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        finally:
+            self.waiting_since = None
 
     def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
         if self.answers is not None and monotonic() - self.answers.last_answer < CANCEL_WINDOW:
@@ -204,6 +232,20 @@ def detect_dead_server(connection: HubConnection) -> None:
                 peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     except (OSError, ValueError):
         return  # a Unix socket, or the server has disconnected already, for which uvloop raises ValueError
+
+
+async def find_unanswered(probe: HubConnection, connections: Sequence[HubConnection]) -> Sequence[HubConnection]:
+    """Those of these waiting connections whose statement the server does not execute: their answer will not come.
+
+    A pooler hides which backend works for which connection. If fewer backends work than connections wait, all are lost.
+    """
+    async with probe.transaction():
+        await probe.execute("set local role none")  # the login sees what its own sessions do, service_role does not
+        busy = {record["pid"] for record in await probe.fetch(BUSY_BACKENDS)}
+    if probe.get_server_pid() in busy:
+        return [connection for connection in connections if connection.get_server_pid() not in busy]
+    others = len(busy) - 1
+    return connections if len(connections) > others else ()
 
 
 async def probe_server(options: ConnectOptions, dialer: HostDialer | None = None) -> ServerInfo:

@@ -1,9 +1,10 @@
 """Notices a database that no longer answers, and dials it again, once for the whole pool.
 
-A lost connection, or statements without an answer for a while, start a check: a new connection. If it works although no
-other connection got an answer, the idle ones are replaced, because they may be dead too. If it does not work, all
-connections are terminated, and callers are refused at once until the server can be reached again. A server that answers
-others and only lets the check wait is busy: its connections stay.
+A lost connection, or a statement without an answer for a while, starts a check: a new connection. If it works, the
+connections whose statement the server does not execute are terminated; a slow statement goes on. The idle ones are
+replaced if there was such a connection, or if none got an answer. If the check does not work, all connections are
+terminated, and callers are refused at once until the server can be reached again. A server that answers others and only
+lets the check wait is busy: its connections stay.
 """
 
 import asyncio
@@ -16,14 +17,21 @@ import asyncpg
 from pabal.core.backoff import spread
 from pabal.core.errors import DATABASE_UNAVAILABLE, Unavailable
 from pabal.core.outage import database_outage_log, load_logger
-from pabal.db.connect import CANCEL_WINDOW, HOST_TIMEOUT, AnswerClock, HubConnection, is_server_unreachable
+from pabal.db.connect import (
+    CANCEL_WINDOW,
+    HOST_TIMEOUT,
+    AnswerClock,
+    HubConnection,
+    find_unanswered,
+    is_server_unreachable,
+)
 from pabal.db.errors import CONNECTION_ERRORS, DatabaseError, summarize_error
 
 WATCH_INTERVAL = 0.5
 MAX_SILENCE = 2.0
-"""Seconds without an answer, while a connection is used, after which the server is checked."""
+"""Seconds without an answer, to one statement or to all, after which the server is checked."""
 CHECK_INTERVAL = 5.0
-"""Seconds between checks while one statement is slow and nothing else answers."""
+"""Seconds between checks while a statement is slow."""
 MIN_CHECK_INTERVAL = 0.5
 FIRST_REDIAL_DELAY, MAX_REDIAL_DELAY = 0.1, 1.0
 
@@ -114,7 +122,8 @@ class PoolMonitor:
             await asyncio.sleep(WATCH_INTERVAL)
             if self._in_use:
                 now = monotonic()
-                silence = now - max(self._answers.last_answer, self._busy_since)
+                last_answer = max(self._answers.last_answer, self._busy_since)
+                silence = now - min([last_answer, *(one.waiting_since or now for one in self._connections)])
                 if silence >= MAX_SILENCE and now - self._last_check >= CHECK_INTERVAL:
                     self._start_check()
 
@@ -147,13 +156,28 @@ class PoolMonitor:
                 ):  # of all hosts: else a silent one would delay the search for a new primary
                     timeout = min(timeout * 2, self._connect_timeout)
                 continue
-            connection.terminate()
-            self._terminate({other for other in self._connections if other.host != connection.host})
-            if was_silent:
-                await self._replace_idle()
+            try:
+                self._terminate({other for other in self._connections if other.host != connection.host})
+                if await self._end_unanswered(connection, began, timeout) or was_silent:
+                    await self._replace_idle()
+            finally:
+                connection.terminate()
             break
         if self._outage is not None:
             self.outage_log.end()
+
+    async def _end_unanswered(self, probe: HubConnection, before: float, timeout: timedelta) -> bool:
+        """End the connections that wait since `before` for an answer that the server will not send."""
+        waiting = {one: one.waiting_since for one in self._connections if (one.waiting_since or before) < before}
+        if not waiting:
+            return False
+        try:
+            async with asyncio.timeout(timeout.total_seconds()):
+                unanswered = await find_unanswered(probe, [*waiting])
+        except (*CONNECTION_ERRORS, asyncpg.PostgresError):
+            return False  # the next check asks again
+        self._terminate({one for one in unanswered if one.waiting_since == waiting[one]})
+        return bool(unanswered)
 
     def _begin_outage(self, error: str) -> None:
         """Refuse callers, and end those that wait for an answer. Terminating needs no answer of the server."""

@@ -220,7 +220,7 @@ class TrialResult:
     """Log lines of the hubs that a fault must not cause: tracebacks."""
 
     def faults(self, scenario: ClusterScenario) -> list[str]:
-        texts = [f"{name}: {len(rows)}" for name, rows in self.verdict.faults().items() if name != "order_breaks"]
+        texts = [f"{name}: {len(rows)}" for name, rows in self.verdict.faults().items()]
         texts += [
             f"{lane}: accepted again after {after:.1f} s, limit {scenario.limit:.0f} s"
             for lane, after in self.recovered_after.items()

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from pabal.core.errors import DecryptionError, Unavailable
+from pabal.core.ids import id_age
 from pabal.core.log import get_logger
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
@@ -31,10 +32,10 @@ SENDING_TIMEOUT = timedelta(seconds=30)
 SENDING_TIMEOUT_ERROR = "the process that sent it did not report an outcome"
 CONFIRM_WINDOW = timedelta(seconds=20)
 """How long after its claim a callback may still be posted: the POST and its settlement end before the rescue."""
-TOO_LATE_ERROR = "the database was unavailable until the callback expired"
+TOO_LATE_ERROR = "the hub could not post it in time"
 MAX_SETTLE_ATTEMPTS = 5
 SETTLE_RETRY_DELAY = 1.0
-"""Seconds between attempts to record an outcome. All attempts end well before `SENDING_TIMEOUT`."""
+"""Seconds between attempts to record an outcome. After `SENDING_TIMEOUT` an attempt may find it recorded as unknown."""
 FAILURE_WINDOW = timedelta(minutes=10)
 
 CallbackOutcome = Literal["sent", "refused", "unknown", "unsent"]
@@ -78,7 +79,7 @@ class ClaimedCallback:
 
 @dataclass(frozen=True, slots=True)
 class CallbackClaim:
-    """The id and the fence of a claim, made before its first try."""
+    """The id and the fence of a claim, made before its first try. The fence, a UUIDv7, tells when."""
 
     id: UUID
     fence: UUID
@@ -120,6 +121,16 @@ class UnsentCallback:
 
     error: str
     outcome: CallbackOutcome = "unsent"
+    status: int | None = None
+    response: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RescuedCallback:
+    """The result of a callback whose outcome `rescue_lost_callbacks` recorded before us."""
+
+    error: str = SENDING_TIMEOUT_ERROR
+    outcome: CallbackOutcome = "unknown"
     status: int | None = None
     response: dict[str, Any] | None = None
 
@@ -219,11 +230,16 @@ class CallbackSender:
         self._metrics = metrics
 
     async def send(self, callback: ClaimedCallback, body: bytes) -> tuple[CallbackResult, int]:
-        """Post and record the outcome. Returns the result and the time in epoch ms."""
+        """Post and record the outcome. Returns the result and the time in epoch ms.
+
+        The claim may have waited for a lock, or the process may have been stopped: then it is not posted any more.
+        """
         try:
             url, body = await self.decrypt(callback, body)
         except (DecryptionError, Unavailable, RetryableError) as error:
             return await self.abandon(callback, str(error))
+        if id_age(callback.fence) >= CONFIRM_WINDOW:
+            return await self.abandon(callback, TOO_LATE_ERROR)
         return await self.record(callback, await self._post(url, body))
 
     async def decrypt(self, callback: ClaimedCallback, body: bytes) -> tuple[str, bytes]:
@@ -241,26 +257,36 @@ class CallbackSender:
         return await self.record(callback, UnsentCallback(error))
 
     async def record(self, callback: ClaimedCallback, result: CallbackResult) -> tuple[CallbackResult, int]:
-        """Record the outcome of a claimed callback under its fence."""
+        """Record the outcome of a claimed callback under its fence. The recorded outcome is returned."""
+        result, settled_at = await self._settle(CallbackSettlement(callback, result))
         if result.outcome == "sent":
             self._metrics.callbacks_sent.add(1)
         else:
             self._metrics.callbacks_failed.add(1, result.outcome)
             log.warning("callback failed", message=str(callback.message_id), outcome=result.outcome, error=result.error)
-        return result, await self._settle(CallbackSettlement(callback, result))
+        return result, settled_at
 
-    async def _settle(self, settlement: CallbackSettlement) -> int:
+    async def _settle(self, settlement: CallbackSettlement) -> tuple[CallbackResult, int]:
         """Record the outcome. If the database stays unavailable, `rescue_lost_callbacks` records `unknown` later."""
         for attempts_left in reversed(range(MAX_SETTLE_ATTEMPTS)):
             try:
                 settled_at = await self._settlements.put(settlement)
+                if settled_at is None and await self._is_rescued(settlement.callback):
+                    return RescuedCallback(), wall_clock_ms()
             except (Unavailable, RetryableError) as error:
                 log.warning("callback not settled", message=str(settlement.callback.message_id), error=str(error))
                 if attempts_left:
                     await asyncio.sleep(SETTLE_RETRY_DELAY)
             else:
-                return settled_at or wall_clock_ms()
-        return wall_clock_ms()
+                return settlement.result, settled_at or wall_clock_ms()
+        return settlement.result, wall_clock_ms()
+
+    async def _is_rescued(self, callback: ClaimedCallback) -> bool:
+        """Whether the fence was lost to the rescue, and not to an earlier attempt of ours without an answer."""
+        async with self._db.autocommit() as tx:
+            return await tx.value(
+                Q.is_rescued, id=callback.id, account=callback.account_id, error=SENDING_TIMEOUT_ERROR
+            )
 
     async def close(self) -> None:
         await self._settlements.close()

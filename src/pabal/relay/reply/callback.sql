@@ -75,6 +75,12 @@ select 'relay.callback.failed', jsonb_build_object(
 )
 from lost l;
 
+-- name: is_rescued
+select exists (
+    select from public.relay_replies
+    where id = :id and account_id = :account and outcome = 'unknown' and error = :error
+);
+
 -- name: list_failing_channels
 -- Counts the events that failures publish: the events of one source have an index on their time.
 select split_part(e.payload ->> 'conversation_key', ':', 1) as channel, count(*) as failed
