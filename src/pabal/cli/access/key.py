@@ -58,7 +58,7 @@ def key_list(
     """List the keys, without their secrets."""
     ring = find_keyring(load_settings(data_dir=data_dir))
     if ring is None:
-        raise SetupError("there are no keys yet: the first `pabal up` creates them")
+        raise SetupError("There are no keys yet. The first `pabal up` creates them")
     keys = sorted(ring.keys.all_keys, key=lambda key: (key.use, key.since))
     if json:
         print_json_items({"id": key.id, "use": key.use, "state": key.state, "since": key.since} for key in keys)
