@@ -8,6 +8,7 @@ from uuid_utils.compat import uuid7
 MIN_ID_PREFIX = 8
 """The shortest prefix that may be used in place of an id."""
 ID_HEX_DIGITS = 32
+LOWEST_ID = UUID(int=0)
 
 
 def new_id() -> UUID:
