@@ -18,7 +18,13 @@ TEST_FOLDERS = {
     "relay": ("tests/relay",),
     "notifications": ("tests/notifications",),
     "trace": ("tests/events/test_trace.py", "tests/relay/test_trace.py", "tests/notifications/test_trace.py"),
-    "web": ("tests/api",),
+    "web": ("tests/api", "tests/web", "tests/security"),
+    "migrations": ("tests/db", "tests/schema"),
+    "maintenance": ("tests/events/test_retention.py", "tests/relay/test_purges.py", "tests/relay/test_expiry.py"),
+    "stats": ("tests/queue/test_stats.py", "tests/console/test_overview.py"),
+    "status": ("tests/cli/test_status.py", "tests/console/test_issues.py"),
+    "hub_workers": ("tests/queue/test_processes.py", "tests/flows"),
+    "settings_display": ("tests/cli/test_commands.py",),
     "hub": ("tests/api/test_endpoints.py", "tests/api/test_health.py"),
 }
 """The tests of a package or module; by default the folder of the same name."""
@@ -53,11 +59,15 @@ def folders_to_test(paths: Iterable[str]) -> list[str]:
     folders: dict[str, None] = {}
     for path in paths:
         match Path(path).parts:
+            case ("src", "pabal", "db", "migrations", *_):
+                folders |= dict.fromkeys(TEST_FOLDERS["migrations"])
             case ("src", "pabal", name, *_):
                 package = Path(name).stem
                 folders |= dict.fromkeys(TEST_FOLDERS.get(package, (f"tests/{package}",)))
             case ("clients", "python", *_):
                 folders["tests/client"] = None
+            case ("clients", "typescript", *_):
+                folders["tests/typescript"] = None
             case ("tests", "support" | "conftest.py" | "house", *_):
                 continue
             case ("tests", _, file) if file.startswith("test_"):

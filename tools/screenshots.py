@@ -1,8 +1,8 @@
-"""Take pictures of the console with something going on in it: `make screenshots`.
+"""Take screenshots of the demo: `make screenshots`.
 
-A demo is started, a browser signs in, and the two pictures of the README are taken. `--all FOLDER` takes every page
-instead: wide and narrow, by day and by night, in Korean and in English; then those of a hub with nothing in it.
-"""  # noqa: INP001 run as a module, installed nowhere
+Starts a demo, signs in and takes the two screenshots of the README. `--all FOLDER` takes every page instead: wide and
+narrow, light and dark, in Korean and in English, and then the pages of an empty hub.
+"""  # noqa: INP001 run as a module, not installed
 
 import argparse
 import asyncio
@@ -32,12 +32,12 @@ PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 PABAL = Path(sys.executable).with_name("pabal")
 WIDE, NARROW = ViewportSize(width=1280, height=800), ViewportSize(width=375, height=740)
 TALL = ViewportSize(width=1280, height=960)
-AWHILE = 75
-"""Seconds until the shop has sold something, and something has gone wrong."""
-HEAVIEST = 300_000
-"""Bytes a picture of the README may have."""
+WARM_UP_SECONDS = 75
+"""Until the shop has sold something and a delivery has failed."""
+MAX_PICTURE_BYTES = 300_000
+"""The limit of a screenshot in the README."""
 
-HOUR = """
+INSERT_THROUGHPUT = """
 insert into pabal.throughput (minute, lane, done, failed, dead)
 select date_trunc('minute', pabal.now()) - n * interval '1 minute', l.lane,
        round(l.often * (1 + 0.5 * sin(n / 7.0) + 0.3 * sin(n * 1.9))),
@@ -45,15 +45,15 @@ select date_trunc('minute', pabal.now()) - n * interval '1 minute', l.lane,
 from generate_series(1, 59) n, (values ('relay', 6), ('events', 70), ('notifications', 18)) l (lane, often)
 on conflict do nothing
 """
-"""The hour before, made up: a demo is a minute old, and its charts would be empty."""
+"""Made-up throughput of the last hour, because the charts of a new demo are empty."""
 
 Scheme = Literal["light", "dark"]
 Language = Literal["ko", "en"]
 
 
 @dataclass(frozen=True, slots=True)
-class There:
-    """Where a hub is, and how to come in; a demo has a chat and a person besides."""
+class DemoAddress:
+    """The address and the password of a hub; a demo also has a chat and a person."""
 
     folder: Path
     console: str
@@ -63,8 +63,8 @@ class There:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Who looks, on what."""
+class Viewport:
+    """The color scheme, the language and the size of a page."""
 
     scheme: Scheme
     language: Language
@@ -76,11 +76,11 @@ class Look:
 
 ORDER = "order-1008"
 README = (
-    ("overview", "/console", Look("light", "en", TALL)),
-    ("trace", f"/console/trace?id={ORDER}", Look("dark", "en", TALL)),
+    ("overview", "/console", Viewport("light", "en", TALL)),
+    ("trace", f"/console/trace?id={ORDER}", Viewport("dark", "en", TALL)),
 )
-LOOKS = [Look(*each) for each in product(("light", "dark"), ("ko", "en"), (WIDE, NARROW))]
-ROOMS = ("", "events", "dead", "services", "relay", "notifications", "trace", "audit", "health", "you")
+VIEWPORTS = [Viewport(*values) for values in product(("light", "dark"), ("ko", "en"), (WIDE, NARROW))]
+PAGES = ("", "events", "dead", "services", "relay", "notifications", "trace", "audit", "health", "you")
 LEADING = (
     "events",
     "dead",
@@ -92,9 +92,9 @@ LEADING = (
     "notifications",
     "notifications/rules",
 )
-"""Rooms whose first row leads to a page worth a picture."""
+"""Pages whose first row has a page of its own."""
 TRACED = ("events", "dead/letters", "relay/messages", "notifications")
-"""Rooms whose first row has a story of its own."""
+"""Pages whose first row has a trace."""
 FURTHER = (
     "dead/letters",
     "relay/conversations",
@@ -111,146 +111,148 @@ FURTHER = (
     "trace?id=nothing-like-that",
     "audit?actor=nobody",
 )
-THEIRS = {
+USER_PAGES = {
     "portal": "/portal",
     "portal-messages": "/portal/messages",
     "chat": "/chat",
     "me": "/me",
     "me-archived": "/me?view=archived",
 }
-"""What is there for others than operators."""
-OUTSIDE = {"login": "/console/login", "portal-login": "/portal/login", "docs": "/docs"}
+"""What is address for others than operators."""
+PUBLIC_PAGES = {"login": "/console/login", "portal-login": "/portal/login", "docs": "/docs"}
 """Pages without a login."""
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description="Take pictures of the console with something going on in it.")
-    asked.add_argument("--all", type=Path, metavar="FOLDER", help="every page, into this folder")
-    asked.add_argument("--port", type=int, default=8790, help="where the demo is to be")
-    given = asked.parse_args()
-    (given.all or PICTURES).mkdir(parents=True, exist_ok=True)
-    with started("demo", given.port) as there:
-        asyncio.run(look_around(there, given.all))
-    if given.all:
-        with started("up", given.port) as there:
-            asyncio.run(look_at_nothing(there, given.all))
+    parser = argparse.ArgumentParser(description="Take screenshots of the demo.")
+    parser.add_argument("--all", type=Path, metavar="FOLDER", help="every page, into this folder")
+    parser.add_argument("--port", type=int, default=8790, help="port of the demo")
+    options = parser.parse_args()
+    (options.all or PICTURES).mkdir(parents=True, exist_ok=True)
+    with run_hub("demo", options.port) as address:
+        asyncio.run(take_demo_screenshots(address, options.all))
+    if options.all:
+        with run_hub("up", options.port) as address:
+            asyncio.run(take_empty_screenshots(address, options.all))
 
 
 @contextmanager
-def started(what: Literal["demo", "up"], port: int) -> Generator[There]:
-    """A hub, from the moment it has said where it is to its end."""
-    with tempfile.TemporaryDirectory(prefix="pabal-pictures-") as made:
-        folder = Path(made)
+def run_hub(command: Literal["demo", "up"], port: int) -> Generator[DemoAddress]:
+    """Run a hub and yield its address."""
+    with tempfile.TemporaryDirectory(prefix="pabal-pictures-") as name:
+        folder = Path(name)
         folder.chmod(0o711)  # as root, the database runs as another user, who must be able to enter
-        words = [PABAL, what, "--port", str(port), "--data-dir", folder / "data"]
-        quiet = {**os.environ, "PABAL_LOG_LEVEL": "error"}
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=quiet)  # noqa: S603 our own
+        arguments = [PABAL, command, "--port", str(port), "--data-dir", folder / "data"]
+        environment = {**os.environ, "PABAL_LOG_LEVEL": "error"}
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)  # noqa: S603 our own
         try:
-            yield There(folder / "data", **dict(greeting(process)))
+            yield DemoAddress(folder / "data", **dict(read_greeting(process)))
         finally:
             process.send_signal(signal.SIGINT)
             process.wait()
 
 
-def greeting(process: "subprocess.Popen[str]") -> Iterator[tuple[str, str]]:
+def read_greeting(process: "subprocess.Popen[str]") -> Iterator[tuple[str, str]]:
     assert process.stdout
     for line in process.stdout:
-        if found := re.search(r"^Chat +(\S+)", line):
-            yield "chat", found[1]
-        elif found := re.search(r"^Console +(\S+) .* with the password (.+)\)", line):
-            yield "console", found[1]
-            yield "password", found[2]
-        elif found := re.search(r"^Person +(\S+)", line):
-            yield "person", found[1]
-        elif found := re.search(r"^Pabal is at (\S+)", line):
-            yield "console", found[1]
-        elif found := re.search(r"^  sign in as admin with the password (\S+)", line):
-            yield "password", found[1]
+        if match := re.search(r"^Chat +(\S+)", line):
+            yield "chat", match[1]
+        elif match := re.search(r"^Console +(\S+) .* with the password (.+)\)", line):
+            yield "console", match[1]
+            yield "password", match[2]
+        elif match := re.search(r"^Person +(\S+)", line):
+            yield "person", match[1]
+        elif match := re.search(r"^Pabal is at (\S+)", line):
+            yield "console", match[1]
+        elif match := re.search(r"^  sign in as admin with the password (\S+)", line):
+            yield "password", match[1]
             return
         elif line.startswith("Stop"):
             return
 
 
-async def look_around(there: There, folder: Path | None) -> None:
-    await an_hour(there)
-    await asyncio.sleep(AWHILE)
+async def take_demo_screenshots(address: DemoAddress, folder: Path | None) -> None:
+    await insert_throughput(address)
+    await asyncio.sleep(WARM_UP_SECONDS)
     async with browser() as chromium:
-        state = await signed_in(chromium, there)
+        state = await sign_in(chromium, address)
         if folder is None:
-            await for_the_readme(chromium, there, state)
+            await take_readme_screenshots(chromium, address, state)
         else:
-            await every_page(chromium, there, state, folder)
-            await every_page(chromium, there, None, folder)
+            await take_pages(chromium, address, state, folder)
+            await take_pages(chromium, address, None, folder)
 
 
-async def look_at_nothing(there: There, folder: Path) -> None:
+async def take_empty_screenshots(address: DemoAddress, folder: Path) -> None:
     async with browser() as chromium:
-        await every_page(chromium, there, await signed_in(chromium, there), folder)
+        await take_pages(chromium, address, await sign_in(chromium, address), folder)
 
 
-async def an_hour(there: There) -> None:
-    database_urls = running_target(Settings(_env_file=None, data_dir=there.folder)).urls  # pyright: ignore[reportCallIssue]
+async def insert_throughput(address: DemoAddress) -> None:
+    database_urls = running_target(Settings(_env_file=None, data_dir=address.folder)).urls  # pyright: ignore[reportCallIssue]
     connection = await asyncpg.connect(database_urls.main)
-    await connection.execute(HOUR)
+    await connection.execute(INSERT_THROUGHPUT)
     await connection.close()
 
 
-async def for_the_readme(chromium: Browser, there: There, state: Any) -> None:
-    """The overview by day, and what became of an order by night."""
-    for name, path, look in README:
-        async with window(chromium, there, look, state) as page:
-            await show(page, path)
+async def take_readme_screenshots(chromium: Browser, address: DemoAddress, state: Any) -> None:
+    """The overview in light colors and the trace of an order in dark ones."""
+    for name, path, viewport in README:
+        async with window(chromium, address, viewport, state) as page:
+            await open_page(page, path)
             picture = await page.screenshot(path=PICTURES / f"{name}.png")
-        assert len(picture) < HEAVIEST, f"{name}.png has {len(picture)} bytes"
+        assert len(picture) < MAX_PICTURE_BYTES, f"{name}.png has {len(picture)} bytes"
 
 
-async def every_page(chromium: Browser, there: There, state: Any, folder: Path) -> None:
+async def take_pages(chromium: Browser, address: DemoAddress, state: Any, folder: Path) -> None:
     """Every page; without a `state`, the pages without a login."""
-    paths = await found(chromium, there, state) if state else OUTSIDE
-    for look in LOOKS:
-        async with window(chromium, there, look, state) as page:
+    paths = await list_pages(chromium, address, state) if state else PUBLIC_PAGES
+    for viewport in VIEWPORTS:
+        async with window(chromium, address, viewport, state) as page:
             for name, path in paths.items():
-                await show(page, path)
-                await page.screenshot(path=folder / f"{name}-{look}{'' if there.chat else '-none'}.png", full_page=True)
+                await open_page(page, path)
+                await page.screenshot(
+                    path=folder / f"{name}-{viewport}{'' if address.chat else '-none'}.png", full_page=True
+                )
 
 
-async def show(page: Page, path: str) -> None:
-    answer = await page.goto(path)
-    assert answer, path
-    assert answer.ok, f"{path} is {answer.status}"
+async def open_page(page: Page, path: str) -> None:
+    response = await page.goto(path)
+    assert response, path
+    assert response.ok, f"{path} is {response.status}"
 
 
-async def found(chromium: Browser, there: There, state: Any) -> dict[str, str]:
-    """Every page there is, by its name: the rooms, what their first rows lead to, and some behind them."""
-    paths = {named(room) or "overview": f"/console/{room}".rstrip("/") for room in (*ROOMS, *FURTHER)}
-    async with window(chromium, there, LOOKS[0], state) as page:
-        for room in LEADING:
-            await page.goto(f"/console/{room}")
+async def list_pages(chromium: Browser, address: DemoAddress, state: Any) -> dict[str, str]:
+    """The path of every page by its name: PAGES, the pages of their first rows, and FURTHER."""
+    paths = {file_name(name) or "overview": f"/console/{name}".rstrip("/") for name in (*PAGES, *FURTHER)}
+    async with window(chromium, address, VIEWPORTS[0], state) as page:
+        for name in LEADING:
+            await page.goto(f"/console/{name}")
             if await (first := page.locator("[data-row]").first).count():
-                paths[f"{named(room)}-one"] = href = str(await first.get_attribute("href"))
-                if room in TRACED:
-                    paths[f"{named(room)}-traced"] = f"/console/trace?id={href.rpartition('/')[2]}"
-    return paths | (THEIRS if there.chat else {})
+                paths[f"{file_name(name)}-one"] = href = str(await first.get_attribute("href"))
+                if name in TRACED:
+                    paths[f"{file_name(name)}-traced"] = f"/console/trace?id={href.rpartition('/')[2]}"
+    return paths | (USER_PAGES if address.chat else {})
 
 
-def named(path: str) -> str:
+def file_name(path: str) -> str:
     return re.sub(r"[/?=.]", "-", path)
 
 
-async def signed_in(chromium: Browser, there: There) -> Any:
+async def sign_in(chromium: Browser, address: DemoAddress) -> Any:
     """The cookies of all roles at once: an operator, a bot owner, a chat user, a person with notifications.
 
-    In a hub with nothing in it there is only the operator.
+    In an empty hub there is only the operator.
     """
-    context = await chromium.new_context(base_url=there.console, locale="en")
+    context = await chromium.new_context(base_url=address.console, locale="en")
     page = await context.new_page()
     await page.goto("/console/login")
-    await page.locator("input[name=password]").fill(there.password)
+    await page.locator("input[name=password]").fill(address.password)
     await page.keyboard.press("Enter")
     await page.wait_for_url(re.compile(r"/console$"))
-    if there.chat:
-        await own_a_bot(page)
-        for link in (there.person, await asked_for(there)):
+    if address.chat:
+        await sign_in_to_portal(page)
+        for link in (address.person, await request_chat_link(address)):
             await page.goto(link)
             await page.locator("button.main").click()
             await page.wait_for_url(re.compile(r"/(me|chat)$"))
@@ -259,8 +261,8 @@ async def signed_in(chromium: Browser, there: There) -> Any:
     return state
 
 
-async def own_a_bot(page: Page) -> None:
-    """Come to the portal as the owner of the sample bot: an operator makes a token, the owner shows it."""
+async def sign_in_to_portal(page: Page) -> None:
+    """Sign in to the portal as the owner of the sample bot, with a token that the operator rotates."""
     await page.goto("/console/relay")
     await page.locator("[data-row]").first.click()
     await page.locator("form[action$=rotate] button").click()
@@ -272,28 +274,28 @@ async def own_a_bot(page: Page) -> None:
     await page.wait_for_url(re.compile(r"/portal$"))
 
 
-async def asked_for(there: There) -> str:
-    """The link to the sample visitor's own page, which they ask for in the chat."""
-    said = f"{there.chat}/chats/{VISITOR_USER}"
+async def request_chat_link(address: DemoAddress) -> str:
+    """The link to the sample visitor's page, requested in the chat."""
+    url = f"{address.chat}/chats/{VISITOR_USER}"
     async with httpx2.AsyncClient(trust_env=False) as web:
-        await web.post(said, json={"text": "/code"})
-        async with web.stream("GET", said) as stream:
-            told = ""
+        await web.post(url, json={"text": "/code"})
+        async with web.stream("GET", url) as stream:
+            text = ""
             async for chunk in stream.aiter_text():
-                told += chunk
-                if found := re.search(r"http[^\s\"]*/chat\?code=[\w-]+", told):
-                    return found[0]
-    raise AssertionError(told)
+                text += chunk
+                if match := re.search(r"http[^\s\"]*/chat\?code=[\w-]+", text):
+                    return match[0]
+    raise AssertionError(text)
 
 
 @asynccontextmanager
-async def window(chromium: Browser, there: There, look: Look, state: Any) -> AsyncGenerator[Page]:
+async def window(chromium: Browser, address: DemoAddress, viewport: Viewport, state: Any) -> AsyncGenerator[Page]:
     context = await chromium.new_context(
-        base_url=there.console,
-        locale="ko-KR" if look.language == "ko" else "en-GB",
+        base_url=address.console,
+        locale="ko-KR" if viewport.language == "ko" else "en-GB",
         timezone_id="Asia/Seoul",
-        viewport=look.size,
-        color_scheme=look.scheme,
+        viewport=viewport.size,
+        color_scheme=viewport.scheme,
         storage_state=state,
     )
     yield await context.new_page()

@@ -23,7 +23,7 @@ async def admin(hub: Hub, web: httpx2.AsyncClient) -> httpx2.AsyncClient:
 
 
 async def test_dead_letters_are_listed_in_pages(admin: httpx2.AsyncClient, event_queue: EventQueue) -> None:
-    letters = {await event_queue.find_letter(event) for event in await event_queue.insert_failed(5)}
+    letters = {await event_queue.find_dead_letter(event) for event in await event_queue.insert_failed(5)}
     ids: list[str] = []
     cursor: str | None = None
     while True:
@@ -212,7 +212,7 @@ async def test_a_service_sees_the_dead_letters_sent_to_it_and_by_it(
     shop = await service_headers(hub, web, "shop", "events:consume", "events:publish")
     consumer = await service_headers(hub, web, "reader", "events:consume")
     to_shop, from_shop, to_itself, other, to_reader = [
-        str(await event_queue.find_letter(event))
+        str(await event_queue.find_dead_letter(event))
         for source, target in (
             ("minu_find", "shop"),
             ("shop", "minu_build"),
@@ -242,7 +242,7 @@ async def test_a_service_replays_only_what_was_sent_to_it(
     [mine] = await event_queue.insert_failed(1, target="shop")
     [sent] = await event_queue.insert_failed(1, source="shop")
     [other] = await event_queue.insert_failed(1)
-    letters = [await event_queue.find_letter(event) for event in (mine, sent, other)]
+    letters = [await event_queue.find_dead_letter(event) for event in (mine, sent, other)]
 
     statuses = [(await web.post(f"/v1/dead-letters/{letter}/replay", headers=shop)).status_code for letter in letters]
     foreign = await web.post("/v1/dead-letters/replay", headers=shop, json={"target": "minu_build"})
@@ -258,7 +258,7 @@ async def test_a_service_replays_only_what_was_sent_to_it(
 async def test_a_publisher_alone_cannot_replay(hub: Hub, web: httpx2.AsyncClient, event_queue: EventQueue) -> None:
     publisher = await service_headers(hub, web, "shop", "events:publish")
     [sent] = await event_queue.insert_failed(1, source="shop")
-    letter = await event_queue.find_letter(sent)
+    letter = await event_queue.find_dead_letter(sent)
 
     responses = [
         await web.get(f"/v1/dead-letters/{letter}", headers=publisher),

@@ -69,8 +69,8 @@ WRONG: tuple[tuple[str, Any], ...] = (
 async def test_an_invalid_field_is_named(shop: Service, owner: Connection) -> None:
     for field, value in WRONG:
         request: dict[str, Any] = {"event_type": "order.paid", "target_service": "shop", field: value}
-        assert (field, value, await shop.mistakes(**request)) == (field, value, [field])
-    assert await shop.mistakes() == ["event_type"]
+        assert (field, value, await shop.invalid_fields(**request)) == (field, value, [field])
+    assert await shop.invalid_fields() == ["event_type"]
 
     assert await owner.fetchval(COUNT) == 0
 

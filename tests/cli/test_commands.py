@@ -54,7 +54,7 @@ def test_without_a_database_a_command_fails_and_creates_none(folder: Path) -> No
 
         assert (
             line
-            == f"pabal: no hub has run on {folder / 'data'} yet: start one with `pabal up`, or set PABAL_DATABASE_URL"
+            == f"pabal: No hub has run on {folder / 'data'} yet. Start one with `pabal up`, or set PABAL_DATABASE_URL"
         )
     assert not (folder / "data").exists()
 
@@ -80,7 +80,7 @@ def test_db_url_needs_a_running_hub(folder: Path) -> None:
     refused = pabal("db", "url", folder=folder, code=1)
 
     [line] = refused.stderr.splitlines()
-    assert "no hub is running" in line
+    assert "No hub is running" in line
     assert "pabal up" in line
 
 

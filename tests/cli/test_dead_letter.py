@@ -118,7 +118,7 @@ async def test_replay_all_counts_asks_and_replays(terminal: Terminal) -> None:
 
 
 async def test_dead_letters_are_resolved_with_a_note(terminal: Terminal) -> None:
-    ids = [await terminal.event_queue.find_letter(event) for event in await terminal.event_queue.insert_failed(3)]
+    ids = [await terminal.event_queue.find_dead_letter(event) for event in await terminal.event_queue.insert_failed(3)]
 
     result = await terminal.run("dead-letter", "resolve", str(ids[0]), "--note", "the shop was closed")
     both = await terminal.read("dead-letter", "resolve", *map(str, ids[1:]), "--note", "known")

@@ -90,7 +90,7 @@ class TestWithoutADatabase:
     def test_list_creates_no_keys(self, folder: Path) -> None:
         refused = pabal("key", "list", folder=folder, code=1)
 
-        assert refused.stderr == "pabal: there are no keys yet: the first `pabal up` creates them\n"
+        assert refused.stderr == "pabal: There are no keys yet. The first `pabal up` creates them\n"
         assert not (folder / "data").exists()
 
     def test_a_broken_file_is_one_line(self, folder: Path) -> None:

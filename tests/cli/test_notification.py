@@ -302,6 +302,7 @@ def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
         (["notification", "show", str(new_id())], 1, "No such notification: "),
         (["notification", "explain", str(new_id())], 1, "No such notification: "),
         (["notification", "resend", str(new_id())], 1, "No such notification: "),
+        (["template", "show", "nope"], 1, "No such template: nope. See `pabal template list`"),
         (["template", "preview", "payment.succeeded", "--channel", "guild_audit_channel"], 1, "has no text for"),
         (["person", "preferences", "100", "--set", "dms=false"], 2, "--set dms: is not one of dm_enabled"),
         (["person", "preferences", "100", "--set", "dm_enabled=maybe"], 2, "--set dm_enabled: must be true or false"),

@@ -165,13 +165,22 @@ def test_a_killed_database_is_restarted(folder: Path) -> None:
     assert remaining_processes(folder) == []
 
 
+def test_an_address_of_another_host_is_not_called_in_use(folder: Path) -> None:
+    refused = pabal("up", "--host", "192.0.2.1", "--port", "0", folder=folder, code=1)
+
+    [line] = refused.stderr.splitlines()
+    assert line.startswith("pabal: Cannot listen on 192.0.2.1:0: ")
+    assert "Choose an address of this host" in line
+    assert "process" not in line
+
+
 def test_a_port_in_use_is_one_line_and_starts_nothing(folder: Path) -> None:
     with run_hub(folder) as hub:
         port = hub.address.rpartition(":")[2]
         refused = pabal("up", "--port", port, "--data-dir", str(folder / "other"), folder=folder, code=1)
 
         [line] = refused.stderr.splitlines()
-        assert line.startswith(f"pabal: cannot listen on 127.0.0.1:{port}: Address already in use")
+        assert line.startswith(f"pabal: Cannot listen on 127.0.0.1:{port}: Address already in use")
         assert "--port" in line
         assert not (folder / "other").exists()
 

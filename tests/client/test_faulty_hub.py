@@ -98,12 +98,12 @@ async def test_an_expiring_token_is_refreshed(connect: Connect, server: Receiver
 
 
 @pytest.mark.parametrize(
-    "mood", [reset_connection, respond_with(503), respond_with(400, b'{"error": "invalid_grant"}')]
+    "responder", [reset_connection, respond_with(503), respond_with(400, b'{"error": "invalid_grant"}')]
 )
 async def test_a_refresh_token_is_sent_only_once(
-    connect: Connect, server: Receiver, address: HubAddress, mood: Responder
+    connect: Connect, server: Receiver, address: HubAddress, responder: Responder
 ) -> None:
-    server.script.extend([tokens(0, "pbr_1"), PUBLISHED, mood, tokens(3600, "pbr_2"), PUBLISHED])
+    server.script.extend([tokens(0, "pbr_1"), PUBLISHED, responder, tokens(3600, "pbr_2"), PUBLISHED])
     async with connect(address) as client:
         for _ in range(2):
             await client.publish("order.placed")

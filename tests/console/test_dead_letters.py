@@ -25,7 +25,7 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.operators.operators import Role
 from pabal.queue.outcome import Dead
 from support.clusters import open_connection
-from support.failed_events import MINA, EventQueue, list_letters, replay_letters
+from support.failed_events import MINA, EventQueue, read_dead_letters, replay_as_operator
 from support.operator import HOSTILE, SignedInOperator, is_escaped, sign_in
 from support.wait import COUNT_LOCK_WAITS, wait_until
 
@@ -48,7 +48,7 @@ def rows(page: httpx2.Response) -> list[str]:
 
 
 async def list_unresolved(hub: Hub) -> set[UUID]:
-    return {letter.id for letter in await list_letters(hub)}
+    return {letter.id for letter in await read_dead_letters(hub)}
 
 
 async def list_audit_entries(event_queue: EventQueue) -> list[tuple[str, str]]:
@@ -68,7 +68,7 @@ async def test_dead_letters_are_grouped_by_cause(admin: SignedInOperator, hub: H
     assert list_causes(await admin.get(f"{DEAD_LETTERS_PATH}?type=cart.*")) == {"timed out": 1}
     assert list_causes(await admin.get(f"{DEAD_LETTERS_PATH}?state=resolved")) == {}
     assert rows(await admin.get(f"{DEAD_LETTERS_PATH}/letters?signature=timed+out")) == [str(letter)]
-    await replay_letters(hub, letter)
+    await replay_as_operator(hub, letter)
     assert list_causes(await admin.get(f"{DEAD_LETTERS_PATH}?state=resolved")) == {"timed out": 1}
     assert rows(await admin.get(f"{DEAD_LETTERS_PATH}/letters?state=resolved")) == [str(letter)]
 
@@ -233,7 +233,7 @@ async def test_a_bulk_action_covers_only_what_matched_at_confirmation(
     done = await admin.post(f"{DEAD_LETTERS_PATH}/replay", **hidden_fields(confirmation))
 
     assert done.status_code == 303
-    left = await list_letters(hub)
+    left = await read_dead_letters(hub)
     assert sorted(letter.original_event_type for letter in left) == ["cart.filled", "cart.filled", "order.paid"]
 
 
@@ -249,8 +249,8 @@ async def test_all_dead_letters_of_a_cause_are_resolved_with_a_note(
     done = await admin.post(f"{DEAD_LETTERS_PATH}/resolve", **hidden_fields(confirmation))
 
     assert done.status_code == 303
-    assert [letter.error_message for letter in await list_letters(hub)] == ["timed out"]
-    assert {letter.resolution_notes for letter in await list_letters(hub, state="resolved")} == {"a bug of ours"}
+    assert [letter.error_message for letter in await read_dead_letters(hub)] == ["timed out"]
+    assert {letter.resolution_notes for letter in await read_dead_letters(hub, state="resolved")} == {"a bug of ours"}
     assert await list_audit_entries(event_queue) == [("operator:the-admin", "dead_letter.resolved")] * 4
 
 
@@ -260,13 +260,13 @@ async def test_a_bulk_action_takes_the_oldest_dead_letters_first(
     monkeypatch.setattr(dead_letters, "MAX_BATCH", 3)
     for _ in range(5):
         await event_queue.publish_failed()
-    oldest = [letter.id for letter in await list_letters(hub)][-3:]
+    oldest = [letter.id for letter in await read_dead_letters(hub)][-3:]
 
     confirmation = await admin.post(f"{DEAD_LETTERS_PATH}/replay", all="1")
     assert "The oldest 3 will be replayed" in confirmation.text
     assert (await admin.post(f"{DEAD_LETTERS_PATH}/replay", **hidden_fields(confirmation))).status_code == 303
 
-    assert {letter.id for letter in await list_letters(hub, state="resolved")} == {*oldest}
+    assert {letter.id for letter in await read_dead_letters(hub, state="resolved")} == {*oldest}
 
 
 @pytest.mark.parametrize("action", ["replay", "resolve"])

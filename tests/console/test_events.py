@@ -129,7 +129,7 @@ async def test_a_broadcast_shows_its_deliveries_and_dead_letters(
     event = await event_queue.publish(target=None)
     [held] = await event_queue.claim(service="minu_keep")
     await event_queue.settle(held, Dead("boom"))
-    letter = await event_queue.find_letter(held.id)
+    letter = await event_queue.find_dead_letter(held.id)
 
     whole, part = await admin.get(f"{EVENTS_PATH}/{event}"), await admin.get(f"{EVENTS_PATH}/{held.id}")
 

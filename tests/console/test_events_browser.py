@@ -9,7 +9,7 @@ from playwright.async_api import Browser, Page, expect
 from pabal.hub import Hub
 from pabal.queue.outcome import Retry
 from support.browser import NARROW, find_low_contrast, find_overflows, open_checked_page, open_page, save_screenshot
-from support.failed_events import EventQueue, replay_letters
+from support.failed_events import EventQueue, replay_as_operator
 from support.operator import add_operator_cookie, open_console
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -23,7 +23,7 @@ async def create_replayed_event(event_queue: EventQueue) -> str:
     event, letter = await event_queue.publish_failed(
         "order.payment.captured", why=LONG, correlation_id="order-77", payload=PAYLOAD
     )
-    await replay_letters(event_queue.hub, letter)
+    await replay_as_operator(event_queue.hub, letter)
     [held] = await event_queue.claim()
     await event_queue.settle(held, Retry("the shop answered 503"))
     return str(event)

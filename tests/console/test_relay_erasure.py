@@ -22,7 +22,7 @@ KEY = key_of_user(USER)
 
 @pytest.fixture
 async def bot(hub: Hub, message_log: MessageLog) -> UUID:
-    """An account with two users, one of whom has a reply."""
+    """An account with two users, one of claimer has a reply."""
     owner = await add_account(hub)
     for user in (USER, "somebody"):
         await pair_user(hub, user, owner.account)

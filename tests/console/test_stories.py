@@ -36,7 +36,7 @@ from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
 from pabal.relay.webhook.skill_response import chat_texts
 from pabal.settings import Settings
 from support.clusters import open_connection
-from support.failed_events import MINA, MINUTE, EventQueue, replay_letters
+from support.failed_events import MINA, MINUTE, EventQueue, replay_as_operator
 from support.fake_kakao import FakeKakao, kakao_response, run_fake_kakao
 from support.notifications import PAID, draft_notification, register_builtin_templates, request_drafts
 from support.operator import SignedInOperator
@@ -85,8 +85,8 @@ async def shown(by: SignedInOperator, path: str) -> str:
     return html.unescape(re.sub(r"\s*<[^>]*>\s*", "\n", f"<{within}"))
 
 
-async def told(by: SignedInOperator, room: str, row: object) -> str:
-    """All that is told of something, here and on its own page: in Korean, and no row's word as it is written."""
+async def timeline(by: SignedInOperator, room: str, row: object) -> str:
+    """The texts of a trace, on the trace page and on the row's own page: in Korean, without raw column values."""
     says = "\n".join([await shown(by, f"/console/trace?id={row}"), await shown(by, f"/console/{room}/{row}")])
     assert ENGLISH.findall(says) == []
     assert {*RAW.findall(says)} <= SERVICES
@@ -102,15 +102,15 @@ async def test_an_event_that_failed_died_was_replayed_and_came_through(
         await travel(90 * SECOND)
         await event_queue.settle(held, outcome)
         await travel(2 * SECOND)
-    letter = await event_queue.find_letter(event)
-    await replay_letters(hub, letter)
+    letter = await event_queue.find_dead_letter(event)
+    await replay_as_operator(hub, letter)
     again = await event_queue.fail(event, Dead("crash"))
-    await replay_letters(hub, again)
+    await replay_as_operator(hub, again)
     [held] = await event_queue.claim()
-    running = await told(admin, "events", event)
+    running = await timeline(admin, "events", event)
     await event_queue.settle(held)
 
-    says = await told(admin, "events", event)
+    says = await timeline(admin, "events", event)
 
     for sentence in (
         "minu_find 서비스가 order.paid 이벤트를 발행했습니다. 수신: minu_build",
@@ -126,7 +126,7 @@ async def test_an_event_that_failed_died_was_replayed_and_came_through(
     assert re.search(r"\+2\.\d초", says)
     assert "w1에서 1번째 시도를 시작했습니다" in running
     assert re.search(r"처리 중, w1의 리스가 (?:1분 0초|\d+초) 남았습니다", running)
-    assert "재처리됨" in await told(admin, "dead", again)
+    assert "재처리됨" in await timeline(admin, "dead", again)
 
 
 async def test_a_broadcast_and_those_it_is_for(admin: SignedInOperator, hub: Hub, event_queue: EventQueue) -> None:
@@ -141,14 +141,14 @@ async def test_a_broadcast_and_those_it_is_for(admin: SignedInOperator, hub: Hub
     [held] = await event_queue.claim(service="minu_keep")
     await event_queue.settle(held, Dead("boom"))
 
-    whole = await told(admin, "events", event)
+    whole = await timeline(admin, "events", event)
 
     assert "전달 2건 중 0건 완료, 데드 레터 1건" in whole
     assert "수신: 전체 구독자" in whole
     assert "minu_keep 서비스의 대기열에 추가했습니다" in whole
     assert "이벤트 → 전체 구독자" in whole
-    assert f"수신: minu_keep. 원본 이벤트: {event}" in await told(admin, "events", held.id)
-    assert "구독한 서비스가 없었습니다" in await told(admin, "events", nobody)
+    assert f"수신: minu_keep. 원본 이벤트: {event}" in await timeline(admin, "events", held.id)
+    assert "구독한 서비스가 없었습니다" in await timeline(admin, "events", nobody)
     assert "취소했습니다 (operator:mina). 전달 2건" in await shown(admin, f"/console/trace?id={off}")
 
 
@@ -169,13 +169,13 @@ async def test_events_that_wait_or_were_given_up(
     async with hub.autocommit() as tx:
         await LANE.expire(tx, 10)
 
-    assert re.search(r"대기 중, 1일 \d시간 뒤에 전달합니다", says := await told(admin, "events", later))
+    assert re.search(r"대기 중, 1일 \d시간 뒤에 전달합니다", says := await timeline(admin, "events", later))
     assert "수신: minu_build. 예약된 시각에 전달합니다" in says
-    assert "제때 가져간 컨슈머가 없어 만료되었습니다" in await told(admin, "events", late)
-    assert "연기했습니다. 시도 횟수에 포함되지 않습니다: lunch" in await told(admin, "events", put_off)
-    assert "취소했습니다 (operator:mina)" in await told(admin, "events", off)
-    await told(admin, "events", by_hand)
-    assert f"대기 중, 순서 키 o1에서 앞선 이벤트를 기다립니다: {first}" in await told(admin, "events", in_line)
+    assert "제때 가져간 컨슈머가 없어 만료되었습니다" in await timeline(admin, "events", late)
+    assert "연기했습니다. 시도 횟수에 포함되지 않습니다: lunch" in await timeline(admin, "events", put_off)
+    assert "취소했습니다 (operator:mina)" in await timeline(admin, "events", off)
+    await timeline(admin, "events", by_hand)
+    assert f"대기 중, 순서 키 o1에서 앞선 이벤트를 기다립니다: {first}" in await timeline(admin, "events", in_line)
 
 
 async def test_what_is_left_of_an_event(admin: SignedInOperator, hub: Hub, event_queue: EventQueue) -> None:
@@ -187,7 +187,7 @@ async def test_what_is_left_of_an_event(admin: SignedInOperator, hub: Hub, event
     async with hub.transaction() as tx:
         await resolve_dead_letter(tx, again, MINA, "known")
 
-    says = await told(admin, "events", anew)
+    says = await timeline(admin, "events", anew)
 
     assert "이벤트는 삭제되었으며, 데드 레터와 감사 로그에 남은 내용입니다" in says
     assert f"재처리했습니다 (operator:mina). 새 이벤트: {anew}" in says
@@ -202,22 +202,25 @@ async def fetch(bot: Bot, holder: str) -> None:
 
 async def test_messages_and_their_answers(admin: SignedInOperator, bot: Bot, travel: Travel) -> None:
     first = await bot.insert_message("first")
-    waiting = await told(admin, "relay/messages", first)
+    waiting = await timeline(admin, "relay/messages", first)
     await fetch(bot, f"stream:{bot.owner.id}:s1")
-    held = await told(admin, "relay/messages", first)
+    held = await timeline(admin, "relay/messages", first)
     await travel(51 * SECOND)
     async with bot.hub.autocommit() as tx:
         [dying] = await claim_expiring_callbacks(tx, 50 * SECOND)
     bot.kakao.responder = kakao_response("SUCCESS", "됨")
     await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, chat_texts("ko")))
     await travel(20 * SECOND)
-    left = await told(admin, "relay/messages", first)
+    left = await timeline(admin, "relay/messages", first)
     with pytest.raises(CallbackExpired):
         await bot.send_reply(first, "늦음")
     second = await bot.insert_message("second")
     await bot.send_reply(second, "지금")
 
-    of_first, of_second = await told(admin, "relay/messages", first), await told(admin, "relay/messages", second)
+    of_first, of_second = (
+        await timeline(admin, "relay/messages", first),
+        await timeline(admin, "relay/messages", second),
+    )
 
     assert re.search(r"대기, 만료까지 1\d분 \d+초 남았습니다", waiting)
     assert "channel:user 대화에서 콜백과 함께 받았습니다" in waiting
@@ -241,9 +244,9 @@ async def test_messages_that_nobody_answered(admin: SignedInOperator, bot: Bot, 
     async with bot.hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [acked])
     failing: list[UUID] = []
-    for mood, error in ((kakao_response("FAIL", "used"), CallbackFailed), (close_connection, CallbackUnconfirmed)):
+    for responder, error in ((kakao_response("FAIL", "used"), CallbackFailed), (close_connection, CallbackUnconfirmed)):
         failing.append(await bot.insert_message("failing"))
-        bot.kakao.responder = mood
+        bot.kakao.responder = responder
         with pytest.raises(error):
             await bot.send_reply(failing[-1], "지금")
     late = await bot.send_late_reply("늦음")
@@ -254,7 +257,7 @@ async def test_messages_that_nobody_answered(admin: SignedInOperator, bot: Bot, 
     async with bot.hub.transaction() as tx:
         await give_up(tx, bot.owner.id, "blocked", conversation=bot.key)
 
-    says = {each: await told(admin, "relay/messages", each) for each in (fetched, slept, acked, late, off)}
+    says = {each: await timeline(admin, "relay/messages", each) for each in (fetched, slept, acked, late, off)}
 
     assert "2번 전달했고, 마지막으로 t2의 폴링에 전달했습니다" in says[fetched]
     assert "전달했지만 답변이 없어 만료되었습니다" in says[fetched]
@@ -303,15 +306,15 @@ async def test_notifications_that_were_sent(admin: SignedInOperator, office: Hub
         async with office.transaction() as tx:
             await mark_toast(tx, "100", toast, mark)
 
-    of_event, of_toast = await told(admin, "events", event), await told(admin, "notifications", toast)
+    of_event, of_toast = await timeline(admin, "events", event), await timeline(admin, "notifications", toast)
 
     assert "알림 → Discord DM" in of_event
     assert "payment.succeeded 알림을 요청했습니다 (tester). 받는 사람: 대시보드 100" in of_toast
     assert "발송하기로 했습니다: 이 분류의 수신 켜짐, 주소 정상" in of_toast
     for sentence in ("대시보드에 도착했습니다", "화면에 표시되었습니다", "읽었습니다", "보관했습니다"):
         assert sentence in of_toast
-    assert "발송 제외, Discord 토큰 없음" in await told(admin, "notifications", dm)
-    assert "수신 설정과 관계없이 발송함: DM 수신 꺼짐 (hub)" in await told(admin, "notifications", urgent)
+    assert "발송 제외, Discord 토큰 없음" in await timeline(admin, "notifications", dm)
+    assert "수신 설정과 관계없이 발송함: DM 수신 꺼짐 (hub)" in await timeline(admin, "notifications", urgent)
 
 
 async def test_notifications_that_were_not(
@@ -331,13 +334,13 @@ async def test_notifications_that_were_not(
     lost = await ask(office, recipient="103")
     async with office.autocommit() as tx:
         await NOTICES.claim(tx, 10, MINUTE, "w1")
-    held = await told(admin, "notifications", lost)
+    held = await timeline(admin, "notifications", lost)
     for _ in range(3):
         await travel(2 * MINUTE)
         async with office.autocommit() as tx:
             await NOTICES.claim(tx, 10, MINUTE, "w1")
 
-    says = {each: await told(admin, "notifications", each) for each in (changed, at_once, off, later, lost)}
+    says = {each: await timeline(admin, "notifications", each) for each in (changed, at_once, off, later, lost)}
 
     assert "발송 직전에 제외했습니다: DM 수신 꺼짐" in says[changed]
     assert (

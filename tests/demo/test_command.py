@@ -69,5 +69,5 @@ def test_a_port_in_use_is_one_line_and_starts_nothing(folder: Path) -> None:
             port = address.rpartition(":")[2]
             refused = pabal("demo", option, port, folder=folder, code=1, **REAL_HUB_VARIABLES, TMPDIR=str(folder))
             [line] = refused.stderr.splitlines()
-            assert line == f"pabal: cannot listen on 127.0.0.1:{port}; choose another port with {option}"
+            assert line == f"pabal: Cannot listen on 127.0.0.1:{port}. Choose another port with {option}"
         assert {*folder.iterdir()} == before

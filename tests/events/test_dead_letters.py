@@ -23,7 +23,7 @@ from pabal.events.dead_letters.dead_letters import (
 from pabal.events.dead_letters.replay import replay_dead_letter, replay_matching_dead_letters
 from pabal.hub import Hub
 from pabal.queue.outcome import DONE, Dead
-from support.failed_events import MINA, EventQueue, list_letters, replay_letters
+from support.failed_events import MINA, EventQueue, read_dead_letters, replay_as_operator
 from support.large_tables import count_pages
 
 pytestmark = pytest.mark.anyio
@@ -35,10 +35,10 @@ GENERIC_PLAN = "set local plan_cache_mode = force_generic_plan; set local enable
 async def test_each_failure_of_an_event_has_its_own_dead_letter(hub: Hub, event_queue: EventQueue) -> None:
     event, first = await event_queue.publish_failed()
     await event_queue.owner.execute("update public.event_queue set correlation_id = 'edited' where id = $1", event)
-    await replay_letters(hub, first)
+    await replay_as_operator(hub, first)
     second = await event_queue.fail(event, Dead("boom again"))
 
-    letters = {dead_letter.id: dead_letter for dead_letter in await list_letters(hub, state="all")}
+    letters = {dead_letter.id: dead_letter for dead_letter in await read_dead_letters(hub, state="all")}
     assert {(dead_letter.death, dead_letter.error_message) for dead_letter in letters.values()} == {
         (1, "boom"),
         (2, "boom again"),
@@ -58,7 +58,7 @@ async def test_dead_letters_are_filtered_by_time_and_state(hub: Hub, event_queue
     hour = timedelta(hours=1)
 
     async def ids(letter_filter: DeadLetterFilter, state: DeadLetterState = "all") -> list[UUID]:
-        return [letter.id for letter in await list_letters(hub, letter_filter, state)]
+        return [letter.id for letter in await read_dead_letters(hub, letter_filter, state)]
 
     assert await ids(DeadLetterFilter()) == [new, old]
     assert await ids(DeadLetterFilter(since=now - hour)) == [new]
@@ -74,11 +74,12 @@ async def test_groups_have_a_signature_a_count_and_an_example(
     await event_queue.insert_failed(1, "order %s not found")
     await travel(timedelta(hours=1))
     [newest] = [
-        await event_queue.find_letter(event)
+        await event_queue.find_dead_letter(event)
         for event in await event_queue.insert_failed(1, "order 77%s not found\nmore", event_type="order.refunded")
     ]
     *_, last = [
-        await event_queue.find_letter(event) for event in await event_queue.insert_failed(3, "timed out", code="net")
+        await event_queue.find_dead_letter(event)
+        for event in await event_queue.insert_failed(3, "timed out", code="net")
     ]
 
     async with hub.autocommit() as tx:
@@ -99,7 +100,7 @@ async def test_groups_have_a_signature_a_count_and_an_example(
 
 async def test_pages_have_no_gaps_or_duplicates_while_dead_letters_arrive(hub: Hub, event_queue: EventQueue) -> None:
     await event_queue.insert_failed(25)  # all with the same timestamp, so the order is by id
-    expected = {letter.id for letter in await list_letters(hub)}
+    expected = {letter.id for letter in await read_dead_letters(hub)}
     listed_ids: list[UUID] = []
     position: tuple[datetime, UUID] | None = None
     for _ in range(20):
@@ -142,7 +143,7 @@ async def test_a_rolled_back_replay_leaves_no_trace(hub: Hub, event_queue: Event
 
     assert (await event_queue.load_event(event))["status"] == "failed"
     assert await event_queue.audit_entries(letter) == []
-    assert [dead_letter.id for dead_letter in await list_letters(hub)] == [letter]
+    assert [dead_letter.id for dead_letter in await read_dead_letters(hub)] == [letter]
 
 
 async def test_an_unknown_dead_letter_is_not_found(hub: Hub) -> None:
@@ -172,13 +173,13 @@ async def test_a_dead_letter_is_purged_only_after_its_retention(
     await travel(timedelta(hours=1, seconds=1))
     assert "purge dead letters" in await hub.chores.run_due()
 
-    assert [letter.id for letter in await list_letters(hub, state="all")] == [unresolved]
+    assert [letter.id for letter in await read_dead_letters(hub, state="all")] == [unresolved]
 
 
 async def test_dead_letters_are_purged_in_batches(hub: Hub, event_queue: EventQueue, travel: Travel) -> None:
     for event in await event_queue.insert_failed(5):
         async with hub.transaction() as tx:
-            await resolve_dead_letters(tx, [await event_queue.find_letter(event)], MINA, "known")
+            await resolve_dead_letters(tx, [await event_queue.find_dead_letter(event)], MINA, "known")
     await travel(timedelta(days=91))
 
     async with hub.transaction() as tx:
@@ -238,10 +239,10 @@ async def test_a_page_of_a_large_table_reads_one_page(event_queue: EventQueue) -
 
 async def test_a_replayed_dead_letter_does_not_affect_its_open_event(hub: Hub, event_queue: EventQueue) -> None:
     event, letter = await event_queue.publish_failed()
-    await replay_letters(hub, letter)
+    await replay_as_operator(hub, letter)
     [held] = await event_queue.claim()
 
-    assert await replay_letters(hub, letter) == {}
+    assert await replay_as_operator(hub, letter) == {}
     await event_queue.settle(held, DONE)
 
     assert (await event_queue.load_event(event))["status"] == "completed"

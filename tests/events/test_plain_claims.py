@@ -78,7 +78,7 @@ async def test_the_last_attempt_of_a_plain_claim_becomes_a_dead_letter(event_que
 
     assert await claim_ids(event_queue) == []
     assert (await event_queue.load_event(event))["status"] == "failed"
-    assert await event_queue.find_letter(event)
+    assert await event_queue.find_dead_letter(event)
 
 
 async def test_a_claim_of_the_hub_is_left_alone(event_queue: EventQueue, travel: Travel) -> None:

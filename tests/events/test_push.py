@@ -115,7 +115,7 @@ async def test_a_repeated_delivery_keeps_its_id_and_uses_the_time_of_the_databas
 
 
 @pytest.mark.parametrize(
-    ("mood", "expected"),
+    ("responder", "expected"),
     [
         (hang, Retry("no response within 1 s", None, "no_answer")),
         (respond_with(500, b"oh no"), Retry("HTTP 500: oh no", None, "http_500")),
@@ -125,7 +125,7 @@ async def test_a_repeated_delivery_keeps_its_id_and_uses_the_time_of_the_databas
     ids=["no response", "error", "long retry-after", "zero retry-after"],
 )
 async def test_a_failed_push_is_recorded_like_a_nack(
-    hub: Hub, endpoint: Receiver, mood: Responder, expected: Retry
+    hub: Hub, endpoint: Receiver, responder: Responder, expected: Retry
 ) -> None:
     await subscribe(hub, "minu_build", "order.*", url=endpoint.url, within=1)
     nacked = await publish_test_event(hub, "other.kind")
@@ -135,7 +135,7 @@ async def test_a_failed_push_is_recorded_like_a_nack(
         assert await settle_claimed_events(tx, "minu_build", {receipt: Retry("no", timedelta(hours=1), "x")}) == {
             receipt
         }
-    endpoint.responder = mood
+    endpoint.responder = responder
     async with run_workers(hub):
         row = await publish_test_event(hub, "order.paid")
         failed = await wait_for_failures(hub, row)

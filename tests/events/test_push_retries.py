@@ -114,7 +114,7 @@ async def test_a_failed_push_gets_the_retries_of_the_schedule_and_a_replay_the_p
     assert 4 <= await seconds_until_retry(owner, event) <= 6
     await owner.execute("update public.event_queue set status = 'failed' where id = $1", event)
     async with hub.transaction() as tx:
-        await replay_dead_letter(tx, await event_queue.find_letter(event), TESTER)
+        await replay_dead_letter(tx, await event_queue.find_dead_letter(event), TESTER)
     row = await event_queue.load_event(event)
     assert (row["max_retries"], row["retries_from"], row["status"]) == (3, None, "pending")
 
@@ -128,7 +128,7 @@ async def test_a_replay_of_a_purged_push_has_the_publishers_retries(
         event = await publish_test_event(hub, "order.paid")
         assert (await wait_for_failures(hub, event)).max_retries == 7
     await owner.execute("update public.event_queue set status = 'failed' where id = $1", event)
-    letter = await event_queue.find_letter(event)
+    letter = await event_queue.find_dead_letter(event)
     await owner.execute("delete from public.event_queue where id = $1", event)
 
     async with hub.transaction() as tx:
@@ -240,7 +240,7 @@ async def test_a_failing_head_frees_its_ordering_key_after_ten_minutes(
         await end_blocking_events(tx, 100)
 
     assert (await load_event(hub, head)).status == status
-    assert bool(await event_queue.find_letter(head)) == (status == "failed")
+    assert bool(await event_queue.find_dead_letter(head)) == (status == "failed")
     claimed = [event.id for event in await event_queue.claim()]
     assert claimed == ([behind] if status == "failed" else [])
 

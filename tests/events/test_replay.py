@@ -27,7 +27,7 @@ from pabal.events.dead_letters.replay import (
 )
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry
-from support.failed_events import MINA, EventQueue, list_letters, replay_letters
+from support.failed_events import MINA, EventQueue, read_dead_letters, replay_as_operator
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +41,7 @@ async def test_a_replayed_event_is_the_same_row_with_all_its_attempts(hub: Hub, 
     await event_queue.settle(held, Retry("no answer", timedelta()))
     letter = await event_queue.fail(event)
 
-    assert await replay_letters(hub, letter) == {letter: event}
+    assert await replay_as_operator(hub, letter) == {letter: event}
 
     row = await event_queue.load_event(event)
     assert (row["status"], row["retry_count"], row["processed_at"]) == ("pending", 0, None)
@@ -51,7 +51,7 @@ async def test_a_replayed_event_is_the_same_row_with_all_its_attempts(hub: Hub, 
     [held] = await event_queue.claim()
     assert (held.id, held.origin_id, held.attempt, held.payload) == (event, event, 1, {"n": 1})
     await event_queue.settle(held)
-    [dead_letter] = await list_letters(hub, state="resolved")
+    [dead_letter] = await read_dead_letters(hub, state="resolved")
     assert (dead_letter.id, dead_letter.replay_count, dead_letter.resolved_by_actor) == (letter, 1, MINA.name)
     assert dead_letter.replayed_at == dead_letter.resolved_at
     assert await event_queue.audit_entries(letter) == [(MINA.name, "dead_letter.replayed", str(letter))]
@@ -72,10 +72,10 @@ async def test_a_deleted_event_is_replayed_under_a_new_id(hub: Hub, event_queue:
         payload=b'{"n": 1}', priority=2, max_retries=7, ordering_key="o", correlation_id="c"
     )
     await event_queue.owner.execute("delete from public.event_queue where id = $1", event)
-    [dead_letter] = await list_letters(hub)
+    [dead_letter] = await read_dead_letters(hub)
     assert (dead_letter.id, dead_letter.event_id, dead_letter.original_event_id) == (letter, None, event)
 
-    new_event = (await replay_letters(hub, letter))[letter]
+    new_event = (await replay_as_operator(hub, letter))[letter]
 
     assert new_event != event
     [held] = await event_queue.claim()
@@ -83,7 +83,7 @@ async def test_a_deleted_event_is_replayed_under_a_new_id(hub: Hub, event_queue:
     assert (held.event_type, held.source_service, held.payload) == ("order.paid", "minu_find", {"n": 1})
     assert (held.priority, held.max_retries, held.ordering_key, held.correlation_id) == (2, 7, "o", "c")
     await event_queue.settle(held, Dead("boom again"))
-    again = await event_queue.find_letter(new_event)
+    again = await event_queue.find_dead_letter(new_event)
     async with hub.autocommit() as tx:
         letter_again = await find_dead_letter(tx, again)
     assert (letter_again.original_event_id, letter_again.origin_id, letter_again.death) == (new_event, event, 1)
@@ -97,7 +97,7 @@ async def test_a_replay_creates_no_second_delivery_for_notification_rules(hub: H
     event, letter = await event_queue.publish_failed()
     await event_queue.owner.execute("delete from public.event_queue where id = $1", event)
 
-    await replay_letters(hub, letter)
+    await replay_as_operator(hub, letter)
 
     assert len(await event_queue.claim(service="hub")) == 1
     assert len(await event_queue.claim()) == 1
@@ -111,10 +111,10 @@ async def test_a_failed_delivery_of_a_broadcast_is_replayed_alone(hub: Hub, even
     broadcast = await event_queue.publish(target=None)
     [held] = await event_queue.claim()
     await event_queue.settle(held, Dead("boom"))
-    letter = await event_queue.find_letter(held.id)
+    letter = await event_queue.find_dead_letter(held.id)
     await event_queue.owner.execute("delete from public.event_queue where id = $1", held.id)
 
-    new_event = (await replay_letters(hub, letter))[letter]
+    new_event = (await replay_as_operator(hub, letter))[letter]
 
     assert (await event_queue.load_event(new_event))["parent_id"] == broadcast
     assert [claimed.id for claimed in await event_queue.claim()] == [new_event]
@@ -126,9 +126,9 @@ async def test_a_replayed_broadcast_reaches_its_subscribers(hub: Hub, event_queu
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_keep', 'pull', '{*}')"
     )
     [event] = await event_queue.insert_failed(1, target=None)
-    letter = await event_queue.find_letter(event)
+    letter = await event_queue.find_dead_letter(event)
 
-    new_event = (await replay_letters(hub, letter))[letter]
+    new_event = (await replay_as_operator(hub, letter))[letter]
 
     [held] = await event_queue.claim(service="minu_keep")
     assert (await event_queue.load_event(held.id))["parent_id"] == new_event
@@ -139,9 +139,9 @@ async def test_a_replayed_event_keeps_the_order_of_its_key(hub: Hub, event_queue
     first, second = [await event_queue.publish(ordering_key="o1") for _ in range(2)]
     [held] = await event_queue.claim()
     await event_queue.settle(held, Dead("boom"))
-    letter = await event_queue.find_letter(first)
+    letter = await event_queue.find_dead_letter(first)
 
-    await replay_letters(hub, letter)
+    await replay_as_operator(hub, letter)
 
     order: list[UUID] = []
     for _ in range(2):
@@ -158,7 +158,7 @@ async def test_a_replayed_event_waits_for_its_held_successor(hub: Hub, event_que
     [held] = await event_queue.claim()
     assert held.id == second
 
-    await replay_letters(hub, await event_queue.find_letter(first))
+    await replay_as_operator(hub, await event_queue.find_dead_letter(first))
 
     assert await event_queue.claim() == []
     await event_queue.settle(held)
@@ -168,7 +168,7 @@ async def test_a_replayed_event_waits_for_its_held_successor(hub: Hub, event_que
 async def test_a_resolved_dead_letter_cannot_be_replayed_or_resolved_again(hub: Hub, event_queue: EventQueue) -> None:
     _, one = await event_queue.publish_failed()
     _, other = await event_queue.publish_failed()
-    await replay_letters(hub, one)
+    await replay_as_operator(hub, one)
     async with hub.transaction() as tx:
         assert await resolve_dead_letters(tx, [one, other], JUNHO, "known") == [other]
 
@@ -179,7 +179,7 @@ async def test_a_resolved_dead_letter_cannot_be_replayed_or_resolved_again(hub: 
         with pytest.raises(Conflict, match=error):
             async with hub.transaction() as tx:
                 await resolve_dead_letter(tx, letter, MINA, "again")
-    assert await replay_letters(hub, one, other) == {}
+    assert await replay_as_operator(hub, one, other) == {}
     assert len(await event_queue.audit_entries(one, other)) == 2
 
 
@@ -200,8 +200,8 @@ async def test_only_a_failed_event_that_has_not_expired_is_replayed(
     with pytest.raises(Conflict, match=error):
         async with hub.transaction() as tx:
             await replay_dead_letter(tx, letter, MINA)
-    assert await replay_letters(hub, letter) == {}
-    assert [dead_letter.id for dead_letter in await list_letters(hub)] == [letter]
+    assert await replay_as_operator(hub, letter) == {}
+    assert [dead_letter.id for dead_letter in await read_dead_letters(hub)] == [letter]
 
 
 async def test_a_dead_letter_of_a_removed_service_is_not_replayed(hub: Hub, event_queue: EventQueue) -> None:
@@ -224,7 +224,7 @@ async def test_two_dead_letters_of_one_event_queue_it_once(hub: Hub, event_queue
     second = await event_queue.fail(event)
     await event_queue.owner.execute("delete from public.event_queue where id = $1", event)
 
-    event_ids = await replay_letters(hub, first, second)
+    event_ids = await replay_as_operator(hub, first, second)
 
     assert event_ids.keys() == {first, second}
     assert len({*event_ids.values()}) == 1
@@ -236,12 +236,12 @@ async def test_concurrent_replays_of_the_same_dead_letters_queue_each_event_once
     hub: Hub, event_queue: EventQueue, *, deleted: bool
 ) -> None:
     events = await event_queue.insert_failed(100)
-    letters = [await event_queue.find_letter(event) for event in events]
+    letters = [await event_queue.find_dead_letter(event) for event in events]
     if deleted:
         await event_queue.owner.execute("delete from public.event_queue")
 
     async def replay_together(by: Actor, order: list[UUID]) -> int:
-        return len(await replay_letters(hub, *order, by=by))
+        return len(await replay_as_operator(hub, *order, by=by))
 
     async def one_by_one(by: Actor) -> int:
         done = 0
@@ -271,15 +271,15 @@ async def test_concurrent_replays_of_the_same_dead_letters_queue_each_event_once
 
 async def test_a_replay_and_concurrent_deletes_do_not_deadlock(hub: Hub, event_queue: EventQueue) -> None:
     events = await event_queue.insert_failed(100)
-    letters = [await event_queue.find_letter(event) for event in events]
+    letters = [await event_queue.find_dead_letter(event) for event in events]
 
     async def delete() -> None:
         for event in events[::-1]:
             await event_queue.owner.execute("delete from public.event_queue where id = $1 and status = 'failed'", event)
 
-    await asyncio.gather(delete(), *(replay_letters(hub, *letters[i::3]) for i in range(3)))
+    await asyncio.gather(delete(), *(replay_as_operator(hub, *letters[i::3]) for i in range(3)))
 
-    assert await list_letters(hub) == []
+    assert await read_dead_letters(hub) == []
     assert len(await event_queue.claim(limit=200)) == 100
 
 
@@ -325,7 +325,7 @@ async def test_a_replay_skips_dead_letters_created_meanwhile(hub: Hub, event_que
     async with asyncio.timeout(20):
         assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA) == 3
 
-    assert len(await list_letters(hub)) == 3
+    assert len(await read_dead_letters(hub)) == 3
 
 
 async def test_a_dead_letter_that_cannot_be_replayed_is_skipped_and_stays(hub: Hub, event_queue: EventQueue) -> None:
@@ -336,7 +336,7 @@ async def test_a_dead_letter_that_cannot_be_replayed_is_skipped_and_stays(hub: H
         assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA) == 2
         assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA) == 0
 
-    assert [dead_letter.original_event_id for dead_letter in await list_letters(hub)] == [events[0]]
+    assert [dead_letter.original_event_id for dead_letter in await read_dead_letters(hub)] == [events[0]]
 
 
 async def test_a_filter_counts_and_replays_its_matches(hub: Hub, event_queue: EventQueue) -> None:
@@ -364,7 +364,7 @@ async def test_a_filter_counts_and_replays_its_matches(hub: Hub, event_queue: Ev
         == 2
     )
     assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(error_code="net"), MINA) == 3
-    [remaining] = await list_letters(hub)
+    [remaining] = await read_dead_letters(hub)
     assert remaining.original_event_type == "bill_paid"
 
 
@@ -384,7 +384,7 @@ async def test_replaying_dead_letters_of_one_event_in_turn_queues_it_once(
 ) -> None:
     event, first, second = await fail_twice(event_queue, deleted=deleted)
 
-    event_ids = await replay_letters(hub, second)
+    event_ids = await replay_as_operator(hub, second)
     with pytest.raises(Conflict, match="was already replayed by operator:mina"):
         async with hub.transaction() as tx:
             await replay_dead_letter(tx, first, JUNHO)
@@ -393,7 +393,7 @@ async def test_replaying_dead_letters_of_one_event_in_turn_queues_it_once(
     [held] = await event_queue.claim()
     assert {*event_ids.values()} == {held.id}
     assert held.origin_id == event
-    assert await list_letters(hub) == []
+    assert await read_dead_letters(hub) == []
     assert len(await event_queue.audit_entries(first, second)) == 2
 
 
@@ -402,7 +402,7 @@ async def test_concurrent_replays_of_different_dead_letters_of_one_event_queue_i
 ) -> None:
     pairs = [(await fail_twice(event_queue, deleted=True))[1:] for _ in range(20)]
 
-    await asyncio.gather(*(replay_letters(hub, letter) for pair in pairs for letter in pair))
+    await asyncio.gather(*(replay_as_operator(hub, letter) for pair in pairs for letter in pair))
 
     assert len(await event_queue.claim(limit=100)) == 20
-    assert await list_letters(hub) == []
+    assert await read_dead_letters(hub) == []

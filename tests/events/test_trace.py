@@ -47,7 +47,7 @@ async def test_a_trace_has_all_attempts_and_the_replay_in_order(
         await travel(3 * SECOND)
         await event_queue.settle(held, outcome)
         await travel(2 * SECOND)
-    letter = await event_queue.find_letter(event)
+    letter = await event_queue.find_dead_letter(event)
     async with hub.transaction() as tx:
         await replay_dead_letter(tx, letter, MINA)
     await travel(60 * SECOND)

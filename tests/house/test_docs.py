@@ -3,6 +3,8 @@
 import importlib.util
 import re
 import shlex
+import tomllib
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -50,6 +52,34 @@ def test_every_file_that_a_document_names_exists(name: str) -> None:
     paths = re.findall(r"`((?:src|tests|docs|bench|tools)/[\w./]+)`", (ROOT / name).read_text())
 
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_documents_have_the_layers_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [layer.split(" | ") for layer in contracts[0]["layers"]]
+    picture = (ROOT / "docs" / "architecture.md").read_text().split("```")[1]
+    decisions = (ROOT / "docs" / "decisions.md").read_text()
+    [listed] = re.findall(r"Dependencies point down: (.*?)\. import-linter", decisions, re.DOTALL)
+
+    rank = {name: number for number, layer in enumerate(layers) for name in layer}
+    lines = [
+        re.findall(r"(?<= )(\w+)(?:/|\.py)(?= |$)", line) for line in picture.splitlines() if re.match(r" \w", line)
+    ]
+    ranks = [[rank[name] for name in names] for names in lines]
+
+    assert {name for names in lines for name in names} == rank.keys()
+    assert all(max(above) < min(below) for above, below in pairwise(ranks))
+    assert [layer.split(" | ") for layer in " ".join(listed.split()).split(" → ")] == layers
+
+
+def test_every_test_has_a_time_limit() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    unlimited = [
+        path.name for path in (ROOT / "tests").rglob("*.py") if re.search(r"mark\.timeout\(0", path.read_text())
+    ]
+
+    assert 0 < options["timeout"] <= 180
+    assert unlimited == []
 
 
 def test_every_command_in_the_operations_guide_parses() -> None:

@@ -66,7 +66,7 @@ async def test_a_plan_created_on_an_empty_table_does_not_read_the_full_one(
     lane: LaneUnderTest, database_urls: DatabaseUrls, statement: str
 ) -> None:
     query: Query = getattr(lane.lane.q, statement)
-    arguments = ARGUMENTS | {"accounts": [lane.whom.get("account", uuid4())] * (1 if statement == "claim" else 50)}
+    arguments = ARGUMENTS | {"accounts": [lane.claimer.get("account", uuid4())] * (1 if statement == "claim" else 50)}
     options = ConnectOptions(database_urls.main)
     connection = await connect_as_hub(options)
     try:

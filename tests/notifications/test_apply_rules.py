@@ -24,7 +24,7 @@ from pabal.notifications.rules.rules import list_rules, update_rule
 from pabal.notifications.templates.catalogue import TemplateCatalogue
 from pabal.queue.outcome import Outcome
 from pabal.queue.pacer import LoopPacer
-from support.failed_events import replay_letters
+from support.failed_events import replay_as_operator
 from support.notifications import TESTER, draft_notification, list_all_notifications, register_builtin_templates, sql
 from support.rules import (
     BUYER,
@@ -238,7 +238,7 @@ async def test_other_rules_of_a_dead_event_apply_and_a_replay_adds_the_rest(
 
     async with hub.transaction() as tx:
         await update_rule(tx, hub.templates, broken_rule.id, {"recipients": ["user.discord_id"]}, TESTER)
-    await replay_letters(
+    await replay_as_operator(
         hub,
         await sql(database_urls, "select id from public.dead_letter_queue where original_event_id = $1", delivery_id),
     )

@@ -10,7 +10,7 @@ from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import HUB_ACTOR
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.notifications.decision.decide import NotificationChannel, next_korean_morning
-from pabal.notifications.dispatch.addresses import heal_address, save_dm_channel
+from pabal.notifications.dispatch.addresses import save_dm_channel, unblock_address
 from pabal.notifications.lane import LANE
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.privacy import erase_person
@@ -405,7 +405,7 @@ class TestAddresses:
         await notifier.dispatch()
         discord.unknown_users.clear()
         async with notifier.hub.transaction() as tx:
-            await heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
+            await unblock_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
         accepted = await notifier.request()
         await notifier.dispatch()
 

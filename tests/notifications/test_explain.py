@@ -27,7 +27,7 @@ from pabal.notifications.decision.texts import (
     ExplanationLanguage,
     format_decision_steps,
 )
-from pabal.notifications.dispatch.addresses import heal_address
+from pabal.notifications.dispatch.addresses import unblock_address
 from pabal.notifications.lane import LANE
 from pabal.notifications.notifications import NotificationAccess
 from pabal.notifications.operator_alerts import AlertTarget, alert_undelivered_emergencies
@@ -257,7 +257,7 @@ class TestNotSent:
         assert "pabal address enable user_dm 100" in (await parts(notifier, later))["next"][0]
 
         async with notifier.hub.transaction() as tx:
-            await heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
+            await unblock_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
         assert (await parts(notifier, later))["address"] == ["The address is healthy now."]
 
     async def test_a_storm_and_its_first_emergency(self, notifier: NotificationHub) -> None:

@@ -11,7 +11,7 @@ from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.notifications.decision.decide import NotificationChannel
-from pabal.notifications.dispatch.addresses import heal_address, mark_address_unhealthy
+from pabal.notifications.dispatch.addresses import mark_address_unhealthy, unblock_address
 from pabal.notifications.notifications import find_notification
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.requests import RequestedNotification
@@ -121,7 +121,7 @@ async def test_an_unhealthy_address_suppresses_a_resend(notifier: NotificationHu
 
     assert (await resend(notifier, request)).reason == "address_unhealthy"
     async with notifier.hub.transaction() as tx:
-        await heal_address(tx, NotificationChannel.USER_DM, "100", MINA)
+        await unblock_address(tx, NotificationChannel.USER_DM, "100", MINA)
     resent = await resend(notifier, request)  # the first resend was suppressed, so it does not prevent another
     await notifier.dispatch()
 

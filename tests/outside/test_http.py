@@ -129,7 +129,7 @@ async def test_slow_lookups_of_one_client_do_not_block_another(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("mood", "error"),
+    ("responder", "error"),
     [
         (hang, "no response within 0.3 s"),
         (stop_reading, "no response within 0.3 s"),
@@ -144,14 +144,14 @@ async def test_slow_lookups_of_one_client_do_not_block_another(monkeypatch: pyte
     ids=["hangs", "deaf", "closes", "ssh", "half a head", "only 100", "endless head", "resets", "closes early"],
 )
 async def test_a_sent_request_without_a_valid_response_is_unknown(
-    outside: HttpClient, remote: Receiver, mood: Responder, error: str | None
+    outside: HttpClient, remote: Receiver, responder: Responder, error: str | None
 ) -> None:
     """Closing at the first byte leaves data unread, so the client sees a close or a reset."""
-    remote.responder = mood
+    remote.responder = responder
     started = time.monotonic()
 
     response = await outside.post(
-        remote.url, bytes(8 * 1024 * 1024), {}, time_limit=SHORT if mood in {hang, stop_reading} else LONG
+        remote.url, bytes(8 * 1024 * 1024), {}, time_limit=SHORT if responder in {hang, stop_reading} else LONG
     )
 
     assert isinstance(response, NoResponse)

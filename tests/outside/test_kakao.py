@@ -73,7 +73,7 @@ async def test_a_success_returns_the_response_of_kakao(outside: HttpClient, fake
 
 
 @pytest.mark.parametrize(
-    ("mood", "expected"),
+    ("responder", "expected"),
     [
         (kakao_response("FAIL", "bad template"), KakaoRefused("Kakao returned FAIL: bad template", 200)),
         (kakao_response("ERROR"), KakaoRefused("Kakao returned ERROR", 200)),
@@ -96,12 +96,12 @@ async def test_a_success_returns_the_response_of_kakao(outside: HttpClient, fake
         (close_connection, KakaoUnknown("the response is empty or not valid HTTP")),
         (reset_connection, KakaoUnknown("the connection was lost")),
     ],
-    ids=lambda value: "mood" if callable(value) else str(value),
+    ids=lambda value: "responder" if callable(value) else str(value),
 )
 async def test_each_response_has_its_result(
-    outside: HttpClient, fake: FakeKakao, mood: Responder, expected: KakaoResult
+    outside: HttpClient, fake: FakeKakao, responder: Responder, expected: KakaoResult
 ) -> None:
-    fake.responder = mood
+    fake.responder = responder
 
     result = await post_kakao_callback(outside, fake.url("a"), b"{}")
 
@@ -110,7 +110,7 @@ async def test_each_response_has_its_result(
 
 
 @pytest.mark.parametrize(
-    ("mood", "expected"),
+    ("responder", "expected"),
     [
         (hang, KakaoUnknown("no response within 0.3 s")),
         (stop_reading, KakaoUnknown("no response within 0.3 s")),
@@ -121,10 +121,10 @@ async def test_each_response_has_its_result(
     ids=["hangs", "deaf", "drips", "hangs after 200", "hangs after 502"],
 )
 async def test_a_slow_response_times_out(
-    outside: HttpClient, fake: FakeKakao, monkeypatch: pytest.MonkeyPatch, mood: Responder, expected: KakaoResult
+    outside: HttpClient, fake: FakeKakao, monkeypatch: pytest.MonkeyPatch, responder: Responder, expected: KakaoResult
 ) -> None:
     monkeypatch.setattr(callback, "CALLBACK_TIMEOUT", SHORT)
-    fake.responder = mood
+    fake.responder = responder
     started = time.monotonic()
 
     assert await post_kakao_callback(outside, fake.url("a"), b"{}") == expected

@@ -51,11 +51,11 @@ TRAILERS = {
 }
 
 
-@pytest.mark.parametrize("mood", TRAILERS.values(), ids=TRAILERS)
+@pytest.mark.parametrize("responder", TRAILERS.values(), ids=TRAILERS)
 async def test_endless_trailers_are_cut_and_are_not_headers(
-    outside: HttpClient, remote: Receiver, mood: Responder
+    outside: HttpClient, remote: Receiver, responder: Responder
 ) -> None:
-    remote.responder = mood
+    remote.responder = responder
 
     tracemalloc.start()
     try:
@@ -110,11 +110,11 @@ async def test_a_compressed_body_is_not_decompressed(outside: HttpClient, remote
     assert response.body == bomb
 
 
-@pytest.mark.parametrize("mood", [drip_body(), hang_after_headers()], ids=["drips", "hangs after headers"])
+@pytest.mark.parametrize("responder", [drip_body(), hang_after_headers()], ids=["drips", "hangs after headers"])
 async def test_a_status_is_returned_though_its_body_never_ends(
-    outside: HttpClient, remote: Receiver, mood: Responder
+    outside: HttpClient, remote: Receiver, responder: Responder
 ) -> None:
-    remote.responder = mood
+    remote.responder = responder
     started = time.monotonic()
 
     response = await outside.post(remote.url, b"", {}, time_limit=SHORT)

@@ -89,7 +89,7 @@ async def test_a_2xx_whose_body_never_ends_is_done(outside: HttpClient, remote: 
 
 
 @pytest.mark.parametrize(
-    ("mood", "outcome"),
+    ("responder", "outcome"),
     [
         (respond_with(410, b"no more"), Dead("HTTP 410: no more", "http_410")),
         (respond_with(429, headers={"retry-after": "7"}), Retry("HTTP 429", timedelta(seconds=7), "http_429")),
@@ -107,9 +107,9 @@ async def test_a_2xx_whose_body_never_ends_is_done(outside: HttpClient, remote: 
     ids=lambda value: str(value.error) if isinstance(value, Dead | Retry) else "",
 )
 async def test_other_responses_are_retried_except_410(
-    outside: HttpClient, remote: Receiver, mood: Responder, outcome: WebhookOutcome
+    outside: HttpClient, remote: Receiver, responder: Responder, outcome: WebhookOutcome
 ) -> None:
-    remote.responder = mood
+    remote.responder = responder
 
     assert await send(outside, remote.url, timedelta(seconds=0.5)) == outcome
     assert len(remote.requests) == 1

@@ -82,7 +82,7 @@ async def wait_for_waiters(long_poll: LongPoll[Any, Any], count: int) -> None:
 async def test_due_rows_are_returned_at_once_and_a_poll_without_timeout_returns_none(
     relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage]
 ) -> None:
-    account = relay.whom["account"]
+    account = relay.claimer["account"]
     assert await long_poll.poll(account, 5, NO_TIMEOUT) == []
     ids = await relay.put(3)
 
@@ -116,7 +116,7 @@ async def test_one_claim_serves_all_waiters_and_none_holds_a_connection(
 async def test_two_waiters_of_one_account_share_its_rows_without_duplicates(
     relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage], hub: Hub
 ) -> None:
-    account = relay.whom["account"]
+    account = relay.claimer["account"]
     first, second = (asyncio.create_task(long_poll.poll(account, 2, LONG_TIMEOUT)) for _ in range(2))
     await wait_for_waiters(long_poll, 2)
     await wait_until(lambda: hub.db.connections_in_use() == 0)
@@ -131,7 +131,7 @@ async def test_two_waiters_of_one_account_share_its_rows_without_duplicates(
 async def test_rows_claimed_for_a_cancelled_poll_are_released(
     relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage], claims: CountingClaims
 ) -> None:
-    account = relay.whom["account"]
+    account = relay.claimer["account"]
     claims.gate.clear()
     await relay.put(2)
     poll_task = asyncio.create_task(long_poll.poll(account, 2, LONG_TIMEOUT))
@@ -150,7 +150,7 @@ async def test_rows_claimed_for_a_cancelled_poll_are_released(
 async def test_a_poll_times_out_with_no_rows_and_the_idle_serve_task_ends(
     relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage]
 ) -> None:
-    assert await long_poll.poll(relay.whom["account"], 1, timedelta(milliseconds=50)) == []
+    assert await long_poll.poll(relay.claimer["account"], 1, timedelta(milliseconds=50)) == []
 
     assert long_poll._waiters == {}
     await wait_until(lambda: long_poll._serve_task is not None and long_poll._serve_task.done())
@@ -161,7 +161,7 @@ async def test_without_a_listener_polling_is_enough(relay: Relay, hub: Hub, clai
     long_poll: LongPoll[UUID, ClaimedMessage] = LongPoll(
         hub.db, doorbell, Relay.lane.channel, claims, Relay.lane.release, poll_interval=timedelta(milliseconds=50)
     )
-    poll_task = asyncio.create_task(long_poll.poll(relay.whom["account"], 1, LONG_TIMEOUT))
+    poll_task = asyncio.create_task(long_poll.poll(relay.claimer["account"], 1, LONG_TIMEOUT))
     await wait_for_waiters(long_poll, 1)
     await wait_until(lambda: len(claims.sizes) >= 1)
 
@@ -175,7 +175,7 @@ async def test_without_a_listener_polling_is_enough(relay: Relay, hub: Hub, clai
 async def test_a_stream_that_had_no_room_gets_its_messages_as_soon_as_it_has(
     relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage], claims: CountingClaims, hub: Hub
 ) -> None:
-    account, [other] = relay.whom["account"], await add_accounts(relay, 1)
+    account, [other] = relay.claimer["account"], await add_accounts(relay, 1)
     await wait_until(lambda: hub.doorbell.listening)
     stream = RelayStream(new_id(), new_id(), None, account, None)
     stream.on_drained = lambda: long_poll.wake(account)

@@ -16,7 +16,7 @@ import pytest
 from pabal.api.events import EventBody, EventPriority, EventText, ServiceName
 from pabal.api.notifications import NotificationBody
 from pabal.api.preferences import Locale
-from pabal.api.rules import EventPattern, ExpirySeconds, PayloadPath, PayloadPaths, RuleChannels
+from pabal.api.rules import EventPattern, ExpirySeconds, PayloadPathText, PayloadPathTexts, RuleChannels
 from pabal.api.subscriptions import EventTypePatterns, PushTimeoutSeconds, PushUrl, RetrySchedule
 from pabal.core.errors import Invalid
 from pabal.core.event_types import matches_event_pattern
@@ -173,9 +173,9 @@ COMPARED = {
     "request_payload_object": Comparison("payload", "jsonb", is_object, OBJECTS, is_exact=True),
     "person_locale_form": Comparison("locale", "text", by_type(Locale), TEXTS),
     "rule_event_pattern_form": Comparison("event_pattern", "text", by_type(EventPattern), TEXTS),
-    "rule_recipients_array": Comparison("recipients", "jsonb", by_type(PayloadPaths), (*LISTS, *OBJECTS)),
+    "rule_recipients_array": Comparison("recipients", "jsonb", by_type(PayloadPathTexts), (*LISTS, *OBJECTS)),
     "rule_channels_known": Comparison("channels", "text[]", by_type(RuleChannels), LISTS),
-    "rule_variables_object": Comparison("variables", "jsonb", by_type(dict[str, PayloadPath]), OBJECTS),
+    "rule_variables_object": Comparison("variables", "jsonb", by_type(dict[str, PayloadPathText]), OBJECTS),
     "rule_expires_later": Comparison("expires_after", "double precision", by_type(ExpirySeconds), NUMBERS),
 }
 NOT_FROM_REQUESTS = {

@@ -32,7 +32,7 @@ class Service:
     async def batch(self, *events: dict[str, Any]) -> list[dict[str, Any]]:
         return (await self.call("POST", "events/batch", json={"events": events}))["results"]
 
-    async def mistakes(self, **fields: Any) -> list[str]:
+    async def invalid_fields(self, **fields: Any) -> list[str]:
         """The fields named in a 400 response."""
         problem = await self.call("POST", "events", status=400, json=fields)
         return [item["field"] for item in problem["mistakes"]]

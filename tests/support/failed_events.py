@@ -56,7 +56,7 @@ class EventQueue:
         """Claim the event and settle it as dead; returns its dead letter."""
         for claimed in await self.claim(service=service):
             await self.settle(claimed, (outcome or Dead("boom")) if claimed.id == event else DONE)
-        return await self.find_letter(event)
+        return await self.find_dead_letter(event)
 
     async def publish_failed(
         self, event_type: str = "order.paid", why: str = "boom", **overrides: Any
@@ -87,7 +87,7 @@ class EventQueue:
         )
         return [row["id"] for row in rows]
 
-    async def find_letter(self, event: UUID) -> UUID:
+    async def find_dead_letter(self, event: UUID) -> UUID:
         return await self.owner.fetchval(
             "select id from public.dead_letter_queue where original_event_id = $1 order by death desc limit 1", event
         )
@@ -111,13 +111,13 @@ async def open_event_queue(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenera
         yield EventQueue(hub, owner)
 
 
-async def list_letters(
+async def read_dead_letters(
     hub: Hub, letter_filter: DeadLetterFilter | None = None, state: DeadLetterState = "unresolved"
 ) -> list[DeadLetter]:
     async with hub.autocommit() as tx:
         return await list_dead_letters(tx, letter_filter or DeadLetterFilter(), state, limit=100)
 
 
-async def replay_letters(hub: Hub, *ids: UUID, by: Actor = MINA) -> dict[UUID, UUID]:
+async def replay_as_operator(hub: Hub, *ids: UUID, by: Actor = MINA) -> dict[UUID, UUID]:
     async with hub.transaction() as tx:
         return await replay_dead_letters(tx, ids, by)

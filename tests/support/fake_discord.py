@@ -60,7 +60,7 @@ class FakeDiscord:
     unresponsive: bool = False
     """Never respond to any call."""
     unresponsive_users: set[str] = field(default_factory=set[str])
-    """Users to whom no message gets a response."""
+    """Users to claimer no message gets a response."""
     script: "deque[ScriptedReply]" = field(default_factory=deque[ScriptedReply])
     """Replies to the next calls."""
     messages: list[Message] = field(default_factory=list[Message])

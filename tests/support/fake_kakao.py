@@ -27,8 +27,8 @@ class FakeKakao:
         return self.receiver.responder
 
     @responder.setter
-    def responder(self, mood: Responder) -> None:
-        self.receiver.responder = mood
+    def responder(self, responder: Responder) -> None:
+        self.receiver.responder = responder
 
     def url(self, name: str) -> str:
         """The callback URL of one message."""

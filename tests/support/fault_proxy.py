@@ -28,7 +28,7 @@ class StartupSettings(Enum):
     IGNORED = auto()
 
 
-class Mood(Enum):
+class ProxyMode(Enum):
     """What happens to the bytes of every connection."""
 
     PASS = auto()
@@ -44,7 +44,7 @@ class FaultProxy:
     def __init__(self, host: str, port: int) -> None:
         self._upstream = (host, port)
         self._writers: set[asyncio.StreamWriter] = set()
-        self._mood = Mood.PASS
+        self._mode = ProxyMode.PASS
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._admitting = asyncio.Event()
@@ -65,15 +65,15 @@ class FaultProxy:
 
     def drop_bytes(self) -> None:
         """Drop all bytes silently from now on."""
-        self._set_mood(Mood.DROP)
+        self._set_mode(ProxyMode.DROP)
 
     def halt(self) -> None:
         """Hold all bytes, in both directions, until `pass_bytes`."""
-        self._set_mood(Mood.HALT)
+        self._set_mode(ProxyMode.HALT)
 
     def swallow_answers(self) -> None:
         """Drop all bytes that the server sends from now on."""
-        self._set_mood(Mood.SWALLOW)
+        self._set_mode(ProxyMode.SWALLOW)
 
     def swallow_answer_to(self, pattern: bytes) -> None:
         """Once a client sends `pattern`, for example b"COMMIT", swallow every further answer on that connection.
@@ -95,11 +95,11 @@ class FaultProxy:
         self._first_kept = self.accepted + 1
 
     def pass_bytes(self) -> None:
-        self._set_mood(Mood.PASS)
+        self._set_mode(ProxyMode.PASS)
 
-    def _set_mood(self, mood: Mood) -> None:
-        self._mood = mood
-        if mood in (Mood.PASS, Mood.SWALLOW):
+    def _set_mode(self, mode: ProxyMode) -> None:
+        self._mode = mode
+        if mode in (ProxyMode.PASS, ProxyMode.SWALLOW):
             self._flowing.set()
         else:
             self._flowing.clear()
@@ -187,16 +187,16 @@ class FaultProxy:
     ) -> None:
         with suppress(OSError, RuntimeError):
             while data := await reader.read(65536):
-                if is_deaf.is_set() or await self._is_lost(number) or self._mood is Mood.SWALLOW:
+                if is_deaf.is_set() or await self._is_lost(number) or self._mode is ProxyMode.SWALLOW:
                     continue
                 writer.write(data)
                 await writer.drain()
 
     async def _is_lost(self, number: int) -> bool:
-        """Delay or hold bytes of a connection as the mood says; returns whether they are dropped."""
-        if self._mood is Mood.HALT:
+        """Delay or hold bytes of a connection as the mode says; returns whether they are dropped."""
+        if self._mode is ProxyMode.HALT:
             await self._flowing.wait()
-        if self._mood is Mood.DROP or number < self._first_kept:
+        if self._mode is ProxyMode.DROP or number < self._first_kept:
             return True
         if delay := self.delay + (RETRANSMISSION if self.loss and random.random() < self.loss else 0.0):
             await asyncio.sleep(delay)

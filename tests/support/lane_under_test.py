@@ -32,7 +32,7 @@ class LaneUnderTest(ABC):
     """Number of rows that have not ended."""
     cancel_sql: str
     """Plain SQL that cancels a row without knowing lanes."""
-    whom: Mapping[str, Any]
+    claimer: Mapping[str, Any]
     """Fields of the claim's filter."""
 
     def __init__(self, hub: Hub, owner: "asyncpg.Connection[asyncpg.Record]", travel: Travel) -> None:
@@ -55,11 +55,11 @@ class LaneUnderTest(ABC):
     def insert(self, **how: Any) -> str: ...
 
     @abstractmethod
-    def claim_filter(self, **whom: Any) -> Any: ...
+    def claim_filter(self, **claimer: Any) -> Any: ...
 
-    async def claim(self, limit: int = 10, hold: timedelta = MINUTE, **whom: Any) -> list[Any]:
+    async def claim(self, limit: int = 10, hold: timedelta = MINUTE, **claimer: Any) -> list[Any]:
         async with self.hub.autocommit() as tx:
-            return await self.lane.claim(tx, limit, hold, "tester", self.claim_filter(**{**self.whom, **whom}))
+            return await self.lane.claim(tx, limit, hold, "tester", self.claim_filter(**{**self.claimer, **claimer}))
 
     async def settle(self, item: Any, outcome: Outcome) -> bool:
         return item.id in await self.settle_all([(item, outcome)])
@@ -94,13 +94,13 @@ class LaneUnderTest(ABC):
 
 class Events(LaneUnderTest):
     lane = EventLane()
-    whom: Mapping[str, Any] = MappingProxyType({"service": "minu_build"})
+    claimer: Mapping[str, Any] = MappingProxyType({"service": "minu_build"})
     end_sql = "select status as state, count(*) from public.event_queue group by 1"
     open_sql = "select count(*) from public.event_queue where processed_at is null"
     cancel_sql = "update public.event_queue set status = 'cancelled' where id = $1 and processed_at is null"
 
-    def claim_filter(self, **whom: Any) -> EventClaimFilter:
-        return EventClaimFilter(**whom)
+    def claim_filter(self, **claimer: Any) -> EventClaimFilter:
+        return EventClaimFilter(**claimer)
 
     def insert(self, **how: Any) -> str:
         columns: dict[str, Any] = {"priority": 5, "max_retries": 3, "ordering_key": None, "due": None, "expires": None}
@@ -118,7 +118,7 @@ class Events(LaneUnderTest):
 
 class Notifications(LaneUnderTest):
     lane = NotificationLane()
-    whom: Mapping[str, Any] = MappingProxyType({})
+    claimer: Mapping[str, Any] = MappingProxyType({})
     end_sql = "select state, count(*) from notification.requests group by 1"
     open_sql = "select count(*) from notification.requests where ended_at is null"
     cancel_sql = (
@@ -133,8 +133,8 @@ class Notifications(LaneUnderTest):
             """
         )
 
-    def claim_filter(self, **whom: Any) -> NotificationClaimFilter:
-        return replace(ANY_NOTIFICATION, **whom)
+    def claim_filter(self, **claimer: Any) -> NotificationClaimFilter:
+        return replace(ANY_NOTIFICATION, **claimer)
 
     def insert(self, **how: Any) -> str:
         columns: dict[str, Any] = {"priority": 5, "due": timedelta(), "expires": None} | how
@@ -157,13 +157,13 @@ class Relay(LaneUnderTest):
         account = await self.owner.fetchval(
             "insert into public.accounts (openclaw_user_id) values ('owner') returning id",
         )
-        self.whom = {"account": account}
+        self.claimer = {"account": account}
 
-    def claim_filter(self, **whom: Any) -> UUID:
-        return whom["account"]
+    def claim_filter(self, **claimer: Any) -> UUID:
+        return claimer["account"]
 
     def insert(self, **how: Any) -> str:
-        columns: dict[str, Any] = {"expires": timedelta(minutes=15), "account": self.whom["account"]} | how
+        columns: dict[str, Any] = {"expires": timedelta(minutes=15), "account": self.claimer["account"]} | how
         return f"""
             insert into public.inbound_messages
                 (id, account_id, conversation_key, kakao_payload, normalized, source_event_id, expires_at)

@@ -47,7 +47,7 @@ class NodeProcess:
         assert text, f"the program ended with code {self.process.returncode}"
         return text.rstrip("\n")
 
-    def go_on(self) -> None:
+    def send_line(self) -> None:
         """Send a line to a program that waits for one."""
         assert self.process.stdin
         self.process.stdin.write(b"\n")

@@ -39,11 +39,11 @@ def respond_with(
 ) -> Responder:
     """A complete response. `keep=False` closes the connection afterwards without announcing it."""
 
-    async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, head(status, {"content-length": str(len(body))} | dict(headers or {})) + body)
         return keep
 
-    return mood
+    return respond
 
 
 def redirect_to(to: str, status: int = 302) -> Responder:
@@ -53,11 +53,11 @@ def redirect_to(to: str, status: int = 302) -> Responder:
 def respond_after(until: asyncio.Event, then: Responder | None = None) -> Responder:
     """Respond only after the event is set."""
 
-    async def mood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await until.wait()
         return await (then or respond_with())(reader, writer)
 
-    return mood
+    return respond
 
 
 async def hang(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
@@ -70,47 +70,47 @@ async def hang(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> b
 def hang_after_headers(status: int = 200) -> Responder:
     """Send a status and a content length, then nothing."""
 
-    async def mood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, head(status, {"content-length": "10"}))
         return await hang(reader, writer)
 
-    return mood
+    return respond
 
 
 def drip_body(status: int = 200, every: float = 0.01) -> Responder:
     """Send an endless body byte by byte."""
 
-    async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, head(status, {"transfer-encoding": "chunked"}))
         while True:
             await put(writer, b"1\r\nx\r\n")
             await asyncio.sleep(every)
 
-    return mood
+    return respond
 
 
 def endless_body(status: int = 200) -> Responder:
     """Send an endless body as fast as the client reads it."""
 
-    async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, head(status, {"transfer-encoding": "chunked"}))
         for chunk in repeat(b"%x\r\n%b\r\n" % (len(CHUNK), CHUNK)):
             await put(writer, chunk)
         return False
 
-    return mood
+    return respond
 
 
 def endless_trailers(trailer_bytes: bytes, prefix: bytes = b"") -> Responder:
     """Send a short body and endless trailers as fast as the client reads them."""
 
-    async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, head(200, {"transfer-encoding": "chunked"}) + b"2\r\nok\r\n0\r\n" + prefix)
         for trailer in repeat(trailer_bytes):
             await put(writer, trailer)
         return False
 
-    return mood
+    return respond
 
 
 async def close_connection(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
@@ -142,11 +142,11 @@ async def reset_connection(_reader: asyncio.StreamReader, writer: asyncio.Stream
 def send_raw(raw: bytes) -> Responder:
     """Send these bytes and close the connection."""
 
-    async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await put(writer, raw)
         return False
 
-    return mood
+    return respond
 
 
 async def put(writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -193,10 +193,10 @@ class Receiver:
         try:
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while first := await reader.read(1):
-                    mood = self.script.popleft() if self.script else self.responder
-                    if mood not in UNREAD:
+                    responder = self.script.popleft() if self.script else self.responder
+                    if responder not in UNREAD:
                         await self._remember(await read_request(first, reader, number))
-                    if not await mood(reader, writer):
+                    if not await responder(reader, writer):
                         break
         finally:
             writer.close()

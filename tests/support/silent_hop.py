@@ -1,7 +1,7 @@
 """A TCP hop in front of the hub that can swallow both directions, like a client that sleeps or changes its network.
 
 The hop's kernel still acknowledges every byte, so to the hub the connection looks alive. `stop_acknowledging` makes a
-client's own socket deaf instead: nothing acknowledges, as if its machine were gone.
+client's own socket drop packets instead: nothing acknowledges, as if its machine were gone.
 """
 
 import asyncio

@@ -72,7 +72,7 @@ delete from public.event_queue;
 delete from public.token_families;
 update public.services set is_active = true, disabled_at = null;
 """
-TOLD = "select count(*) from public.event_queue where event_type = $1"
+COUNT_EVENTS = "select count(*) from public.event_queue where event_type = $1"
 DONE = "select count(*) from pabal.audit_log where action = $1 and id > $2"
 
 
@@ -200,7 +200,7 @@ class TokenMachine(RuleBasedStateMachine):
     def issue(self, service: str) -> Refresh:
         return self.found(service)
 
-    def living(self, held: Refresh) -> Refresh:
+    def usable_token(self, held: Refresh) -> Refresh:
         """The token, or one of a new family if it is not valid: most existing tokens have ended."""
         return self.found(held.family.service) if self.expected(held) == "no" else held
 
@@ -258,7 +258,7 @@ class TokenMachine(RuleBasedStateMachine):
     @rule(target=refreshes, held=refreshes, after=moments, times=st.integers(2, 3))
     def refresh_again(self, held: Refresh, after: int, times: int) -> Refresh:
         """A client lost the response, or two clients have the token."""
-        held = self.living(held)
+        held = self.usable_token(held)
         for _ in range(times - 1):
             self.bring(held)
             self.travel(after)
@@ -267,7 +267,7 @@ class TokenMachine(RuleBasedStateMachine):
     @rule(target=refreshes, held=refreshes, pause=moments | pauses, times=st.integers(1, 4), stolen=st.booleans())
     def go_on_refreshing(self, held: Refresh, pause: int, times: int, stolen: bool) -> Refresh:
         """Refresh several times, and perhaps present the first token again."""
-        first = held = self.living(held)
+        first = held = self.usable_token(held)
         for _ in range(times):
             self.travel(pause)
             held = self.bring(held)
@@ -277,7 +277,7 @@ class TokenMachine(RuleBasedStateMachine):
 
     @rule(held=refreshes, is_one=st.booleans())
     def refresh_what_is_not_ones_own(self, held: Refresh, is_one: bool) -> None:
-        held = self.living(held)
+        held = self.usable_token(held)
         [stranger] = {*SERVICES} - {held.family.service}
 
         answer = self.stage.run(
@@ -290,7 +290,7 @@ class TokenMachine(RuleBasedStateMachine):
     @rule(held=refreshes, end=st.sampled_from(["access", "refresh", "family"]), left=st.sampled_from([0, 1, 2]))
     def come_close(self, held: Refresh, end: str, left: int) -> None:
         """Move the clock to the end of a token or family, or just before it."""
-        held = self.living(held)
+        held = self.usable_token(held)
         ends = {"access": held.access.ends, "refresh": held.ends, "family": held.family.ends}[end]
         self.travel(max(0, ends - left - self.now))
         self.bring(held)
@@ -303,7 +303,7 @@ class TokenMachine(RuleBasedStateMachine):
 
     @rule(held=refreshes)
     def revoke_access(self, held: Refresh) -> None:
-        access = self.living(held).access
+        access = self.usable_token(held).access
         could = not access.marked and not access.family.purged
 
         assert self.stage.run(self.end_access(access)) == could
@@ -363,7 +363,7 @@ class TokenMachine(RuleBasedStateMachine):
     # Invariants
 
     @invariant()
-    def every_token_stands_as_the_model_says(self) -> None:
+    def every_token_has_the_state_of_the_model(self) -> None:
         open_families = [family for family in getattr(self, "families", ()) if family not in self.settled]
         self.stage.run(self.compare(open_families))
         self.settled |= {family for family in open_families if family.ended_at <= self.now}
@@ -379,9 +379,9 @@ class TokenMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "families"):
             self.stage.run(self.compare(self.families))
-            told = self.stage.run(self.stage.owner.fetchval(TOLD, "security.token_reuse"))
+            published = self.stage.run(self.stage.owner.fetchval(COUNT_EVENTS, "security.token_reuse"))
             done = self.stage.run(self.stage.owner.fetchval(DONE, "token.reused", self.before))
-            assert (told, done) == (self.reuses, self.reuses)
+            assert (published, done) == (self.reuses, self.reuses)
 
 
 async def forget(keep: timedelta, tx: Tx, batch: int) -> int:

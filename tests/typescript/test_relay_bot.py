@@ -126,7 +126,7 @@ async def test_a_stream_that_breaks_is_continued_and_no_message_starts_two_turns
         assert await bot.line() == "resumed after 1"
         await wait_until(lambda: len(hub.relay.stream_registry) == 1)
     await demo.kakao.send_message(USER, "next")
-    bot.go_on()
+    bot.send_line()
 
     await demo.wait_for_text("wait was turn 1")
     assert await bot.line() == "turn next 1", "the message that waits was not started again"
@@ -165,7 +165,7 @@ async def test_a_message_without_a_turn_is_left_to_the_next_process(
         await wait_until(lambda: is_delivered(owner))
         stopping.process.terminate()
         await wait_until(lambda: has_no_stream(owner))
-        stopping.go_on()
+        stopping.send_line()
         assert await stopping.end() == (0, [])
         await demo.wait_for_text("wait was turn 1")
 

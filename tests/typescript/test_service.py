@@ -214,7 +214,7 @@ async def test_concurrent_requests_share_one_token_and_a_revoked_one_is_replaced
         assert await owner.fetchval(families) == 1
         async with hub.transaction() as tx:
             await revoke_service_tokens(tx, "shop", TESTER)
-        process.go_on()
+        process.send_line()
         assert await process.line() == "published again"
         assert await owner.fetchval(families) == 2
 

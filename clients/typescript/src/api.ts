@@ -1058,7 +1058,7 @@ export interface RelayMessageView {
   kakaoPayload: Record<string, unknown>;
   /** Deprecated: the same as `kakaoPayload`. */
   payload: Record<string, unknown>;
-  /** The user, the text and the channel of the message. With images or the like also `blocks`: a list of `kind`, `url` and `text`. */
+  /** The user, the text and the channel of the message. Messages with media also have `blocks`: a list of `kind`, `url` and `text`. */
   normalized: Record<string, unknown>;
   /** Until when a reply can be sent, in epoch milliseconds. Null without a callback. */
   callbackExpiresAt: number | null;
@@ -1315,7 +1315,7 @@ export interface ServicePatchBody {
 
 /** A valid secret, without the secret itself. */
 export interface ServiceSecretView {
-  /** The id of the secret; not secret itself. */
+  /** The id of the secret. It can be logged: the id is not a secret. */
   id: string;
   /** When it was created. */
   created_at: string;

@@ -28,6 +28,7 @@ from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field, mark_
 from pabal.web.route import ErrorFormat, HandlerAuth, ResponseBody, Route
 from pabal.web.server.connection import find_connection
 from pabal.web.untyped_json import decode_untyped_json
+from pabal.web.webhook_path import WEBHOOK_PATH
 
 MAX_WEBHOOK_BYTES = 1_048_576
 JSON_MEDIA_TYPE = "application/json"
@@ -132,5 +133,5 @@ ROUTES = tuple(
         response=SkillResponseView,
         tag="relay",
     )
-    for path in ("/kakao/webhook", "/kakao-talkchannel/webhook")
+    for path in ("/kakao/webhook", WEBHOOK_PATH)
 )

@@ -20,9 +20,11 @@ from pabal.web.route import RequestBody, ResponseBody, Route
 RuleName = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 EventPattern = Annotated[str, msgspec.Meta(pattern=r"^(\*|[a-z0-9_]+)(\.(\*|[a-z0-9_]+))*$(?!\n)", max_length=128)]
 RuleTemplateKey = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
-PayloadPath = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$(?!\n)", max_length=255)]
-PayloadPaths = Annotated[list[PayloadPath], msgspec.Meta(min_length=1, max_length=20)]
-RuleVariables = Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], PayloadPath], msgspec.Meta(max_length=100)]
+PayloadPathText = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$(?!\n)", max_length=255)]
+PayloadPathTexts = Annotated[list[PayloadPathText], msgspec.Meta(min_length=1, max_length=20)]
+RuleVariables = Annotated[
+    dict[Annotated[str, msgspec.Meta(max_length=64)], PayloadPathText], msgspec.Meta(max_length=100)
+]
 RuleChannels = Annotated[list[RecipientType], msgspec.Meta(min_length=1, max_length=3)]
 ExpirySeconds = Annotated[int, msgspec.Meta(ge=1, le=31_536_000)]
 
@@ -37,11 +39,11 @@ class RuleBody(RequestBody, frozen=True, kw_only=True):
     name: RuleName
     event_pattern: EventPattern
     template_key: RuleTemplateKey
-    recipients: PayloadPaths
+    recipients: PayloadPathTexts
     channels: RuleChannels
-    variables: RuleVariables = msgspec.field(default_factory=dict[str, PayloadPath])
-    guild_path: PayloadPath | None = None
-    incident_path: PayloadPath | None = None
+    variables: RuleVariables = msgspec.field(default_factory=dict[str, PayloadPathText])
+    guild_path: PayloadPathText | None = None
+    incident_path: PayloadPathText | None = None
     expires_after_seconds: ExpirySeconds | None = None
     is_active: bool = True
 
@@ -52,11 +54,11 @@ class RulePatchBody(RequestBody, frozen=True, kw_only=True):
     name: RuleName | UnsetType = UNSET
     event_pattern: EventPattern | UnsetType = UNSET
     template_key: RuleTemplateKey | UnsetType = UNSET
-    recipients: PayloadPaths | UnsetType = UNSET
+    recipients: PayloadPathTexts | UnsetType = UNSET
     channels: RuleChannels | UnsetType = UNSET
     variables: RuleVariables | UnsetType = UNSET
-    guild_path: PayloadPath | UnsetType | None = UNSET
-    incident_path: PayloadPath | UnsetType | None = UNSET
+    guild_path: PayloadPathText | UnsetType | None = UNSET
+    incident_path: PayloadPathText | UnsetType | None = UNSET
     expires_after_seconds: ExpirySeconds | UnsetType | None = UNSET
     is_active: bool | UnsetType = UNSET
 

@@ -26,5 +26,5 @@ def install_completion(
     try:
         path = app.install_completion(shell=shell, output=output, add_to_startup=output is None)
     except ShellDetectionError:
-        raise SetupError("cannot detect the shell; name it with --shell bash, zsh or fish") from None
+        raise SetupError("Cannot detect the shell. Name it with --shell bash, zsh or fish") from None
     print_text(f"Completion script written to {path}. Restart your shell to use it.")

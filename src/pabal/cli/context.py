@@ -118,7 +118,7 @@ async def require_current_schema(target: DatabaseTarget) -> None:
     status = await read_migration_status(target.direct_url)
     check_migration_status(status, load_migrations())
     if status.pending:
-        raise SetupError(f"{len(status.pending)} migrations are pending: run `pabal migrate up` first")
+        raise SetupError(f"Migrations pending: {len(status.pending)}. Run `pabal migrate up` first")
 
 
 def cli_actor() -> Actor:

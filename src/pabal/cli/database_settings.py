@@ -9,18 +9,17 @@ import os
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 from pabal.cli.options import Connection
 from pabal.core.data_dir import default_data_dir
 from pabal.core.database_url import parse_database_url
+from pabal.core.log_options import LogFormat, LogLevel
 
 if TYPE_CHECKING:
     from pabal.settings import Settings
 
 ENV_FILE = Path(".env")
-LogLevel = Literal["debug", "info", "warning", "error"]
-LogFormat = Literal["auto", "json", "pretty"]
 PARSED_NAMES = frozenset(
     {
         "PABAL_DATABASE_POOLER",

@@ -53,7 +53,7 @@ class UsageError(CycloptsError):
     """The arguments are wrong. The command has done nothing and exits with 2."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(msg=text)
+        super().__init__(msg=text)  # pyright: ignore[reportUnknownMemberType] its attributes are untyped
 
 
 @contextmanager

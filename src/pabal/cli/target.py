@@ -45,7 +45,7 @@ def running_target(settings: DatabaseSettings) -> DatabaseTarget:
     address = embedded.attach_embedded_server(settings.data_dir)
     if address is None:
         raise SetupError(
-            f"no hub is running on {settings.data_dir}: start one with `pabal up`, or set PABAL_DATABASE_URL"
+            f"No hub is running on {settings.data_dir}. Start one with `pabal up`, or set PABAL_DATABASE_URL"
         )
     return embedded_target(address)
 
@@ -70,7 +70,7 @@ def require_data_dir(settings: DatabaseSettings) -> None:
     unreadable = os.access(folder, os.F_OK) and not os.access(folder, os.R_OK)  # opening it gives a better error
     if settings.database_url is None and not unreadable and not list_clusters(folder):
         raise SetupError(
-            f"no hub has run on {settings.data_dir} yet: start one with `pabal up`, or set PABAL_DATABASE_URL"
+            f"No hub has run on {settings.data_dir} yet. Start one with `pabal up`, or set PABAL_DATABASE_URL"
         )
 
 

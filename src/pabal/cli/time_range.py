@@ -4,15 +4,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Protocol, TypeVar
-from uuid import UUID
 
 from cyclopts import Parameter, Token
 
 from pabal.core.duration import parse_duration
+from pabal.core.ids import LOWEST_ID
 from pabal.db.bounded_scan import ScanCursor, ScannedRow, ScanPage
 from pabal.db.tx import Tx
-
-LOWEST_ID = UUID(int=0)
 
 
 def parse_time_option(_type: Any, tokens: Sequence[Token]) -> timedelta | datetime:

@@ -64,10 +64,10 @@ async def dead_letter_groups_page(hub: Hub, request: Request, session: OperatorS
     """Group the dead letters by cause, most frequent first."""
     filters, state = read_filters(request, "state", *FILTER_NAMES), read_state_filter(request)
     async with hub.autocommit() as tx:
-        letter_filter = parse_dead_letter_filter(filters, await database_now(tx))
-        groups = await group_dead_letters(tx, letter_filter, state, scan_limit=GROUP_SCAN_LIMIT)
+        dead_letter_filter = parse_dead_letter_filter(filters, await database_now(tx))
+        groups = await group_dead_letters(tx, dead_letter_filter, state, scan_limit=GROUP_SCAN_LIMIT)
         hourly_counts = await count_dead_letters_by_hour(
-            tx, [group.signature for group in groups], letter_filter, state, scan_limit=GROUP_SCAN_LIMIT
+            tx, [group.signature for group in groups], dead_letter_filter, state, scan_limit=GROUP_SCAN_LIMIT
         )
     t = translator_for(request)
     return render_page(
@@ -93,8 +93,8 @@ async def dead_letters_page(hub: Hub, request: Request, session: OperatorSession
     filters, state = read_filters(request, "state", "signature", *FILTER_NAMES), read_state_filter(request)
     before = decode_cursor(read_cursor(request))
     async with hub.autocommit() as tx:
-        letter_filter = parse_dead_letter_filter(filters, await database_now(tx))
-        rows = await list_dead_letters(tx, letter_filter, state, before=before, limit=PAGE_SIZE)
+        dead_letter_filter = parse_dead_letter_filter(filters, await database_now(tx))
+        rows = await list_dead_letters(tx, dead_letter_filter, state, before=before, limit=PAGE_SIZE)
     return render_page(
         request,
         "dead_letters/list.html",
@@ -249,11 +249,11 @@ async def read_selection(tx: Tx, fields: Form) -> DeadLetterSelection:
         return_url = dead_letter_url(ids[0]) if "one" in fields else build_url(DEAD_LETTER_LIST_PATH, **filters)
         return DeadLetterSelection(ids, fields, return_url)
     now = await database_now(tx)
-    letter_filter = parse_dead_letter_filter(filters | {"until": fields.get("until") or now.isoformat()}, now)
-    times = (("since", letter_filter.since), ("until", letter_filter.until))
+    dead_letter_filter = parse_dead_letter_filter(filters | {"until": fields.get("until") or now.isoformat()}, now)
+    times = (("since", dead_letter_filter.since), ("until", dead_letter_filter.until))
     fixed_fields = dict(fields) | {name: at.isoformat() for name, at in times if at}
     return_url = build_url(DEAD_LETTER_LIST_PATH if "signature" in filters else DEAD_LETTERS_PATH, **filters)
-    ids = await list_oldest_dead_letter_ids(tx, letter_filter, MAX_BATCH)
+    ids = await list_oldest_dead_letter_ids(tx, dead_letter_filter, MAX_BATCH)
     return DeadLetterSelection(ids, ImmutableMultiDict(fixed_fields), return_url)
 
 

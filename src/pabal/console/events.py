@@ -23,8 +23,8 @@ from pabal.db.bounded_scan import MAX_SCANNED_ROWS
 from pabal.db.tx import Tx
 from pabal.events.delivery_state import describe_deliveries, read_delivery_states
 from pabal.events.events import (
+    OPERATOR_ACCESS,
     Event,
-    EventAccess,
     EventFilter,
     EventSummary,
     cancel_event,
@@ -39,7 +39,6 @@ from pabal.trace.events import collect_event_trace
 from pabal.web.pagination import decode_cursor, encode_cursor
 
 EVENTS_PATH = "/console/events"
-OPERATOR = EventAccess("hub", all_services=True)
 STATUSES: tuple[EventStatus, ...] = ("pending", "processing", "completed", "failed", "cancelled")
 OPEN_STATUSES = ("pending", "processing")
 PAGE_SIZE = 50
@@ -62,7 +61,7 @@ async def events_page(hub: Hub, request: Request, session: OperatorSession) -> R
     )
     async with hub.autocommit() as tx:
         scan = await scan_event_summaries(tx, event_filter, before=before, limit=PAGE_SIZE)
-        states = await read_delivery_states(tx, [row.id for row in scan.rows if row.is_broadcast], OPERATOR)
+        states = await read_delivery_states(tx, [row.id for row in scan.rows if row.is_broadcast], OPERATOR_ACCESS)
     t = translator_for(request)
     return render_page(
         request,
@@ -90,8 +89,8 @@ async def event_page(hub: Hub, request: Request, session: OperatorSession) -> Re
     event_id: UUID = request.path_params["id"]
     t = translator_for(request)
     async with hub.autocommit() as tx:
-        event = await find_event(tx, event_id, OPERATOR)
-        deliveries = await list_deliveries(tx, event_id, OPERATOR) if event.is_broadcast else []
+        event = await find_event(tx, event_id, OPERATOR_ACCESS)
+        deliveries = await list_deliveries(tx, event_id, OPERATOR_ACCESS) if event.is_broadcast else []
         trace = await collect_event_trace(tx, str(event_id), "event", [event_id])
     traced_event = next((traced for traced in trace.events if traced.id == event_id), None)
     return render_page(
@@ -126,7 +125,7 @@ async def cancel_event_action(hub: Hub, request: Request, session: OperatorSessi
 
 
 async def cancel_if_confirmed(tx: Tx, event_id: UUID, actor: Actor, fields: Form) -> list[UUID]:
-    cancelled = await cancel_event(tx, await find_event(tx, event_id, OPERATOR), actor)
+    cancelled = await cancel_event(tx, await find_event(tx, event_id, OPERATOR_ACCESS), actor)
     if not is_count_confirmed(fields, len(cancelled)):
         raise CountChanged(len(cancelled))
     return cancelled

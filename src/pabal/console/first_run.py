@@ -15,9 +15,9 @@ from pabal.notifications.first_steps import read_notification_progress, were_not
 from pabal.operators.operators import OperatorSession
 from pabal.relay.first_steps import is_relay_used, read_relay_progress
 from pabal.tokens.services import has_active_services
+from pabal.web.webhook_path import WEBHOOK_PATH
 
 FIRST_RUN_PATH = "/console/start"
-WEBHOOK_PATH = "/kakao-talkchannel/webhook"
 EXAMPLE_PERSON = "80351110224678912"
 EXAMPLE_BOT = (
     'python -c \'from pabal_client import Bot; bot = Bot("{address}", token_file="bot.token");'

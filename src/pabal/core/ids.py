@@ -12,6 +12,7 @@ MIN_ID_PREFIX = 8
 ID_HEX_DIGITS = 32
 TIMESTAMP_SHIFT = 80
 """A UUIDv7 begins with 48 bits of epoch milliseconds."""
+LOWEST_ID = UUID(int=0)
 
 
 def new_id() -> UUID:

@@ -10,16 +10,15 @@ from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
 from pabal.core.errors import DATABASE_UNAVAILABLE
+from pabal.core.log_options import LogFormat
 from pabal.core.redact import redact_text
-
-LogFormat = Literal["auto", "json", "pretty"]
 
 SECRET_FIELD_NAME = re.compile(
     r"token|secret|password|authorization|cookie|callback_url|(^|_)key$|dsn|database_url", re.IGNORECASE

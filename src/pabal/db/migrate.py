@@ -33,7 +33,7 @@ from pabal.db.schema import (
 )
 
 if TYPE_CHECKING:
-    MigrationConnection = asyncpg.Connection[asyncpg.Record]
+    from pabal.db.login_settings import MigrationConnection
 
 __all__ = [
     "AppliedMigration",

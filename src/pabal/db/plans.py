@@ -4,7 +4,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pabal.db.tx import PooledConnection
+    from pabal.db.tx import DriverConnection
 
 PLAN_CHECK_INTERVAL = 1.0
 """Seconds between checks of the table sizes, while the pool is used."""
@@ -39,7 +39,7 @@ class PlanRefresher:
             self._is_outgrown and backend_pid not in self._refreshed_backends
         )
 
-    async def refresh(self, connection: "PooledConnection", timeout: float) -> None:
+    async def refresh(self, connection: "DriverConnection", timeout: float) -> None:
         """Check the table sizes if that is due, and discard the connection's plans if they are outdated."""
         if monotonic() - self._last_check >= PLAN_CHECK_INTERVAL:
             self._last_check = monotonic()

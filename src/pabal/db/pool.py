@@ -30,7 +30,7 @@ from pabal.db.stored_json import decode_jsonb, encode_jsonb
 from pabal.db.tx import CountedOutcome, Tx
 
 if TYPE_CHECKING:
-    from pabal.db.tx import PooledConnection
+    from pabal.db.tx import DriverConnection
 
 
 IDLE_LIFETIME = timedelta(minutes=1)
@@ -234,14 +234,14 @@ class _PooledConnectionContext:
         self._monitor = monitor
         self._schema_fit = schema_fit
 
-    async def __aenter__(self) -> "PooledConnection":
+    async def __aenter__(self) -> "DriverConnection":
         try:
             return await self._acquire()
         except Unavailable as error:
             self._monitor.outage_log.record_failure(error)
             raise
 
-    async def _acquire(self) -> "PooledConnection":
+    async def _acquire(self) -> "DriverConnection":
         if self._slots is None:
             return await self._connect()
         await self._take_slot(self._slots)
@@ -267,7 +267,7 @@ class _PooledConnectionContext:
             slots.release()
             raise
 
-    async def _connect(self) -> "PooledConnection":
+    async def _connect(self) -> "DriverConnection":
         with translate_errors():
             self._connection = connection = await self._pool.acquire(timeout=self._timeout)
         self._monitor.begin_use()

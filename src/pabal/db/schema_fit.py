@@ -16,7 +16,7 @@ from pabal.db.errors import CONNECTION_ERRORS, DatabaseError
 from pabal.db.schema import newest_shipped_version
 
 if TYPE_CHECKING:
-    from pabal.db.tx import PooledConnection
+    from pabal.db.tx import DriverConnection
 
 NEWEST_MIGRATION_SQL = "select max(version) from pabal.schema_migrations"
 
@@ -37,7 +37,7 @@ class SchemaFit:
         """Whether an error may come from another schema: a name does not exist, or a statement is not valid."""
         return isinstance(error, DatabaseError) and isinstance(error.__cause__, asyncpg.SyntaxOrAccessError)
 
-    async def check(self, connection: "PooledConnection", timeout: float) -> SchemaMismatch | None:
+    async def check(self, connection: "DriverConnection", timeout: float) -> SchemaMismatch | None:
         """Read the newest migration. Returns the error to raise if it is not the one this process was written for."""
         newest: str | None = None
         try:

@@ -20,7 +20,7 @@ RowType = TypeVar("RowType")
 CountedOutcome = Literal["done", "failed", "dead"]
 """How a row of a lane ended, as the throughput counts it."""
 if TYPE_CHECKING:
-    PooledConnection = PoolConnectionProxy[Record]
+    DriverConnection = PoolConnectionProxy[Record]
 
 
 class Tx:
@@ -31,7 +31,7 @@ class Tx:
 
     __slots__ = ("_connection", "_deadline", "outcome_counts", "wakeups")
 
-    def __init__(self, connection: "PooledConnection", deadline: float | None = None) -> None:
+    def __init__(self, connection: "DriverConnection", deadline: float | None = None) -> None:
         self._connection = connection
         self._deadline = deadline
         """Seconds that one statement may take, COMMIT included; None for the connection's own timeout."""

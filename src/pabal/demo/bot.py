@@ -10,6 +10,7 @@ from typing import Any, cast
 import httpx2
 import msgspec
 
+from pabal.core.json_object import JsonObject
 from pabal.core.log import get_logger
 from pabal.relay.webhook.skill_response import SKILL_VERSION, ChatLanguage
 
@@ -21,8 +22,6 @@ STREAM_TIMEOUT = httpx2.Timeout(10.0, read=60.0)
 """The hub sends a ping every 20 seconds."""
 ENDED_HTTP_STATUSES = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.GONE})
 ENDED_SESSION_STATES = frozenset({"expired", "unknown"})
-
-JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

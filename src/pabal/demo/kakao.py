@@ -13,6 +13,7 @@ import msgspec
 
 from pabal.core.ids import new_id
 from pabal.web.sse import PING, format_sse_event
+from pabal.web.webhook_path import WEBHOOK_PATH
 
 PING_SECONDS = 15.0
 """Seconds without an event after which an open page gets a ping."""
@@ -69,7 +70,6 @@ class DemoChat:
 
 
 BOT_ID = "pabal-demo"
-WEBHOOK_PATH = "/kakao-talkchannel/webhook"
 SKILL_TIMEOUT = 5.0
 """Seconds Kakao waits for the skill's response."""
 CALLBACK_LIFETIME_SECONDS = 60.0

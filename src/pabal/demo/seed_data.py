@@ -7,7 +7,7 @@ from datetime import timedelta
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
-from pabal.events.events import EventAccess
+from pabal.events.events import OPERATOR_ACCESS
 from pabal.events.subscriptions import (
     SubscriptionDraft,
     SubscriptionPatch,
@@ -50,7 +50,6 @@ OPERATORS_CHANNEL = "830000000000000009"
 
 
 DEMO_ACTOR = Actor("demo")
-OPERATOR = EventAccess("hub", all_services=True)
 
 DEMO_SERVICES: Mapping[str, str] = {
     "shop": "온라인 상점 · takes orders",
@@ -133,14 +132,14 @@ async def seed_service(tx: Tx, name: str, description: str) -> str:
 
 async def seed_subscription(tx: Tx, hub: Hub, name: str, types: tuple[str, ...], url: str) -> None:
     """Add a subscription, or point an existing one at the current URL."""
-    for existing in await list_subscriptions(tx, OPERATOR, service=name):
-        await update_subscription(tx, existing.id, OPERATOR, SubscriptionPatch(url=url), DEMO_ACTOR)
+    for existing in await list_subscriptions(tx, OPERATOR_ACCESS, service=name):
+        await update_subscription(tx, existing.id, OPERATOR_ACCESS, SubscriptionPatch(url=url), DEMO_ACTOR)
         return
     subscription, _ = await add_subscription(
         tx, hub.key_ring, SubscriptionDraft(name, types, url, timeout_seconds=5), DEMO_ACTOR
     )
     if name == PAUSED_SERVICE:
-        await pause_subscription(tx, subscription.id, OPERATOR, DEMO_ACTOR)
+        await pause_subscription(tx, subscription.id, OPERATOR_ACCESS, DEMO_ACTOR)
 
 
 async def seed_notifications(tx: Tx, hub: Hub) -> None:

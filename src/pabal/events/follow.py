@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
+from pabal.core.ids import LOWEST_ID
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.events import like_pattern
@@ -19,7 +20,6 @@ MAX_TRANSACTION_AGE = timedelta(hours=1)
 FOLLOW_PAGE_SIZE = 1000
 MAX_UNFINISHED_EVENTS = 10_000
 """Wait for the end of at most this many events; beyond that, drop the oldest."""
-LOWEST_ID = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from pabal.core.duration import format_duration
 from pabal.core.errors import Conflict, DecryptionError
+from pabal.core.ids import LOWEST_ID
 from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
 from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope, envelope_prefix
@@ -21,7 +22,6 @@ from pabal.keys.keyring import KeyRing
 Q = load_queries(__file__)
 
 REWRAP_BATCH_SIZE = 500
-LOWEST_ID = UUID(int=0)
 MAX_LISTED_UNREADABLE = 100
 """How many unreadable envelopes are listed: if a key is lost, all of its envelopes are unreadable."""
 

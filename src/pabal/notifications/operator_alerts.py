@@ -105,7 +105,9 @@ async def alert_undelivered_emergencies(tx: Tx, target: AlertTarget, batch: int)
             error=emergency.last_error,
         )
     if target.channel_id is not None:
-        alerts = [undelivered_alert(each) for each in undelivered if each.template_key != UNDELIVERED_TEMPLATE]
+        alerts = [
+            undelivered_alert(emergency) for emergency in undelivered if emergency.template_key != UNDELIVERED_TEMPLATE
+        ]
         await send_operator_alerts(tx, target, alerts)
     return len(undelivered)
 

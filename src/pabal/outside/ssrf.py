@@ -13,11 +13,11 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from pabal.core.errors import Invalid
+from pabal.core.network import DEFAULT_PORTS
 
 MAX_URL_LENGTH = 2048
 MAX_HOST_LENGTH = 253
 MAX_PORT = 65535
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
 URL_CHARACTERS = re.compile(r"[\x21-\x5b\x5d-\x7e]*")  # printable ASCII without blank and backslash
 URL_PATTERN = re.compile(

@@ -56,10 +56,10 @@ def key_list(
     json: Json = False,
 ) -> None:
     """List the keys, without their secrets."""
-    ring = find_keyring(load_settings(data_dir=data_dir))
-    if ring is None:
-        raise SetupError("there are no keys yet: the first `pabal up` creates them")
-    keys = sorted(ring.keys.all_keys, key=lambda key: (key.use, key.since))
+    key_ring = find_keyring(load_settings(data_dir=data_dir))
+    if key_ring is None:
+        raise SetupError("There are no keys yet. The first `pabal up` creates them")
+    keys = sorted(key_ring.keys.all_keys, key=lambda key: (key.use, key.since))
     if json:
         print_json_items({"id": key.id, "use": key.use, "state": key.state, "since": key.since} for key in keys)
     else:
@@ -171,18 +171,18 @@ def key_retire(
 
 
 @contextmanager
-def change_keys(ring: KeyRing, change: Callable[[KeySet], KeySet]) -> Generator[tuple[KeySet, KeySet]]:
+def change_keys(key_ring: KeyRing, change: Callable[[KeySet], KeySet]) -> Generator[tuple[KeySet, KeySet]]:
     """Change the stored keys, or print the new value of PABAL_KEYS, after the block has recorded it in the audit log.
 
     The file and the audit row cannot be one transaction. The row comes first: a row about a change that a crash
     prevented can be checked against the list of keys, but a change without a row would never be noticed.
     """
-    if ring.path:
-        with ring.update(change) as before_and_after:
+    if key_ring.path:
+        with key_ring.update(change) as before_and_after:
             yield before_and_after
         return
-    changed = change(ring.keys)
-    yield ring.keys, changed
+    changed = change(key_ring.keys)
+    yield key_ring.keys, changed
     print_keys(changed)
 
 
@@ -191,5 +191,5 @@ def print_keys(keys: KeySet) -> None:
     print_hint(KEYS_ADVICE)
 
 
-def keys_origin(ring: KeyRing) -> str:
-    return ring.path.name if ring.path else "PABAL_KEYS"
+def keys_origin(key_ring: KeyRing) -> str:
+    return key_ring.path.name if key_ring.path else "PABAL_KEYS"

@@ -80,13 +80,13 @@ BULKY_FIELDS = frozenset({"payload", "error_history"})
 
 @dataclass(frozen=True, slots=True)
 class ShownEvent:
-    """What `event show` prints. `standing` says what the event waits for, as its trace does."""
+    """What `event show` prints. `state_text` says what the event waits for, as its trace does."""
 
     event: Event
     deliveries: list[Delivery]
     dead_letters: list[UUID]
     delivery_state: DeliveryState | None
-    standing: str
+    state_text: str
 
 
 TypeOption = Annotated[str | None, Parameter(help="Only this type; * matches anything.")]
@@ -193,13 +193,13 @@ def event_show(event_id: IdArgument, /, *, connection: Connection = DEFAULT_CONN
     shown = run_query(connection, read)
     event, deliveries, dead_letters = shown.event, shown.deliveries, shown.dead_letters
     if json:
-        extra = {"standing": shown.standing, "deliveries": [*map(asdict, deliveries)], "dead_letters": dead_letters}
+        extra = {"standing": shown.state_text, "deliveries": [*map(asdict, deliveries)], "dead_letters": dead_letters}
         print_json(event_document(event, shown.delivery_state) | extra)
         return
     fields: dict[str, Any] = asdict(event) | {"target_service": event.target_service or "all subscribers"}
     print_fields(
         [
-            ("state", shown.standing),
+            ("state", shown.state_text),
             ("next try", next_try_text(event)),
             *(
                 (name.replace("_", " "), display_value(value))

@@ -214,4 +214,4 @@ def listen_on_loopback(settings: Settings, option: str, port: int | None = None)
     try:
         return bind_listener(LOOPBACK, chosen_port)
     except PortInUse:
-        raise PortInUse(f"cannot listen on {LOOPBACK}:{chosen_port}; choose another port with {option}") from None
+        raise PortInUse(f"Cannot listen on {LOOPBACK}:{chosen_port}. Choose another port with {option}") from None

@@ -10,7 +10,7 @@ from pabal.cli.examples import examples
 from pabal.cli.options import DEFAULT_CONNECTION, Connection, Json, Limit
 from pabal.cli.output import local_time, print_json, print_rows, print_text
 from pabal.notifications.decision.decide import NotificationChannel
-from pabal.notifications.dispatch.addresses import UnhealthyAddress, heal_address, list_unhealthy_addresses
+from pabal.notifications.dispatch.addresses import UnhealthyAddress, list_unhealthy_addresses, unblock_address
 from pabal.notifications.states import RecipientType
 
 app = cyclopts.App(
@@ -44,7 +44,7 @@ def address_enable(
     json: Json = False,
 ) -> None:
     """Mark a blocked address as working. The next notification is sent to it again."""
-    run_transaction(connection, lambda tx: heal_address(tx, NotificationChannel(channel), recipient, cli_actor()))
+    run_transaction(connection, lambda tx: unblock_address(tx, NotificationChannel(channel), recipient, cli_actor()))
     if json:
         print_json({"healed": {"recipient_type": channel, "recipient_id": recipient}})
     else:

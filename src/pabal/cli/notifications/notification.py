@@ -30,8 +30,8 @@ from pabal.db.tx import Tx
 from pabal.notifications.decision.texts import PART_TITLES, ExplanationLanguage, format_bilingual
 from pabal.notifications.id_lookup import match_notification_ids
 from pabal.notifications.notifications import (
+    OPERATOR_ACCESS,
     Notification,
-    NotificationAccess,
     NotificationAttempt,
     NotificationFilter,
     find_notification,
@@ -63,7 +63,6 @@ app.command(
 MAX_ERROR_CHARS = 60
 COLUMNS = ("id", "requested", "template", "to", "by", "state", "last error")
 ATTEMPT_COLUMNS = ("attempt", "ended", "by", "outcome", "reason")
-OPERATOR = NotificationAccess("hub", all_services=True)
 
 
 @app.command(
@@ -88,7 +87,7 @@ def notification_list(
 
     async def read(tx: Tx) -> tuple[list[Notification], str | None]:
         rows, end = await scan_range(
-            lambda before, count: scan_notifications(tx, OPERATOR, criteria, before=before, limit=count),
+            lambda before, count: scan_notifications(tx, OPERATOR_ACCESS, criteria, before=before, limit=count),
             await time_range.bounds(tx),
             start,
             limit,
@@ -108,7 +107,7 @@ def notification_show(
     """Show a notification and its attempts. For the reasons, see `pabal notification explain`."""
 
     async def read(tx: Tx) -> tuple[Notification, list[NotificationAttempt]]:
-        notification = await find_notification(tx, await resolve_notification_id(tx, notification_id), OPERATOR)
+        notification = await find_notification(tx, await resolve_notification_id(tx, notification_id), OPERATOR_ACCESS)
         return notification, await list_notification_attempts(tx, notification.id)
 
     notification, attempts = run_query(connection, read)
@@ -147,7 +146,7 @@ def notification_explain(
 
     async def explain(tx: Tx) -> "NotificationExplanation":
         row = await resolve_notification_id(tx, notification_id)
-        return await explain_notification(tx, row, OPERATOR, language, local_time)
+        return await explain_notification(tx, row, OPERATOR_ACCESS, language, local_time)
 
     explanation = run_query(connection, explain)
     if json:
@@ -173,7 +172,9 @@ def notification_cancel(
     from pabal.notifications.requests import cancel_notification
 
     async def cancel(tx: Tx) -> Notification:
-        return await cancel_notification(tx, await resolve_notification_id(tx, notification_id), OPERATOR, cli_actor())
+        return await cancel_notification(
+            tx, await resolve_notification_id(tx, notification_id), OPERATOR_ACCESS, cli_actor()
+        )
 
     notification = run_transaction(connection, cancel)
     if json:

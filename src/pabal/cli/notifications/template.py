@@ -23,7 +23,7 @@ from pabal.cli.output import (
     print_text,
 )
 from pabal.cli.payload import read_payload
-from pabal.core.errors import FieldError, Invalid, InvalidSettings
+from pabal.core.errors import FieldError, Invalid, InvalidSettings, NotFound
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.preview import sample_payload
 from pabal.notifications.recipient_forms import check_locale
@@ -66,7 +66,7 @@ def template_list(*, json: Json = False) -> None:
 )
 def template_show(template_key: TemplateArgument, /, *, json: Json = False) -> None:
     """Show a template: its category, channels and variables. Needs no database."""
-    template = load_templates(load_settings().templates).get(template_key)
+    template = find_template(template_key)
     if json:
         print_json(template_json(template))
         return
@@ -104,7 +104,7 @@ def template_preview(
     json: Json = False,
 ) -> None:
     """Render a template for each channel and language. Needs no database."""
-    template = load_templates(load_settings().templates).get(template_key)
+    template = find_template(template_key)
     variables: dict[str, Any] = (
         sample_payload(template) if payload is None else msgspec.json.decode(read_payload(payload))
     )
@@ -150,6 +150,13 @@ def template_check(
     if not files_only:
         problems += with_hub(connection, check)
     print_template_check(len(templates.all()), problems, json=json)
+
+
+def find_template(key: str) -> Template:
+    templates = load_templates(load_settings().templates)
+    if key not in templates:
+        raise NotFound(f"No such template: {key}. See `pabal template list`")
+    return templates.get(key)
 
 
 def template_json(template: Template) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The listening socket: bound here, or inherited from systemd or from the supervisor."""
 
+import errno
 import os
 import socket
 from collections.abc import MutableMapping, Sequence
@@ -43,10 +44,11 @@ def bind_listener(host: str, port: int, variables: str = "PABAL_HOST and PABAL_P
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise PortInUse(
-            f"cannot listen on {host}:{port}: {error.strerror}; stop the process that uses it, or choose another "
-            f"address with --host and --port, or {variables}"
-        ) from None
+        problem, options = f"Cannot listen on {host}:{port}: {error.strerror}", f"--host and --port, or {variables}"
+        if error.errno == errno.EADDRINUSE:
+            text = f"{problem}. Stop the process that uses it, or choose another address with {options}"
+            raise PortInUse(text) from None
+        raise SetupError(f"{problem}. Choose an address of this host with {options}") from None
     return listener
 
 

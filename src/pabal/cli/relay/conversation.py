@@ -49,7 +49,7 @@ app = cyclopts.App(
     help_epilogue=examples("conversation list --account mina", "conversation block shop:user-7"),
 )
 
-ConversationKey = Annotated[str, Parameter(name="KEY", help="The conversation: CHANNEL:USER.")]
+ConversationArgument = Annotated[str, Parameter(name="KEY", help="The conversation: CHANNEL:USER.")]
 
 PAGE_SIZE = 500
 COLUMNS = ("conversation", "state", "account", "paired", "last seen")
@@ -78,7 +78,7 @@ def conversation_list(
     name="show", help_epilogue=examples("conversation show shop:user-7", "conversation show shop:user-7 --json")
 )
 def conversation_show(
-    key: ConversationKey, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
+    key: ConversationArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
     """Show a conversation. For its messages, see `pabal message list --conversation`."""
     conversation = run_transaction(connection, lambda tx: lock_conversation(tx, key))
@@ -92,7 +92,7 @@ def conversation_show(
     name="unpair", help_epilogue=examples("conversation unpair shop:user-7", "conversation unpair shop:user-7 --json")
 )
 def conversation_unpair(
-    key: ConversationKey, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
+    key: ConversationArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
     """Unpair a user. Their unanswered messages are cancelled."""
     actor = cli_actor()
@@ -103,7 +103,7 @@ def conversation_unpair(
     name="block", help_epilogue=examples("conversation block shop:user-7", "conversation block shop:user-7 --json")
 )
 def conversation_block(
-    key: ConversationKey, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
+    key: ConversationArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
     """Block a user on every account. Only an operator can unblock them."""
     actor = cli_actor()
@@ -115,7 +115,7 @@ def conversation_block(
     help_epilogue=examples("conversation unblock shop:user-7", "conversation unblock shop:user-7 --json"),
 )
 def conversation_unblock(
-    key: ConversationKey, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
+    key: ConversationArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
     """Unblock a user, also one an account owner blocked. A former pairing is restored."""
     actor = cli_actor()
@@ -127,7 +127,7 @@ def conversation_unblock(
     help_epilogue=examples("conversation approve shop:user-7", "conversation approve shop:user-7 --json"),
 )
 def conversation_approve(
-    key: ConversationKey, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
+    key: ConversationArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
     """Approve a user who redeemed a pairing code and waits for approval."""
 
@@ -142,7 +142,7 @@ def conversation_approve(
     name="deny", help_epilogue=examples("conversation deny shop:user-7", "conversation deny shop:user-7 --json")
 )
 def conversation_deny(
-    key: ConversationKey, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
+    key: ConversationArgument, /, *, connection: Connection = DEFAULT_CONNECTION, json: Json = False
 ) -> None:
     """Deny a user who waits for approval."""
     actor = cli_actor()
@@ -154,7 +154,7 @@ def conversation_deny(
     help_epilogue=examples("conversation export shop:user-7", "conversation export shop:user-7 --to user-7.json"),
 )
 def conversation_export(
-    key: ConversationKey, /, *, to: ExportFile = None, connection: Connection = DEFAULT_CONNECTION
+    key: ConversationArgument, /, *, to: ExportFile = None, connection: Connection = DEFAULT_CONNECTION
 ) -> None:
     """Export everything the hub stores about a conversation as one JSON document."""
     cipher = host_cipher(connection)
@@ -167,7 +167,7 @@ def conversation_export(
     help_epilogue=examples("conversation erase shop:user-7", "conversation erase shop:user-7 --yes --json"),
 )
 def conversation_erase(
-    key: ConversationKey,
+    key: ConversationArgument,
     /,
     *,
     yes: SkipConfirmation = False,

@@ -9,7 +9,7 @@ from pabal.console.pages import redirect_with_flash, render_page
 from pabal.core.errors import NotFound
 from pabal.hub import Hub
 from pabal.notifications.decision.decide import NotificationChannel
-from pabal.notifications.dispatch.addresses import heal_address, list_unhealthy_addresses
+from pabal.notifications.dispatch.addresses import list_unhealthy_addresses, unblock_address
 from pabal.operators.operators import OperatorSession
 
 ADDRESSES_PATH = NOTIFICATIONS_PATH + "/addresses"
@@ -22,12 +22,12 @@ async def unhealthy_addresses_page(hub: Hub, request: Request, session: Operator
     return render_page(request, "notifications/addresses.html", session=session, rows=rows)
 
 
-async def heal_address_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+async def unblock_address_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     channel = fields.get("channel", "")
     if channel not in {*NotificationChannel}:
         raise NotFound(f"No such channel: {channel[:64]}")
     async with hub.transaction() as tx:
-        await heal_address(
+        await unblock_address(
             tx, NotificationChannel(channel), fields.get("recipient", ""), operator_actor(request, session)
         )
     return redirect_with_flash(ADDRESSES_PATH, "notifications.address.marked_working")
@@ -35,5 +35,5 @@ async def heal_address_action(hub: Hub, request: Request, session: OperatorSessi
 
 PAGES = (
     Page(ADDRESSES_PATH, unhealthy_addresses_page),
-    Action(ADDRESSES_PATH + "/heal", heal_address_action),
+    Action(ADDRESSES_PATH + "/heal", unblock_address_action),
 )

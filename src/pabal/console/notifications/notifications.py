@@ -22,8 +22,8 @@ from pabal.hub import Hub
 from pabal.notifications.decision.decide import Criticality, NotificationChannel
 from pabal.notifications.decision.texts import PART_TITLES, ExplanationLanguage, format_bilingual
 from pabal.notifications.notifications import (
+    OPERATOR_ACCESS,
     Notification,
-    NotificationAccess,
     NotificationFilter,
     find_notification,
     list_notification_attempts,
@@ -40,7 +40,6 @@ from pabal.trace.explain_notification import ExplanationLine, explain_notificati
 from pabal.web.pagination import decode_cursor, encode_cursor
 
 NOTIFICATIONS_PATH = "/console/notifications"
-OPERATOR = NotificationAccess("hub", all_services=True)
 STATES: tuple[NotificationState, ...] = ("pending", "sent", "failed", "suppressed")
 CRITICALITY_BY_PRIORITY = {criticality.priority: criticality.value for criticality in Criticality}
 PAGE_SIZE = 50
@@ -88,9 +87,9 @@ async def notification_page(hub: Hub, request: Request, session: OperatorSession
     notification_id: UUID = request.path_params["id"]
     language = translator_for(request).language
     async with hub.autocommit() as tx:
-        notification = await find_notification(tx, notification_id, OPERATOR)
+        notification = await find_notification(tx, notification_id, OPERATOR_ACCESS)
         attempts = await list_notification_attempts(tx, notification_id)
-        explanation = await explain_notification(tx, notification_id, OPERATOR, language, mark_time)
+        explanation = await explain_notification(tx, notification_id, OPERATOR_ACCESS, language, mark_time)
         preferences = await load_preferences(tx, notification.recipient_id)
         resends = await list_resends(tx, notification_id)
     locale = template_language(notification.locale or preferences.locale or hub.settings.chat_language)
@@ -115,7 +114,7 @@ async def notification_page(hub: Hub, request: Request, session: OperatorSession
 async def cancel_notification_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     notification_id: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await cancel_notification(tx, notification_id, OPERATOR, operator_actor(request, session))
+        await cancel_notification(tx, notification_id, OPERATOR_ACCESS, operator_actor(request, session))
     return redirect_with_flash(f"{NOTIFICATIONS_PATH}/{notification_id}", "notifications.cancel.done")
 
 

@@ -44,9 +44,9 @@ from pabal.relay.messages import InboundMessage, MessageFilter, list_messages
 from pabal.relay.pairing.codes import create_pairing_code
 from pabal.settings import Settings
 from pabal.web.pagination import decode_cursor, next_cursor
+from pabal.web.webhook_path import WEBHOOK_PATH
 
 RELAY_PATH = "/console/relay"
-WEBHOOK_PATH = "/kakao-talkchannel/webhook"
 PAGE_SIZE = 50
 PREVIEW_SIZE = 10
 """Users and messages on the page of an account; their own lists have the rest."""

@@ -28,7 +28,7 @@ from pabal.db.queries import load_queries
 from pabal.db.schema import Migration, check_migration_status, load_bridge, load_migrations
 
 if TYPE_CHECKING:
-    from pabal.db.migrate import MigrationConnection
+    from pabal.db.login_settings import MigrationConnection
 
 Q = load_queries(__file__)
 

@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -12,12 +11,12 @@ from pabal.core.errors import BackupError, Conflict, Unavailable
 from pabal.db.backup.programs import ProgramAddress
 from pabal.db.connect import HostDialer
 from pabal.db.errors import CONNECTION_ERRORS, summarize_error
+from pabal.db.migrate import CONNECT_TIMEOUT
 from pabal.db.schema import AppliedMigration, load_migrations
 
 if TYPE_CHECKING:
     from pabal.db.connect import HubConnection
 
-CONNECT_TIMEOUT = timedelta(seconds=15)
 
 LIST_TABLES_SQL = """
 select format('%I.%I', n.nspname, c.relname)

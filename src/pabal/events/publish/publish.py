@@ -23,6 +23,7 @@ from pabal.db.doorbell.doorbell import Doorbell
 from pabal.db.errors import CheckViolation, DatabaseError, ForeignKeyViolation, RetryableError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
+from pabal.db.stored_json import DIGITS_TO_ZERO
 from pabal.db.tx import Tx
 from pabal.events.types import EventStatus
 from pabal.queue.bisect import bisect_failures
@@ -38,7 +39,6 @@ LARGE_EXPONENT = re.compile(rb"[eE][+-]?[0-9]{4}")
 NUMBER_WITH_LARGE_EXPONENT = re.compile(rb"[\s:,\[]-?[0-9]++(?:\.[0-9]++)?[eE][+-]?[0-9]{4}")
 MAX_USUAL_DIGITS = 8_000
 DIGIT_RUN = b"0" * MAX_USUAL_DIGITS
-DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
 
 EVENT_CONSTRAINT_FIELDS = {
     "event_type_form": "event_type",

@@ -39,7 +39,7 @@ async def mark_address_healthy(tx: Tx, channel: NotificationChannel, recipient: 
     return await tx.run(Q.mark_healthy, channel=channel, recipient=recipient) > 0
 
 
-async def heal_address(tx: Tx, channel: NotificationChannel, recipient: str, actor: Actor) -> None:
+async def unblock_address(tx: Tx, channel: NotificationChannel, recipient: str, actor: Actor) -> None:
     """Mark an address as working on behalf of an operator; the next message is sent again."""
     if not await mark_address_healthy(tx, channel, recipient):
         raise NotFound("No such unhealthy address")

@@ -20,11 +20,10 @@ from uuid import UUID
 import msgspec
 
 from pabal.core.errors import DecryptionError, Invalid
+from pabal.core.json_object import JsonObject
 from pabal.db.stored_json import decode_any_json, decode_jsonb
 from pabal.relay.encryption.data_keys import DataKey, envelope_owner
 from pabal.relay.reply.validate import MAX_QUICK_REPLIES
-
-JsonObject = dict[str, Any]
 
 PAYLOAD_COLUMN, CALLBACK_COLUMN = b"inbound_messages.kakao_payload:", b"inbound_messages.callback_url:"
 ANSWER_COLUMN, COMMAND_COLUMN = b"inbound_messages.answer:", b"command_answers.answer:"

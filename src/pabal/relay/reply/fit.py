@@ -5,13 +5,12 @@ Clients send an answer as one text of any length and only log a refusal, so the 
 
 import re
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
+from pabal.core.json_object import JsonObject
 from pabal.relay.reply.recorded import MAX_FURTHER_REPLIES
 from pabal.relay.reply.validate import MAX_LABEL_LENGTH, MAX_OUTPUTS, MAX_TEXT_LENGTH
 from pabal.relay.webhook.skill_response import SKILL_VERSION
-
-JsonObject = dict[str, Any]
 
 MAX_SPLIT_LENGTH = (MAX_OUTPUTS + MAX_FURTHER_REPLIES) * MAX_TEXT_LENGTH // 2
 """Longer texts are refused. A part is longer than half of a bubble, so that all parts can be sent or kept."""

@@ -5,9 +5,10 @@ with the field and the limit.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import cast
 
 from pabal.core.errors import FieldError, Invalid
+from pabal.core.json_object import JsonObject
 from pabal.relay.webhook.skill_response import SKILL_VERSION
 
 MAX_OUTPUTS = 3
@@ -24,7 +25,6 @@ LIST_ITEM_RANGE = (2, 5)
 MAX_REPORTED_ERRORS = 10
 """Errors reported at once."""
 
-JsonObject = dict[str, Any]
 FieldErrors = Iterator[FieldError]
 
 

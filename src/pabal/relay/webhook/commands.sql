@@ -21,7 +21,8 @@ where channel_id = :channel and source_event_id = :source_event_id and conversat
 
 -- name: has_outstanding_answer
 -- Whether the conversation has an answer to show, or one of its newest messages still gets one. Not while the answer may come
--- through a callback. A webhook that was a command before is one again, and one that was a message is none.
+-- through a callback. A repeated webhook is what it was at
+-- first: a command, or a message.
 select not exists (
            select from public.inbound_messages m where m.channel_id = :channel::text and m.source_event_id = :source_event_id::text
        ) and (exists (
