@@ -101,6 +101,7 @@ INVALID_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"guild_id": str(UUID(int=7))}, "guild_id"),
     ({"guild_id": "7"}, "guild_id"),
     ({"locale": "korean"}, "locale"),
+    ({"locale": "fr"}, "locale"),
     ({"scheduled_at": "2030-01-01T00:00:00"}, "scheduled_at"),
     ({"scheduled_at": "9999-12-31T23:59:59-05:00"}, "scheduled_at"),
     ({"expires_at": "soon"}, "expires_at"),

@@ -2,8 +2,10 @@
 
 import asyncio
 import enum
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -36,6 +38,7 @@ from support.server import serve_hub
 pytestmark = pytest.mark.anyio
 
 ACCEPTED, TOO_LARGE = 202, 413
+API_DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 EXAMPLES = {GenerationMode.POSITIVE: 12, GenerationMode.NEGATIVE: 4}
 """Calls per operation; generating invalid data is slow."""
 FEW_EXAMPLES = {GenerationMode.POSITIVE: 3, GenerationMode.NEGATIVE: 2}
@@ -123,6 +126,42 @@ async def test_it_is_served_as_json_and_as_a_page(web: httpx2.AsyncClient) -> No
     assert document.json()["openapi"] == "3.1.0"
     for path in document.json()["paths"]:
         assert f"<code>{path}</code>" in page.text
+
+
+def request_fields() -> Iterator[tuple[str, str, set[str]]]:
+    """The method, the path, and the names of path parameters, query parameters and body fields of every operation."""
+    document = build_openapi(routes.ROUTES)
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            names = {parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] != "header"}
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                name = content["schema"].get("$ref", "").rpartition("/")[2]
+                names |= document["components"]["schemas"].get(name, {}).get("properties", {}).keys()
+            yield method.upper(), path, names
+
+
+async def test_both_references_have_every_field_of_every_request(web: httpx2.AsyncClient) -> None:
+    page = (await web.get("/docs")).text
+    sections = {
+        "docs/api.md": (re.split("(?=\n### )", API_DOCUMENT.read_text()), "\n### {} {}\n", "\n| `{}` "),
+        "/docs": (
+            page.split("<article "),
+            '<span class="method">{}</span> <code>{}</code></h3>',
+            "<p><code>{}</code> ",
+        ),
+    }
+    assert sum(len(names) for _, _, names in request_fields()) > 150
+    handlers = {(route.method, route.path): route.name for route in routes.ROUTES}
+    for reference, (parts, heading, row) in sections.items():
+        documented = set[str]()
+        for method, path, names in request_fields():
+            section = next((part for part in parts if heading.format(method, path) in part), None)
+            if section:  # else it is a second path of a handler
+                documented.add(handlers[method, path])
+                missing = {name for name in names if row.format(name) not in section}
+                assert missing == set(), f"{reference}: {method} {path}"
+        own = {"docs", "openapi_document"}  # the page does not describe itself
+        assert documented | own == {handlers[method, path] for method, path, _ in request_fields()}, reference
 
 
 def test_every_permission_has_a_description() -> None:

@@ -93,7 +93,9 @@ async def test_a_registered_user_is_found_by_either_id(hub: Hub, web: httpx2.Asy
     assert await inbox.db.fetchval("select marketing_notifications from notification.preferences") is False
 
 
-@pytest.mark.parametrize("body", [{"dm_enabled": None}, {"dm_enabled": "no"}, {"colour": True}, {"locale": "klingon"}])
+@pytest.mark.parametrize(
+    "body", [{"dm_enabled": None}, {"dm_enabled": "no"}, {"colour": True}, {"locale": "klingon"}, {"locale": "fr"}]
+)
 async def test_invalid_preferences_are_reported(web: httpx2.AsyncClient, inbox: Inbox, body: dict[str, Any]) -> None:
     response = await web.put(f"/v1/preferences/{MINA}", headers=bearer(await inbox.token()), json=body)
 

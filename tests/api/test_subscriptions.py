@@ -95,6 +95,22 @@ async def test_the_lifecycle_of_a_subscription(shop: SubscriptionClient, endpoin
     assert await shop.call("GET") == {"items": [], "cursor": None}
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.2:9000/events", "https://127.0.0.2/events"])
+async def test_an_address_that_is_not_allowed_names_the_setting(
+    shop: SubscriptionClient, endpoint: Receiver, url: str
+) -> None:
+    created = await shop.call("POST", status=201, json={"event_types": ["order.*"], "url": endpoint.url})
+
+    errors = [
+        await shop.field_errors("POST", event_types=["order.*"], url=url),
+        await shop.field_errors("PATCH", f"/{created['id']}", url=url),
+    ]
+
+    for [(field, why)] in errors:
+        assert field == "url"
+        assert "To allow it, add its origin to PABAL_CALLBACK_ALLOW, such as http://127.0.0.1:9000" in why
+
+
 async def test_a_test_push_is_sent_at_once_and_returns_its_result(shop: SubscriptionClient, endpoint: Receiver) -> None:
     added = await shop.call("POST", status=201, json={"event_types": ["order.*"], "url": endpoint.url})
     path = f"/{added['id']}"

@@ -54,6 +54,7 @@ class LossyProxy(FaultProxy):
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         is_deaf: asyncio.Event,  # noqa: ARG002 the signature of the base class
+        number: int,  # noqa: ARG002
     ) -> None:
         while data := await reader.read(65536):
             if self.lose and data.startswith(ANSWER):

@@ -135,6 +135,7 @@ async def test_a_slow_statement_goes_on_while_silent_connections_end(
         async with hub.autocommit() as slow:
             await slow.value(LOCK, key=1)
 
+    waiting: asyncio.Task[None] | None = None
     with pytest.raises(Unavailable):
         async with asyncio.timeout(NOTICED_WITHIN), hub.autocommit() as lost:
             await lost.value(ONE)
@@ -145,6 +146,7 @@ async def test_a_slow_statement_goes_on_while_silent_connections_end(
             await lost.value(ONE)
 
     await owner.execute("select pg_advisory_unlock(1)")
+    assert waiting
     await waiting
 
 

@@ -281,7 +281,7 @@ async def test_a_replayed_head_has_ten_minutes_again(hub: Hub, event_queue: Even
     await event_queue.settle(claimed, Dead("closed"))
     await travel(timedelta(hours=1))
     async with hub.transaction() as tx:
-        await replay_dead_letter(tx, await event_queue.find_letter(head), TESTER)
+        await replay_dead_letter(tx, await event_queue.find_dead_letter(head), TESTER)
     [claimed] = [event for event in await event_queue.claim() if event.id == head]
     await event_queue.settle(claimed, Retry("closed", timedelta(hours=1)))
 

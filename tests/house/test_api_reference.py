@@ -62,6 +62,39 @@ def test_every_duration_says_its_unit() -> None:
     assert [name for name, text in durations if not UNIT.search(text)] == []
 
 
+DURATIONS_WITHOUT_A_UNIT = {
+    "EventClaimBody.wait",
+    "EventNackBody.retry_after",
+    "GET /openclaw/messages lease",
+    "GET /openclaw/messages wait",
+    "GET /v1/messages lease",
+    "GET /v1/messages wait",
+    "RelayMessageExtendBody.lease",
+    "RelaySessionView.expiresIn",
+    "TokenPairView.expires_in",
+}
+"""Names of before, and of standards. A new field names its unit, such as `wait_seconds`."""
+
+
+def test_a_new_duration_has_its_unit_in_its_name() -> None:
+    durations = {name for name, _ in numbers() if DURATION.search(name.rpartition(".")[2])}
+
+    assert {name for name in durations if not re.search(r"(_s|S)econds$|_ms$", name)} == (DURATIONS_WITHOUT_A_UNIT)
+
+
+def test_every_time_that_is_a_text_has_the_format_of_one() -> None:
+    texts = {
+        f"{name}.{field}": option.get("format")
+        for name, schema in SCHEMAS.items()
+        for field, keywords in schema.get("properties", {}).items()
+        for option in keywords.get("anyOf", [keywords])
+        if option.get("type") == "string" and re.search(r"(At|_at|_until|^since|^until)$", field)
+    }
+
+    assert len(texts) > 60
+    assert {name for name, kind in texts.items() if kind != "date-time"} == set()
+
+
 def test_every_point_in_time_that_is_a_number_says_its_unit() -> None:
     times = [(name, text) for name, text in numbers() if re.search(r"(At|_at|timestamp|\.(iat|nbf|exp))$", name)]
 

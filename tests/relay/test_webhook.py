@@ -11,9 +11,11 @@ import pytest
 from pabal.hub import Hub
 from pabal.relay.webhook.message_events import publish_message_events
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
+from relay.bot import connect_stream
 from relay.skills import USE_CALLBACK, post_webhook, send_message, skill_payload, text_of
 from support.clusters import Connection
 from support.relay_rows import Chat, Owner
+from support.server import serve_hub
 from support.webhook import WEBHOOK_HEADERS
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +43,24 @@ async def test_a_paired_users_message_is_stored_unchanged(web: httpx2.AsyncClien
     assert message["callback_url"] == payload["userRequest"]["callbackUrl"]
     assert message["callback_expires_at"] - message["created_at"] == timedelta(seconds=55)
     assert message["expires_at"] - message["created_at"] == timedelta(minutes=15)
+
+
+async def test_an_image_reaches_the_bot_on_its_stream_and_by_polling(
+    hub: Hub, web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    blocks = [{"kind": "image", "url": "https://talk.example/photo.jpg", "text": None}]
+    media = {"media": {"type": "image", "url": "https://talk.example/photo.jpg"}}
+
+    async with serve_hub(hub) as address, connect_stream(address, owner.token) as stream:
+        await stream.next("connected")
+        await send_message(web, "", params=media)
+        streamed = (await stream.next("message")).data
+    await web.post("/v1/messages/ack", json={"messageIds": [streamed["id"]]}, headers=owner.header)
+    await send_message(web, "", params=media)
+    [polled] = (await web.get("/v1/messages", headers=owner.header)).json()["messages"]
+
+    assert [message["normalized"]["blocks"] for message in (streamed, polled)] == [blocks, blocks]
 
 
 @pytest.mark.parametrize("path", ["/kakao/webhook", "/kakao-talkchannel/webhook", "//kakao/webhook"])

@@ -18,6 +18,7 @@ from pabal.notifications.privacy import PersonDataCounts, erase_person, export_p
 from pabal.notifications.recipient_forms import RECIPIENT_ID_FORM, STORED_RECIPIENT_FORM
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
+from pabal.web.field_types import TimeText
 from pabal.web.request import RequestContext
 from pabal.web.route import RequestBody, ResponseBody, Route
 
@@ -49,7 +50,7 @@ class ServiceLinkBody(RequestBody, frozen=True):
 class PersonExportView(ResponseBody, frozen=True):
     """Everything the hub stores about a person, as whole rows. `deeds` are the entries of the audit log."""
 
-    exported_at: str
+    exported_at: TimeText
     person: dict[str, Any] | None
     preferences: dict[str, Any] | None
     requests: list[dict[str, Any]]

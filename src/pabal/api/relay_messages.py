@@ -22,7 +22,7 @@ from pabal.relay.delivery.poll import ack_messages, extend_message_leases, nack_
 from pabal.relay.delivery.stream import format_rfc3339, to_epoch_ms
 from pabal.web.auth import authenticate_relay
 from pabal.web.encoded_response import EncodedJsonResponse
-from pabal.web.field_types import CursorText, IdText
+from pabal.web.field_types import CursorText, IdText, TimeText
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
 from pabal.web.server.connection import UNACKNOWLEDGED_TIMEOUT, detect_dead_peer, find_connection
@@ -82,7 +82,7 @@ class RelayMessageView(ResponseBody, frozen=True, rename="camel"):
     normalized: dict[str, Any]
     callback_expires_at: int | None
     delivery_count: int
-    created_at: str
+    created_at: TimeText
 
 
 class RelayMessagePage(ResponseBody, frozen=True, rename="camel"):

@@ -1,4 +1,4 @@
-"""Text types with a length limit, for the fields of requests.
+"""Text types of fields, those of requests with a length limit.
 
 A limit is checked before a pattern, a query or any other code reads the text. A house test checks that every text, list
 and object of the route table has one.
@@ -23,5 +23,7 @@ IdText = Annotated[str, Meta(max_length=64)]
 ConversationKey = Annotated[str, Meta(max_length=1100)]
 """A channel and a user key of up to 512 characters each."""
 
+TimeText = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+"""A time that is formatted already."""
 RawPayload = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 """An object that is passed on as it is."""

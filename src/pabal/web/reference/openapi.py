@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 from starlette.responses import Response
 
 from pabal import __version__
@@ -86,6 +87,7 @@ def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
     type_schemas, components = msgspec.json.schema_components(types, ref_template=SCHEMA_REF)
     for form in {route.form_type for route in table if route.form_type}:
         components[form.__name__]["additionalProperties"] = {"type": "string"}  # unknown fields are ignored
+    mark_times(types, components)
     describe_schemas(components)
     schemas = dict(zip(types, type_schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -106,6 +108,31 @@ def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": SECURITY_SCHEMES},
     }
+
+
+def mark_times(types: Iterable[Any], components: dict[str, dict[str, Any]]) -> None:
+    """Give times their format. msgspec gives it only to fields that require an offset; those of responses do not."""
+    pending, seen = [*inspect.multi_type_info(types)], set[type]()
+    while pending:
+        match pending.pop():
+            case inspect.UnionType(types=options):
+                pending += options
+            case inspect.ListType(item_type=item):
+                pending.append(item)
+            case (inspect.StructType() | inspect.DataclassType()) as kind if kind.cls not in seen:
+                seen.add(kind.cls)
+                for field in kind.fields:
+                    pending.append(field.type)
+                    if may_be_time(field.type):
+                        schema = components[kind.cls.__name__]["properties"][field.encode_name]
+                        next(s for s in schema.get("anyOf", [schema]) if s["type"] == "string")["format"] = "date-time"
+            case _:
+                pass
+
+
+def may_be_time(kind: inspect.Type) -> bool:
+    options = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    return any(isinstance(option, inspect.DateTimeType) for option in options)
 
 
 def schema_types(route: Route) -> Iterable[Any]:
