@@ -219,7 +219,7 @@ class TestOperatorAlerts:
         await alert_hub.dispatch()
 
         [alert] = discord.messages_in(OPERATOR_CHANNEL)
-        assert alert.title == "감사 로그의 봉인이 끊겼어요"
+        assert alert.title == "감사 로그 검증에 실패했어요"
         text = alert.body["embeds"][0]["description"].replace("\\", "")
         assert "does not contain seal 1:1:" in text
         assert "pabal audit accept-restore" in text

@@ -30,7 +30,7 @@ def test_both_languages_use_the_same_placeholders(key: str) -> None:
 
 
 def test_help_says_that_the_service_is_not_official() -> None:
-    assert "공식 서비스가 아닙니다" in KOREAN_TEXTS.help
+    assert "공식 서비스가 아니에요" in KOREAN_TEXTS.help
     assert "not an official Kakao service" in ENGLISH_TEXTS.help
 
 
