@@ -14,6 +14,21 @@ SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 DURATION = re.compile(
     r"(?<![a-z])(wait|lease|timeout|delay|interval|lifetime|duration|expires_?in|retry_after)", re.IGNORECASE
 )
+STATE_FIELDS = frozenset(
+    (
+        "category",
+        "criticality",
+        "database",
+        "event_status",
+        "kind",
+        "mode",
+        "outcome",
+        "reason",
+        "role",
+        "state",
+        "status",
+    )
+)
 UNIT = re.compile(r"second|minute|hour|day|millisecond", re.IGNORECASE)
 
 
@@ -157,3 +172,15 @@ def test_no_example_is_left_of_an_endpoint_that_is_gone() -> None:
     examples = {*load_examples()} - {"paths"}
 
     assert examples - {route.name for route in routes.ROUTES} == set()
+
+
+def test_every_state_lists_its_values() -> None:
+    states = {
+        f"{name}.{field}": keywords.get("anyOf", [keywords])
+        for name, schema in SCHEMAS.items()
+        for field, keywords in schema["properties"].items()
+        if field in STATE_FIELDS and not is_number(keywords)
+    }
+
+    assert len(states) > 20
+    assert [name for name, options in states.items() if not any("enum" in option for option in options)] == []

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -25,6 +25,14 @@ from pabal.notifications.decision.decide import (
     decide_delivery,
     is_night_in_korea,
     next_korean_morning,
+)
+from pabal.notifications.states import (
+    CategoryName,
+    CriticalityName,
+    FailureReason,
+    NotificationReason,
+    Priority,
+    RecipientType,
 )
 
 NO_DEADLINE = trying(deadline=None)  # the machine may be busy
@@ -203,3 +211,17 @@ def test_emergencies_have_the_lowest_priority_number() -> None:
     assert [
         criticality.priority for criticality in (Criticality.EMERGENCY, Criticality.IMPORTANT, Criticality.NORMAL)
     ] == [1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("literal", "values"),
+    [
+        (RecipientType, {*NotificationChannel}),
+        (CategoryName, {*NotificationCategory}),
+        (CriticalityName, {*Criticality}),
+        (NotificationReason, {*get_args(FailureReason), *SuppressReason}),
+        (Priority, {criticality.priority for criticality in Criticality}),
+    ],
+)
+def test_the_values_in_rows_are_those_of_the_decision(literal: Any, values: set[object]) -> None:
+    assert {*get_args(literal)} == values

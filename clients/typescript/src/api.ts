@@ -263,7 +263,7 @@ export interface EventBatchItemView {
   /** What is wrong with this event. Missing on success. */
   detail?: string | null;
   /** The state of the event, `pending` unless it was published before. Missing if it was refused. */
-  event_status?: string | null;
+  event_status?: "cancelled" | "completed" | "failed" | "pending" | "processing" | null;
   /** When it was published. Missing if it was refused. */
   created_at?: string | null;
 }
@@ -476,11 +476,11 @@ export interface FieldError {
 /** The state of the hub. `queueDepth` and `oldestUndelivered` (in seconds) are those of the relay. */
 export interface HealthView {
   /** `ok`, or `unavailable` while the database does not respond. */
-  status: string;
+  status: "ok" | "unavailable";
   /** The time of the check (ISO 8601). */
   timestamp: string;
-  /** `ok` or `unavailable`. */
-  database: string;
+  /** Whether the database responds. */
+  database: "ok" | "unavailable";
   /** Messages of the relay that wait for a bot. Null while the database is unavailable. */
   queueDepth: number | null;
   /** The age of the oldest waiting message of the relay, in seconds. */
@@ -583,7 +583,7 @@ export interface NotificationBatchItemView {
   /** The state of the notification. Missing if it was refused. */
   state?: "failed" | "pending" | "sent" | "suppressed" | null;
   /** Why it is not sent. Missing otherwise. */
-  reason?: string | null;
+  reason?: "address_unhealthy" | "cancelled" | "category_off" | "dm_disabled" | "duplicate" | "exhausted" | "expired" | "no_transport" | "refused" | "storm" | "unknown" | "unrenderable" | null;
   /** The stable code of the error. Missing on success. */
   code?: string | null;
   /** What is wrong with this item. Missing on success. */
@@ -640,7 +640,7 @@ export interface NotificationDetailView {
   /** `pending`, `sent`, `suppressed` (not sent on purpose) or `failed`. */
   state: "failed" | "pending" | "sent" | "suppressed";
   /** Why it was not sent. Null otherwise. */
-  reason: string | null;
+  reason: "address_unhealthy" | "cancelled" | "category_off" | "dm_disabled" | "duplicate" | "exhausted" | "expired" | "no_transport" | "refused" | "storm" | "unknown" | "unrenderable" | null;
   /** Why it is sent or not, step by step. */
   decision: string[];
   /** The order of sending: lower numbers first. */
@@ -711,7 +711,7 @@ export interface NotificationView {
   /** `pending`, `sent`, `suppressed` (not sent on purpose) or `failed`. */
   state: "failed" | "pending" | "sent" | "suppressed";
   /** Why it was not sent. Null otherwise. */
-  reason: string | null;
+  reason: "address_unhealthy" | "cancelled" | "category_off" | "dm_disabled" | "duplicate" | "exhausted" | "expired" | "no_transport" | "refused" | "storm" | "unknown" | "unrenderable" | null;
   /** Why it is sent or not, step by step. */
   decision: string[];
   /** The order of sending: lower numbers first. */
@@ -955,8 +955,8 @@ export interface PreferencesView {
 
 /** The result of a probe. */
 export interface ProbeView {
-  /** `ok` if the probe succeeded. */
-  status: string;
+  /** `ok` from the check of the process, `ready` from the check of the whole hub. */
+  status: "ok" | "ready";
 }
 
 /** An RFC 9457 problem. Programs read `code`, which is stable; people read `detail`. */
@@ -982,7 +982,7 @@ export interface PublishedEventView {
   /** The id of the event. */
   id: string;
   /** `pending`, or `completed` for a broadcast: its deliveries have states of their own. */
-  status: string;
+  status: "cancelled" | "completed" | "failed" | "pending" | "processing";
   /** When it was created. */
   created_at: string;
 }
@@ -1135,7 +1135,7 @@ export interface RequestedNotificationView {
   /** `pending`, `sent`, `suppressed` (not sent on purpose) or `failed`. */
   state: "failed" | "pending" | "sent" | "suppressed";
   /** Why it was not sent. Null otherwise. */
-  reason: string | null;
+  reason: "address_unhealthy" | "cancelled" | "category_off" | "dm_disabled" | "duplicate" | "exhausted" | "expired" | "no_transport" | "refused" | "storm" | "unknown" | "unrenderable" | null;
   /** It is not sent before this time. */
   scheduled_at: string;
   /** When it was requested. */
@@ -1546,10 +1546,10 @@ export interface ToastPage {
 export interface ToastView {
   /** The id of the toast. */
   id: string;
-  /** What the toast is about, such as `payment`. */
-  category: string;
-  /** How urgent it is, such as `emergency`. */
-  criticality: string;
+  /** What the toast is about. */
+  category: "antinuke" | "marketing" | "payment" | "recovery" | "system";
+  /** How urgent it is. */
+  criticality: "emergency" | "important" | "normal";
   /** The language of the text, such as `ko` or `en-US`. */
   locale: string;
   /** The title, as plain text. */
@@ -1621,7 +1621,7 @@ export interface TraceEntryView {
   /** When it happened. */
   at: string;
   /** What happened, as a stable word for programs. */
-  kind: string;
+  kind: "accepted" | "acked" | "answered" | "archived" | "arrived" | "asked" | "cancelled" | "carried" | "claimed" | "completed" | "decided" | "deed" | "died" | "expired" | "failed" | "handed" | "late" | "owed" | "published" | "refused" | "replayed" | "resolved" | "seen" | "sent" | "shown" | "snoozed" | "stalled" | "suppressed" | "unknown" | "unseen";
   /** What happened, as a sentence. */
   says: string;
 }

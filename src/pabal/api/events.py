@@ -42,7 +42,7 @@ from pabal.hub import Hub
 from pabal.tokens.permission import Permission
 from pabal.tokens.services import SERVICE_NAME_PATTERN
 from pabal.tokens.verify import AuthenticatedService
-from pabal.trace.entry import TraceEntry
+from pabal.trace.entry import TraceEntry, TraceEntryKind
 from pabal.trace.events import trace_single_event
 from pabal.web.encoded_response import EncodedJsonResponse
 from pabal.web.errors import error_status, invalid_from_msgspec
@@ -58,7 +58,7 @@ class TraceEntryView(ResponseBody, frozen=True):
     """One step in the life of an event or a notification, as a sentence."""
 
     at: datetime
-    kind: str
+    kind: TraceEntryKind
     says: str
 
 
@@ -104,7 +104,7 @@ class PublishedEventView(ResponseBody, frozen=True):
     """The recorded event."""
 
     id: UUID
-    status: str
+    status: EventStatus
     created_at: datetime
 
 
@@ -115,7 +115,7 @@ class EventBatchItemView(ResponseBody, frozen=True, omit_defaults=True):
     id: UUID | None = None
     code: str | None = None
     detail: str | None = None
-    event_status: str | None = None
+    event_status: EventStatus | None = None
     created_at: datetime | None = None
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 from starlette.responses import Response
@@ -15,14 +16,15 @@ from pabal.web.route import ResponseBody, Route
 
 PROBE_TIMEOUT = 3.0
 """Seconds that a probe waits for the database."""
+HealthStatus = Literal["ok", "unavailable"]
 
 
 class HealthView(ResponseBody, frozen=True, rename="camel"):
     """The state of the hub. `queueDepth` and `oldestUndelivered` (in seconds) are those of the relay."""
 
-    status: str
+    status: HealthStatus
     timestamp: str
-    database: str
+    database: HealthStatus
     queue_depth: int | None
     oldest_undelivered: float | None
     active_accounts: int | None
@@ -32,7 +34,7 @@ class HealthView(ResponseBody, frozen=True, rename="camel"):
 class ProbeView(ResponseBody, frozen=True):
     """The result of a probe."""
 
-    status: str
+    status: Literal["ok", "ready"]
 
 
 async def get_health(hub: Hub) -> Response:
@@ -48,8 +50,8 @@ async def get_health(hub: Hub) -> Response:
 
 
 def health_view(
-    status: str,
-    database: str,
+    status: HealthStatus,
+    database: HealthStatus,
     queue_depth: int | None = None,
     oldest_undelivered: float | None = None,
     active_accounts: int | None = None,

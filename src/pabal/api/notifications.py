@@ -33,7 +33,7 @@ from pabal.notifications.requests import (
     request_notifications,
     try_request_notifications,
 )
-from pabal.notifications.states import NotificationState, RecipientType
+from pabal.notifications.states import NotificationReason, NotificationState, RecipientType
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.trace.notifications import trace_notification
@@ -78,7 +78,7 @@ class RequestedNotificationView(ResponseBody, frozen=True):
 
     id: UUID
     state: NotificationState
-    reason: str | None
+    reason: NotificationReason | None
     scheduled_at: datetime
     created_at: datetime
 
@@ -89,7 +89,7 @@ class NotificationBatchItemView(ResponseBody, frozen=True, omit_defaults=True):
     status: int
     id: UUID | None = None
     state: NotificationState | None = None
-    reason: str | None = None
+    reason: NotificationReason | None = None
     code: str | None = None
     detail: str | None = None
 
@@ -107,7 +107,7 @@ class NotificationView(ResponseBody, frozen=True):
     template_key: str
     payload: dict[str, Any]
     state: NotificationState
-    reason: str | None
+    reason: NotificationReason | None
     decision: list[str]
     priority: int
     attempt_count: int

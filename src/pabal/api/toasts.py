@@ -15,6 +15,7 @@ from pabal.hub import Hub
 from pabal.limits import RateLimit
 from pabal.notifications.people.stream_tickets import issue_stream_ticket
 from pabal.notifications.people.tokens import Person
+from pabal.notifications.states import CategoryName, CriticalityName
 from pabal.notifications.toasts.inbox import (
     InboxState,
     Toast,
@@ -41,8 +42,8 @@ class ToastView(ResponseBody, frozen=True):
     """A toast. Title and body are plain text in the language of `locale`."""
 
     id: UUID
-    category: str
-    criticality: str
+    category: CategoryName
+    criticality: CriticalityName
     locale: str
     title: str | None
     body: str

@@ -20,5 +20,9 @@ NotificationReason = Literal[
 AttemptOutcome = Literal["done", "retry", "snooze", "dead", "suppressed", "unknown"]
 RecipientType = Literal["user_dm", "guild_audit_channel", "dashboard_toast"]
 """The values of `NotificationChannel`."""
+CategoryName = Literal["payment", "recovery", "antinuke", "marketing", "system"]
+"""The values of `NotificationCategory`."""
+CriticalityName = Literal["normal", "important", "emergency"]
+"""The values of `Criticality`."""
 Priority = Literal[1, 3, 5]
 """Emergency, important, normal: see `Criticality.priority`."""

@@ -113,10 +113,8 @@ async def set_account_rate_limit(tx: Tx, account: UUID, rate_limit: int, actor: 
     return changed
 
 
-async def set_account_answer_mode(tx: Tx, account: UUID, answer_mode: str, actor: Actor) -> Account:
+async def set_account_answer_mode(tx: Tx, account: UUID, answer_mode: AnswerMode, actor: Actor) -> Account:
     """Change how an account's users get answers, from their next message on."""
-    if answer_mode not in ANSWER_MODES:
-        raise Invalid.of_field("answer_mode", f"must be one of {', '.join(ANSWER_MODES)}")
     changed = require_account(
         await tx.maybe(Account, Q.set_account_answer_mode, account=account, answer_mode=answer_mode), account
     )

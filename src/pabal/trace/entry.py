@@ -1,6 +1,6 @@
 """What every trace is made of: matches of an id, audited actions, and the entries of a timeline."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -32,7 +32,7 @@ TraceEntryKind = Literal[
 """The kinds of entries, as the API and the CLI's JSON name them."""
 
 TraceTone = Literal["bad", "warning", "good", "recovered"]
-TRACE_TONES: dict[str, TraceTone] = {
+TRACE_TONES: Mapping[TraceEntryKind, TraceTone] = {
     **dict.fromkeys(("died", "refused", "unknown"), "bad"),
     **dict.fromkeys(("failed", "expired", "late", "suppressed"), "warning"),
     **dict.fromkeys(("completed", "sent"), "good"),

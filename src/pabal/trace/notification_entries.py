@@ -8,7 +8,13 @@ from uuid import UUID
 
 from pabal.core.messages import Message, duration_message, join_messages, message_table
 from pabal.notifications.decision.decide import DecisionStep, NotificationChannel, SuppressReason
-from pabal.notifications.states import AttemptOutcome, NotificationReason, NotificationState, RecipientType
+from pabal.notifications.states import (
+    AttemptOutcome,
+    CategoryName,
+    NotificationReason,
+    NotificationState,
+    RecipientType,
+)
 from pabal.trace.entry import UNKNOWN_WORKER, AuditedAction, TraceEntry, TraceEntryKind, sort_entries
 
 NOTIFICATION_STATE_TEXTS = message_table("pending", "sent", "failed", "suppressed")
@@ -28,7 +34,7 @@ class TracedNotification:
     recipient_type: RecipientType
     recipient_id: str
     template_key: str
-    category: str
+    category: CategoryName
     state: NotificationState
     reason: NotificationReason | None
     decision: Sequence[str]

@@ -183,8 +183,15 @@ async def set_answer_mode_action(hub: Hub, request: Request, session: OperatorSe
     """Change how an account's users get answers."""
     account_id: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await set_account_answer_mode(tx, account_id, fields.get("answer_mode", ""), operator_actor(request, session))
+        await set_account_answer_mode(tx, account_id, read_answer_mode(fields), operator_actor(request, session))
     return redirect_with_flash(account_url(account_id), "relay.done.answer_mode")
+
+
+def read_answer_mode(fields: Form) -> accounts.AnswerMode:
+    answer_mode = fields.get("answer_mode", "")
+    if answer_mode not in accounts.ANSWER_MODES:
+        raise Invalid.of_field("answer_mode", f"must be one of {', '.join(accounts.ANSWER_MODES)}")
+    return answer_mode
 
 
 async def enable_account_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:

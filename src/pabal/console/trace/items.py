@@ -1,14 +1,18 @@
 """The subjects of a trace: events, dead letters, notifications and messages, with links to their pages."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from pabal.console.format import redact_user_key
 from pabal.console.i18n import Translator
 from pabal.core.messages import Message, message_table
+from pabal.events.types import EventStatus
 from pabal.relay.messages import InboundMessage
 from pabal.trace import FullEventTrace, FullNotificationTrace, Trace, broadcast_status_text, list_purged_events
+from pabal.trace.entry import TraceTone
 from pabal.trace.event_entries import TracedDeadLetter, TracedEvent, event_status_text
 from pabal.trace.events import EventTrace
 from pabal.trace.notification_entries import notification_requester, notification_status_text
@@ -16,7 +20,7 @@ from pabal.trace.notifications import NotificationTrace
 from pabal.trace.relay import MessageTrace
 from pabal.trace.relay_entries import message_status_text
 
-TONES_BY_STATE = {
+TONES_BY_STATE: Mapping[str, TraceTone] = {
     **dict.fromkeys(("completed", "sent", "ACKED", "replayed", "resolved"), "good"),
     **dict.fromkeys(("failed", "unresolved"), "bad"),
 }
@@ -24,18 +28,21 @@ TONES_BY_STATE = {
 DEAD_LETTER_STATE_TEXTS = message_table("replayed", "resolved", "unresolved")
 
 
+TracedItemKind = Literal["event", "delivery", "dead_letter", "notification", "message"]
+
+
 @dataclass(frozen=True, slots=True)
 class TracedItem:
     """One subject of a trace: its page, its source and target (None: all subscribers), and its status."""
 
-    kind: str
+    kind: TracedItemKind
     id: UUID
     href: str | None
     title: str
     source: str
     target: str | None
     status_text: str
-    tone: str
+    tone: TraceTone | Literal[""]
 
 
 def traced_items(t: Translator, trace: Trace) -> list[TracedItem]:
@@ -56,12 +63,11 @@ def traced_items(t: Translator, trace: Trace) -> list[TracedItem]:
 
 
 def event_item(t: Translator, event: TracedEvent, trace: EventTrace) -> TracedItem:
-    kind = "delivery" if event.parent_id else "event"
     text, status = event_status_text(event, trace.now), event.status
     if event.is_broadcast:
         text, status = broadcast_status_text(event, trace), worst_delivery_status(event, trace)
     return TracedItem(
-        kind=kind,
+        kind="delivery" if event.parent_id else "event",
         id=event.id,
         href=event_url(event.id),
         title=event.event_type,
@@ -72,7 +78,7 @@ def event_item(t: Translator, event: TracedEvent, trace: EventTrace) -> TracedIt
     )
 
 
-def worst_delivery_status(event: TracedEvent, trace: EventTrace) -> str:
+def worst_delivery_status(event: TracedEvent, trace: EventTrace) -> EventStatus:
     """Return the worst status among the deliveries of a broadcast."""
     statuses = {delivery.status for delivery in trace.events if delivery.parent_id == event.id}
     return "failed" if "failed" in statuses else "completed" if statuses == {"completed"} else "pending"

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from markupsafe import Markup
@@ -12,6 +13,7 @@ from pabal.console.i18n import Translator
 from pabal.console.trace.items import dead_letter_url, event_url, traced_items
 from pabal.core.messages import duration_message
 from pabal.trace import TRACE_TONES, FullEventTrace, FullNotificationTrace, Trace, TraceEntry, label_events
+from pabal.trace.entry import TraceEntryKind, TraceTone
 from pabal.trace.events import EventTrace
 from pabal.trace.relay import MessageTrace
 
@@ -24,7 +26,7 @@ MESSAGE_LINK_KINDS = frozenset({"carried", "shown"})
 class EntrySubject:
     """What an entry of the timeline is about; empty where a trace has only one subject."""
 
-    kind: str = ""
+    kind: Literal["", "event", "notification"] = ""
     id: UUID | None = None
     name: str = ""
 
@@ -40,8 +42,8 @@ class TimelineEntry:
     at: datetime
     elapsed: str
     duration: str
-    kind: str
-    tone: str
+    kind: TraceEntryKind | Literal["dead_letter", "other"]
+    tone: TraceTone | Literal[""]
     text: Markup
     subject: EntrySubject
     href: str | None
@@ -123,14 +125,14 @@ def timeline_entries(
     return timeline
 
 
-def entry_tag(t: Translator, entry: TraceEntry) -> str:
+def entry_tag(t: Translator, entry: TraceEntry) -> TraceEntryKind | Literal["dead_letter", "other"]:
     """The name of the entry's tag. The death of an event is a dead letter."""
     if entry.kind == "died" and entry.letter_id:
         return "dead_letter"
     return entry.kind if t.has_variant("trace.entry", entry.kind) else "other"
 
 
-def link_ids(text: str, kind: str, urls: Mapping[UUID, str | None]) -> Markup:
+def link_ids(text: str, kind: TraceEntryKind, urls: Mapping[UUID, str | None]) -> Markup:
     """Turn the ids in a text into links to their pages."""
     html, position = Markup(), 0
     for match in UUID_PATTERN.finditer(text):

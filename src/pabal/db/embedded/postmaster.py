@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from pabal.core.errors import EmbeddedServerError
 
@@ -22,6 +23,9 @@ StopSignals = Sequence[tuple[signal.Signals, float]]
 # Fast shutdown, then immediate (the next start recovers), then kill; with the seconds to wait for each.
 STOP_SIGNALS: StopSignals = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 8.0), (signal.SIGKILL, 2.0))
 
+PostmasterStatus = Literal["starting", "stopping", "ready", "standby"]
+POSTMASTER_STATUSES: tuple[PostmasterStatus, ...] = get_args(PostmasterStatus)
+
 
 @dataclass(frozen=True, slots=True)
 class Postmaster:
@@ -29,7 +33,7 @@ class Postmaster:
 
     pid: int
     port: int | None = None
-    status: str = "starting"
+    status: PostmasterStatus = "starting"
 
     @property
     def is_ready(self) -> bool:
@@ -49,7 +53,8 @@ def read_pid_file(data_dir: Path) -> Postmaster | None:
         return None
     if not 0 < pid <= MAX_PID:
         return None
-    return Postmaster(pid, port, lines[7].strip() if len(lines) > 7 else "starting")  # noqa: PLR2004
+    status = lines[7].strip() if len(lines) > 7 else ""  # noqa: PLR2004
+    return Postmaster(pid, port, status if status in POSTMASTER_STATUSES else "starting")
 
 
 def find_running_server(data_dir: Path) -> Postmaster | None:

@@ -13,6 +13,7 @@ from pabal.db.doorbell.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.lane import ClaimedNotification
+from pabal.notifications.states import CategoryName, CriticalityName
 from pabal.notifications.templates.render import RenderedText
 
 Q = load_queries(__file__)
@@ -33,8 +34,8 @@ class Toast:
     """A notification in a person's dashboard. `seq` numbers its latest change; `age` is the time since it arrived."""
 
     id: UUID
-    category: str
-    criticality: str
+    category: CategoryName
+    criticality: CriticalityName
     locale: str
     title: str | None
     body: str
