@@ -18,6 +18,8 @@ REPLIES = (
     "tests/relay/test_stall.py",
     "tests/faults/test_failpoints.py",
 )
+LATE_CLAIMS = ("tests/relay/test_late_claims.py",)
+OUTAGE = ("tests/db/test_outage.py",)
 NOTIFICATIONS = (*LANES, "tests/notifications/test_dispatch.py", "tests/notifications/test_crash.py")
 TOKENS = ("tests/tokens", "tests/faults/test_failpoints.py")
 PUBLISH = ("tests/events/test_publish.py", "tests/faults/test_failpoints.py")
@@ -137,6 +139,11 @@ MUTANTS = (
     ),
     Mutant(SEND, "_finish", "case ConfirmedClaim(is_usable=False):", "case ConfirmedClaim(is_usable=None):", REPLIES),
     Mutant(POLLER, "_poll", "self._unclear_claims = claims\n", "pass\n", REPLIES),
+    Mutant("relay/reply/callback.py", "send", "id_age(callback.fence) >= CONFIRM_WINDOW", "False", LATE_CLAIMS),
+    Mutant("relay/reply/callback.py", "_settle", "settled_at is None and ", "False and ", LATE_CLAIMS),
+    Mutant(CALLBACK, "is_rescued", "outcome = 'unknown'", "outcome = 'sent'", LATE_CLAIMS),
+    Mutant("db/monitor.py", "_end_unanswered", "self._terminate(", "set(", OUTAGE),
+    Mutant("db/connect.py", "find_unanswered", "if connection.get_server_pid() not in busy", "", OUTAGE),
     Mutant(RECEIVED, "receive_messages", "on conflict (channel_id, source_event_id) do nothing", "", RECEIVE),
     Mutant(ROTATION, "rotate_refresh_token", "and r.replaced_by is null", "", TOKENS),
     Mutant(REFRESH, "decide_refresh", "if lost and unused", "if lost", TOKENS),
@@ -144,8 +151,8 @@ MUTANTS = (
     Mutant(
         "events/publish/publish.sql",
         "find_skipped_drafts",
-        "e.content_hash is not distinct from",
-        "e.content_hash is not null or e.content_hash =",
+        "k.content_hash is not distinct from",
+        "k.content_hash is not null or k.content_hash =",
         PUBLISH,
     ),
     Mutant("queue/batcher.py", "_resolve", "queued.fail(result)", "queued.future.set_result(result)", QUEUE),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from time import monotonic
 
 from tools.mutants import MUTANTS, Mutant
 
@@ -48,11 +49,10 @@ def is_noticed(mutant: Mutant) -> bool:
 
 
 def main(words: list[str]) -> int:
-    survivors = 0
-    for mutant in MUTANTS:
+    survivors, started = 0, monotonic()
+    chosen = [mutant for mutant in MUTANTS if all(word in f"{mutant.path} {mutant.query}" for word in words)]
+    for number, mutant in enumerate(chosen, 1):
         label = f"{mutant.path} {mutant.query}: {' '.join(mutant.old.split())} -> {' '.join(mutant.new.split())}"
-        if not all(word in f"{mutant.path} {mutant.query}" for word in words):
-            continue
         try:
             noticed = is_noticed(mutant)
         except ValueError:
@@ -60,9 +60,10 @@ def main(words: list[str]) -> int:
             survivors += 1
             continue
         survivors += not noticed
-        sys.stdout.write(f"{'noticed' if noticed else 'SURVIVED'}: {label}\n")
+        progress = f"{number}/{len(chosen)}, {(monotonic() - started) / 60:.1f} min"
+        sys.stdout.write(f"{'noticed' if noticed else 'SURVIVED'} ({progress}): {label}\n")
         sys.stdout.flush()
-    sys.stdout.write(f"{survivors} not noticed\n")
+    sys.stdout.write(f"{survivors} of {len(chosen)} not noticed, {(monotonic() - started) / 60:.0f} minutes\n")
     return 1 if survivors else 0
 
 

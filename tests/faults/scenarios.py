@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -18,16 +18,20 @@ from time import monotonic
 import asyncpg
 import httpx2
 
+from db.test_schema_fit import BREAKING, REVERSE, newer_schema
 from faults.workload import Verdict, Workload, open_workload
 from pabal.db import embedded
 from pabal.db.migrate import apply_migrations
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
+from support import pgbouncer
 from support.clusters import open_connection
 from support.fake_kakao import run_fake_kakao
 from support.notifications import register_builtin_templates
 from support.pabal_process import RunningHub, environment, pabal_process, start_pabal
+from support.pgbouncer import PgBouncer
 from support.relay_rows import Chat
+from support.wait import wait_until
 from support.webhook import WEBHOOK_SECRET
 
 BEFORE, AFTER, OUTAGE = 4.0, 12.0, 6.0
@@ -54,10 +58,12 @@ class Machine:
     child: RunningHub | None = None
     worker: "subprocess.Popen[str] | None" = None
     child_variables: dict[str, str] = field(default_factory=dict[str, str])
+    pooler: PgBouncer | None = None
 
     @property
     def urls(self) -> DatabaseUrls:
-        return DatabaseUrls(self.server.address.hub_url, self.server.address.owner_url)
+        main = self.pooler.url if self.pooler else self.server.address.hub_url
+        return DatabaseUrls(main, self.server.address.owner_url)
 
     async def restart_server(self) -> None:
         port = self.server.address.port
@@ -75,13 +81,24 @@ class Machine:
         with (self.folder / "work.log").open("a") as log:
             self.worker = start_pabal("work", folder=self.folder, stdout=log, stderr=log, env=variables)
 
-    def kill_hub(self) -> None:
+    async def wait_for_worker(self) -> None:
+        """Wait until `pabal work` runs. A process does not start on a schema newer than its own."""
+        assert self.worker
+        pid = self.worker.pid
+        async with open_connection(self.server.address.owner_url) as owner:
+
+            async def is_running() -> bool:
+                return await owner.fetchval("select exists (select from pabal.workers where pid = $1)", pid)
+
+            await wait_until(is_running, within=60)
+
+    def end_hub(self, by: signal.Signals = signal.SIGKILL) -> None:
         if self.child:
-            self.child.end(signal.SIGKILL)
+            self.child.end(by)
             assert self.child.process.stdout
             self.child.process.stdout.close()
         if self.worker:
-            self.worker.kill()
+            self.worker.send_signal(by)
             self.worker.wait()
 
     async def travel(self, by: timedelta) -> None:
@@ -182,9 +199,37 @@ async def fill_disk(machine: Machine, _: Workload) -> None:
 async def kill_hub(machine: Machine, _: Workload) -> None:
     """Kill the process with the web server and the one with the workers three times."""
     for _number in range(3):
-        await asyncio.to_thread(machine.kill_hub)
+        await asyncio.to_thread(machine.end_hub)
         await asyncio.to_thread(machine.start_hub)
         await asyncio.sleep(1)
+
+
+async def stop_hub(machine: Machine, _: Workload) -> None:
+    """Stop both processes with SIGTERM and start them again, three times."""
+    for _number in range(3):
+        await asyncio.to_thread(machine.end_hub, signal.SIGTERM)
+        await asyncio.to_thread(machine.start_hub)
+        await asyncio.sleep(1)
+
+
+async def replace_processes(machine: Machine, _: Workload) -> None:
+    """Let the supervisor replace its processes three times."""
+    assert machine.child
+    for _number in range(3):
+        machine.child.process.send_signal(signal.SIGHUP)
+        await asyncio.sleep(OUTAGE / 2)
+
+
+async def restart_pooler(machine: Machine, _: Workload) -> None:
+    assert machine.pooler
+    await asyncio.to_thread(machine.pooler.restart)
+
+
+async def migrate_ahead(machine: Machine, _: Workload) -> None:
+    """A newer version renames columns that this one uses; then it is rolled back."""
+    await machine.wait_for_worker()
+    async with open_connection(machine.server.address.owner_url) as owner, newer_schema(owner, BREAKING, REVERSE):
+        await asyncio.sleep(OUTAGE)
 
 
 async def skew_clocks(machine: Machine, workload: Workload) -> None:
@@ -192,7 +237,7 @@ async def skew_clocks(machine: Machine, workload: Workload) -> None:
     for offset in ("+1h", "-1h"):
         clock = {"LD_PRELOAD": str(FAKE_CLOCK), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         machine.child_variables |= clock
-        await asyncio.to_thread(machine.kill_hub)
+        await asyncio.to_thread(machine.end_hub)
         await asyncio.to_thread(machine.start_hub)
         assert machine.child
         date = parsedate_to_datetime((await workload.web.get("/healthz")).headers["date"])
@@ -222,6 +267,11 @@ class Scenario:
     """The size of a disk in memory for the server; needs root."""
     fakes_clock: bool = False
     """Whether it needs libfaketime."""
+    needs_pooler: bool = False
+    processes: int | None = None
+    """Processes of `serve`, under a supervisor."""
+    refuses: bool = True
+    """Whether requests of chat users may fail meanwhile."""
     bot_sends_received: bool = True
     expected: tuple[str, ...] = ()
     """What the oracle may find: documented, and counted in its column."""
@@ -230,6 +280,8 @@ class Scenario:
         """What this machine lacks to run it."""
         if self.disk_size and os.geteuid() != 0:
             return "root"
+        if self.needs_pooler and pgbouncer.PROGRAM is None:
+            return "pgbouncer"
         return "libfaketime" if self.fakes_clock and FAKE_CLOCK is None else None
 
 
@@ -253,12 +305,20 @@ SCENARIOS = (
         expected=("order_breaks",),
     ),
     Scenario("clock of the hub 1 h fast, then 1 h slow", skew_clocks, in_process=False, fakes_clock=True),
+    Scenario("serve and work stopped with SIGTERM, 3 times", stop_hub, in_process=False),
+    Scenario(
+        "two processes replaced with SIGHUP, 3 times", replace_processes, in_process=False, processes=2, refuses=False
+    ),
+    Scenario("old code on a newer schema for 6 s", migrate_ahead, in_process=False),
+    Scenario("behind PgBouncer: PgBouncer killed with kill -9", restart_pooler, needs_pooler=True),
+    Scenario("behind PgBouncer: PostgreSQL restarted", restart_server, needs_pooler=True),
+    Scenario("behind PgBouncer: open connections silent", lose_connections, needs_pooler=True),
     Scenario("backup under load", back_up, in_process=False),
 )
 
 
 @asynccontextmanager
-async def open_machine(disk_size: str | None) -> AsyncGenerator[Machine]:
+async def open_machine(disk_size: str | None, *, with_pooler: bool = False) -> AsyncGenerator[Machine]:
     folder = make_disk(disk_size)
     try:
         options = {"max_wal_size": "64MB", "min_wal_size": "32MB"} if disk_size else {}
@@ -266,9 +326,13 @@ async def open_machine(disk_size: str | None) -> AsyncGenerator[Machine]:
         machine = Machine(folder, server)
         try:
             await apply_migrations(server.address.owner_url, login="pabal_hub", settings={"pabal.keep_services": "on"})
+            if with_pooler:
+                machine.pooler = pgbouncer.start_pgbouncer(folder, server.address.hub_url)
             yield machine
         finally:
-            await asyncio.to_thread(machine.kill_hub)
+            await asyncio.to_thread(machine.end_hub)
+            if machine.pooler:
+                machine.pooler.stop()
             machine.server.stop()
     finally:
         remove_disk(folder, disk_size)
@@ -290,7 +354,9 @@ def remove_disk(folder: Path, size: str | None) -> None:
 
 
 @asynccontextmanager
-async def open_process_workload(machine: Machine, settings: Settings) -> AsyncGenerator[Workload]:
+async def open_process_workload(
+    machine: Machine, settings: Settings, processes: int | None = None
+) -> AsyncGenerator[Workload]:
     """The hub runs as `pabal serve` and `pabal work`; the actors' own hub only reads and writes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -303,6 +369,8 @@ async def open_process_workload(machine: Machine, settings: Settings) -> AsyncGe
         "PABAL_WEBHOOK_PER_CONVERSATION": "0",
         "PABAL_WEBHOOK_PER_CHANNEL": "0",
     }
+    if processes:
+        machine.child_variables["PABAL_PROCESSES"] = str(processes)
     await asyncio.to_thread(machine.start_hub)
     assert machine.child
     async with (
@@ -319,7 +387,10 @@ async def open_process_workload(machine: Machine, settings: Settings) -> AsyncGe
 
 async def run_scenario(scenario: Scenario) -> tuple[Verdict, float]:
     """Returns the oracle's verdict and the seconds after the fault until the pace was 90 % of the one before it."""
-    async with open_machine(scenario.disk_size) as machine, AsyncExitStack() as stack:
+    async with (
+        open_machine(scenario.disk_size, with_pooler=scenario.needs_pooler) as machine,
+        AsyncExitStack() as stack,
+    ):
         settings = Settings(
             _env_file=None,  # pyright: ignore[reportCallIssue]
             data_dir=machine.folder / "data",
@@ -328,7 +399,7 @@ async def run_scenario(scenario: Scenario) -> tuple[Verdict, float]:
         workload = await stack.enter_async_context(
             open_workload(settings, machine.urls, machine.travel)
             if scenario.in_process
-            else open_process_workload(machine, settings)
+            else open_process_workload(machine, settings, scenario.processes)
         )
         workload.sends_received = scenario.bot_sends_received
         async with workload.running():
@@ -339,6 +410,8 @@ async def run_scenario(scenario: Scenario) -> tuple[Verdict, float]:
             await asyncio.sleep(AFTER)
         times = sorted(time for lane in workload.accepted_at.values() for time in lane)
         verdict = await workload.judge(0.0)
+        if not scenario.refuses and workload.failed_requests:
+            verdict = replace(verdict, refused=workload.failed_requests)
         return verdict, recovery_time(times, started, ended)
 
 

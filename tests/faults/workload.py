@@ -7,7 +7,7 @@ chat users, a bot, a consumer and a notifier act until they are stopped. The ora
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -48,6 +48,16 @@ SOURCE, TARGET = "minu_build", "minu_find"
 RETRY_DELAY, PACE = 0.02, 0.01
 LANES = ("events", "messages", "notifications")
 ORDERING_KEYS = 8
+FAULTS = (
+    "lost",
+    "stuck",
+    "repeated_posts",
+    "order_breaks",
+    "unexplained",
+    "broken_seals",
+    "wrong_metrics",
+    "refused",
+)
 AUDITOR = Actor("auditor")
 AUDITED_ACTION = "fault.tested"
 STUCK_EVENTS = "select id from event_queue where id = any($1::uuid[]) and status <> 'completed'"
@@ -92,9 +102,20 @@ class Verdict:
     longest_gap: float
     recovery: float
     """Seconds from the end of the fault until every lane accepted again."""
+    refused: Sequence[str] = ()
+    """Requests that failed although none should."""
 
-    def faults(self) -> dict[str, list[Any]]:
-        names = ("lost", "stuck", "repeated_posts", "order_breaks", "unexplained", "broken_seals", "wrong_metrics")
+    def faults(self) -> dict[str, Sequence[Any]]:
+        names = (
+            "lost",
+            "stuck",
+            "repeated_posts",
+            "order_breaks",
+            "unexplained",
+            "broken_seals",
+            "wrong_metrics",
+            "refused",
+        )
         return {name: rows for name in names if (rows := getattr(self, name))}
 
 
@@ -122,6 +143,8 @@ class Workload:
     read_by_bot: list[int] = field(default_factory=list[int])
     results: dict[str, str] = field(default_factory=dict[str, str])
     """What the bot was told about its reply to each message."""
+    failed_requests: list[str] = field(default_factory=list[str])
+    """Webhooks without an answer."""
     sends_received: bool = True
     """Whether the bot confirms responses. One that does not may get lost ones late, after newer messages."""
     accepted_at: dict[str, list[float]] = field(default_factory=lambda: {lane: [] for lane in LANES})
@@ -142,7 +165,12 @@ class Workload:
 
     async def chat(self, number: int) -> None:
         text = str(number)
-        if await send_message(self.web, text, callbackUrl=self.kakao.url(text)) == USE_CALLBACK:
+        try:
+            answer = await send_message(self.web, text, callbackUrl=self.kakao.url(text))
+        except (httpx2.HTTPError, AssertionError) as error:
+            self.failed_requests.append(f"{type(error).__name__}: {error}"[:200])
+            raise
+        if answer == USE_CALLBACK:
             self.messages.append(text)
             self.acknowledged("messages")
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -11,12 +12,16 @@ from uuid_utils.compat import uuid7
 
 from pabal.core.errors import CallbackFailed, CallbackUnconfirmed
 from pabal.core.ids import id_age, new_id
+from pabal.db.pool import ConnectOptions, Database
+from pabal.hub import DatabaseUrls
+from pabal.outside.kakao import post_kakao_callback
 from pabal.relay.reply import callback
 from pabal.relay.reply.callback import (
     CONFIRM_WINDOW,
     SENDING_TIMEOUT,
     SENDING_TIMEOUT_ERROR,
     CallbackClaim,
+    CallbackSender,
     ClaimedCallback,
     rescue_lost_callbacks,
 )
@@ -102,3 +107,22 @@ async def test_a_post_that_ends_after_the_rescue_is_unknown_to_the_bot_as_well(b
         await sending
 
     assert (await bot.chat.state(message), bot.kakao.posts) == ("unknown", 1)
+
+
+async def test_an_outcome_is_recorded_once_the_database_is_back(
+    bot: Bot, database_urls: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callback, "SETTLE_RETRY_DELAY", 0)
+    message = await bot.insert_message("first")
+    async with bot.hub.autocommit() as tx:
+        [claimed] = await claim_callbacks(tx, [build_reply(bot, message)])
+    assert isinstance(claimed, ClaimedCallback)
+    away = Database(ConnectOptions(database_urls.main))
+    sender = CallbackSender(away, partial(post_kakao_callback, bot.hub.http_client), bot.hub.relay.metrics)
+
+    sending = asyncio.create_task(sender.send(claimed, encode_skill_response(skill_response("an answer"))))
+    await bot.kakao.receiver.wait_for_requests(1)
+    async with away:  # each attempt before failed at once
+        await sending
+
+    assert await bot.chat.state(message) == "sent"

@@ -296,7 +296,7 @@ async def test_without_a_database_kakaos_result_is_still_returned(
     async def post(_url: str, _body: bytes) -> CallbackResult:
         return SENT
 
-    monkeypatch.setattr(callback, "SETTLE_RETRY_DELAY", 0)
+    monkeypatch.setattr(callback, "SENDING_TIMEOUT", timedelta())
     sender = CallbackSender(Database(ConnectOptions(database_urls.main)), post, hub.relay.metrics)  # never opened
 
     result, settled_at_ms = await sender.send(

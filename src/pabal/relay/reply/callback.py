@@ -33,9 +33,8 @@ SENDING_TIMEOUT_ERROR = "the process that sent it did not report an outcome"
 CONFIRM_WINDOW = timedelta(seconds=20)
 """How long after its claim a callback may still be posted: the POST and its settlement end before the rescue."""
 TOO_LATE_ERROR = "the hub could not post it in time"
-MAX_SETTLE_ATTEMPTS = 5
 SETTLE_RETRY_DELAY = 1.0
-"""Seconds between attempts to record an outcome. After `SENDING_TIMEOUT` an attempt may find it recorded as unknown."""
+"""Seconds between attempts to record an outcome. After `SENDING_TIMEOUT` it is left to the rescue."""
 FAILURE_WINDOW = timedelta(minutes=10)
 
 CallbackOutcome = Literal["sent", "refused", "unknown", "unsent"]
@@ -268,18 +267,18 @@ class CallbackSender:
 
     async def _settle(self, settlement: CallbackSettlement) -> tuple[CallbackResult, int]:
         """Record the outcome. If the database stays unavailable, `rescue_lost_callbacks` records `unknown` later."""
-        for attempts_left in reversed(range(MAX_SETTLE_ATTEMPTS)):
+        while True:
             try:
                 settled_at = await self._settlements.put(settlement)
                 if settled_at is None and await self._is_rescued(settlement.callback):
                     return RescuedCallback(), wall_clock_ms()
             except (Unavailable, RetryableError) as error:
                 log.warning("callback not settled", message=str(settlement.callback.message_id), error=str(error))
-                if attempts_left:
-                    await asyncio.sleep(SETTLE_RETRY_DELAY)
+                if id_age(settlement.callback.fence) >= SENDING_TIMEOUT:
+                    return settlement.result, wall_clock_ms()
+                await asyncio.sleep(SETTLE_RETRY_DELAY)
             else:
                 return settlement.result, settled_at or wall_clock_ms()
-        return settlement.result, wall_clock_ms()
 
     async def _is_rescued(self, callback: ClaimedCallback) -> bool:
         """Whether the fence was lost to the rescue, and not to an earlier attempt of ours without an answer."""
