@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator
+from html import unescape
 
 import pytest
 
@@ -166,6 +167,30 @@ async def test_a_refused_subscription_names_the_field(
 
     assert refused.status_code == 400
     assert text in refused.text
+
+
+async def test_a_refused_form_keeps_what_was_typed(hub: Hub, admin: SignedInOperator, receiver: Receiver) -> None:
+    await add_shop(hub)
+    subscription, _ = await subscribe(hub, "shop", "order.*", url=receiver.url)
+    form = {"description": "<mine>", "url": receiver.url + "/new", "timeout_seconds": "7", "on_blocked": "hold"}
+    typed = {"event_types": "order.* cart.*", "retry_schedule": "soon"} | form
+    rights = {"permission": "events:read", "description": "The <shop>", "may_publish": "Order", "may_subscribe": "a.*"}
+
+    for path, fields in (
+        (f"{SHOP}/subscriptions", typed),
+        (f"{SHOP}/subscriptions/{subscription.id}", typed),
+        (f"{SHOP}/rights", rights),
+    ):
+        refused = await admin.post(path, **fields)
+        shown = refused.text.partition(f'method="post" action="{path}"')[2].partition("</form>")[0]
+
+        assert refused.status_code == 400, path
+        assert 'role="alert"' in shown, path
+        values = {unescape(value) for value in re.findall(r'<input name="[^>]* value="([^"]*)"', shown)}
+        chosen = set(re.findall(r'value="([a-z:_]*)" (?:checked|selected)', shown))
+        assert {*fields.values()} <= values | chosen, path
+        assert chosen == {*fields.values()} & {"hold", "events:read"}, path
+        assert not re.search(r"/rights/|/subscriptions/subscriptions", refused.text), "the forms have their own paths"
 
 
 async def test_a_subscription_of_another_service_is_not_found(hub: Hub, admin: SignedInOperator) -> None:

@@ -26,6 +26,7 @@ from pabal.web.origin import refuse_foreign_origin, refuse_unknown_host
 log = get_logger()
 
 Form = ImmutableMultiDict[str, str]
+EMPTY_FORM: Form = ImmutableMultiDict()
 RequestHandler = Callable[[Request], Awaitable[Response]]
 PageHandler = Callable[[Hub, Request, OperatorSession], Awaitable[Response]]
 ActionHandler = Callable[[Hub, Request, OperatorSession, Form], Awaitable[Response]]

@@ -1,19 +1,26 @@
 """The list of services, and a service with its permissions, secrets, tokens and subscriptions."""
 
-from starlette.datastructures import ImmutableMultiDict
+from typing import Literal
+
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.access.guards import Action, Form, Page, operator_actor
+from pabal.console.access.guards import EMPTY_FORM, Action, Form, Page, operator_actor
 from pabal.console.pages import confirm_page, is_confirmed, read_cursor, redirect_with_flash, render_page, secret_page
 from pabal.console.services.credentials import OVERLAPS, newest_secret_id
 from pabal.console.services.paths import SERVICES_PATH, read_service_name
-from pabal.console.services.subscriptions import ON_BLOCKED, subscription_display_state, subscription_target
+from pabal.console.services.subscriptions import (
+    ON_BLOCKED,
+    read_subscription_fields,
+    subscription_display_state,
+    subscription_target,
+    subscription_url,
+)
 from pabal.core.errors import Conflict, Invalid, RequestError
 from pabal.events import subscriptions
 from pabal.events.events import EventAccess
 from pabal.events.push.retry_schedule import format_retry_schedule
-from pabal.events.subscriptions import list_subscriptions
+from pabal.events.subscriptions import SubscriptionDraft, add_subscription, list_subscriptions
 from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
 from pabal.tokens import explain, services
@@ -37,7 +44,7 @@ from pabal.web.pagination import decode_cursor, next_cursor
 
 PAGE_SIZE = 50
 FAMILIES_PAGE_SIZE = 20
-EMPTY_FORM: Form = ImmutableMultiDict[str, str]()
+DEFAULT_TIMEOUT_SECONDS = 15
 
 
 async def services_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
@@ -67,6 +74,18 @@ async def render_services_page(
 
 
 async def service_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    return await render_service_page(hub, request, session)
+
+
+async def render_service_page(
+    hub: Hub,
+    request: Request,
+    session: OperatorSession,
+    rejected: Literal["rights", "subscription"] | None = None,
+    error: RequestError | None = None,
+    fields: Form = EMPTY_FORM,
+) -> Response:
+    """Show a service with its forms. A rejected one is shown again with its error."""
     name = read_service_name(request)
     after = decode_cursor(read_cursor(request))
     async with hub.autocommit() as tx:
@@ -81,7 +100,12 @@ async def service_page(hub: Hub, request: Request, session: OperatorSession) -> 
     return render_page(
         request,
         "services/detail.html",
+        status=error_status(type(error)) if error else 200,
         session=session,
+        service_path=f"{SERVICES_PATH}/{name}",
+        rejected=rejected,
+        error=error,
+        fields=fields,
         service=service,
         secrets=secrets,
         newest_secret_id=newest_secret_id(secrets),
@@ -133,9 +157,40 @@ async def set_service_rights_action(hub: Hub, request: Request, session: Operato
         fields.get("may_subscribe", "").split(),
         fields.get("description"),
     )
-    async with hub.transaction() as tx:
-        await update_service(tx, name, patch, operator_actor(request, session))
+    try:
+        async with hub.transaction() as tx:
+            await update_service(tx, name, patch, operator_actor(request, session))
+    except Invalid as error:
+        return await render_service_page(hub, request, session, "rights", error, fields)
     return redirect_with_flash(f"{SERVICES_PATH}/{name}", "services.rights.changed")
+
+
+async def add_subscription_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    """Add a subscription. The secret of a push is shown once."""
+    name = read_service_name(request)
+    try:
+        patch = read_subscription_fields(fields)
+        if patch.url is not None:
+            await hub.http_client.check_url(patch.url)
+        draft = SubscriptionDraft(
+            name,
+            patch.event_types or (),
+            patch.url,
+            patch.description,
+            patch.timeout_seconds or DEFAULT_TIMEOUT_SECONDS,
+            patch.retry_schedule,
+            patch.on_blocked or "dead_letter",
+        )
+        async with hub.transaction() as tx:
+            subscription, secret = await add_subscription(
+                tx, hub.key_ring, draft, operator_actor(request, session), hub.settings.subscriptions_per_service
+            )
+    except (Invalid, Conflict) as error:
+        return await render_service_page(hub, request, session, "subscription", error, fields)
+    return_url = subscription_url(name, subscription.id)
+    if secret is None:
+        return redirect_with_flash(return_url, "services.subscription.added")
+    return secret_page(request, session, "services.subscription.secret", secret, return_url)
 
 
 async def disable_service_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
@@ -189,6 +244,7 @@ PAGES = (
     Page(SERVICES_PATH + "/{name}", service_page),
     Action(SERVICES_PATH, add_service_action),
     Action(SERVICES_PATH + "/{name}/rights", set_service_rights_action),
+    Action(SERVICES_PATH + "/{name}/subscriptions", add_subscription_action),
     Action(SERVICES_PATH + "/{name}/disable", disable_service_action),
     Action(SERVICES_PATH + "/{name}/enable", enable_service_action),
     Action(SERVICES_PATH + "/{name}/remove", remove_service_action),

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pabal import limits
-from pabal.console.access.guards import Action, Form, Page, operator_actor
+from pabal.console.access.guards import EMPTY_FORM, Action, Form, Page, operator_actor
 from pabal.console.format import REDACTED_TEXT
 from pabal.console.pages import confirm_page, is_confirmed, redirect_with_flash, render_page, secret_page
 from pabal.console.services.paths import SERVICES_PATH, read_service_name
-from pabal.core.errors import Conflict, DecryptionError, Invalid
+from pabal.core.errors import Conflict, DecryptionError, Invalid, RequestError
 from pabal.events.events import EventAccess
 from pabal.events.push.circuit_breaker import BreakerState, CircuitBreaker
 from pabal.events.push.retry_schedule import format_retry_schedule, parse_retry_schedule
@@ -22,9 +22,7 @@ from pabal.events.subscriptions import (
     SUBSCRIPTION_TEST_LIMIT,
     OnBlocked,
     Subscription,
-    SubscriptionDraft,
     SubscriptionPatch,
-    add_subscription,
     find_subscription,
     lock_subscription,
     pause_subscription,
@@ -37,11 +35,11 @@ from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession, Role
 from pabal.queue.outcome import Dead, Done, Retry, Unsent
 from pabal.tokens.services import find_service
+from pabal.web.errors import error_status
 
 SubscriptionDisplayState = Literal["active", "paused", "auto_disabled", "suspended", "probing"]
 SUBSCRIPTION_PATH = SERVICES_PATH + "/{name}/subscriptions/{id:uuid}"
 ON_BLOCKED: tuple[OnBlocked, ...] = get_args(OnBlocked)
-DEFAULT_TIMEOUT_SECONDS = 15
 
 
 async def subscription_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
@@ -49,9 +47,16 @@ async def subscription_page(hub: Hub, request: Request, session: OperatorSession
 
 
 async def render_subscription_page(
-    hub: Hub, request: Request, session: OperatorSession, test_error: str | None = None, *, is_tested: bool = False
+    hub: Hub,
+    request: Request,
+    session: OperatorSession,
+    test_error: str | None = None,
+    *,
+    is_tested: bool = False,
+    error: RequestError | None = None,
+    fields: Form = EMPTY_FORM,
 ) -> Response:
-    """Show a subscription with the form to change it, and the result of a test push."""
+    """Show a subscription, the result of a test push, and the form to change it, a rejected one with its error."""
     name = read_service_name(request)
     async with hub.autocommit() as tx:
         now = (await find_service(tx, name)).now
@@ -59,7 +64,10 @@ async def render_subscription_page(
     return render_page(
         request,
         "services/subscription.html",
+        status=error_status(type(error)) if error else 200,
         session=session,
+        error=error,
+        fields=fields,
         service_name=name,
         service_path=f"{SERVICES_PATH}/{name}",
         subscription_path=subscription_url(name, subscription.id),
@@ -76,39 +84,19 @@ async def render_subscription_page(
     )
 
 
-async def add_subscription_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
-    """Add a subscription. The secret of a push is shown once."""
-    name, patch = read_service_name(request), read_subscription_fields(fields)
-    url = fields.get("url", "").strip() or None
-    if url is not None:
-        await hub.http_client.check_url(url)
-    draft = SubscriptionDraft(
-        name,
-        patch.event_types or (),
-        url,
-        patch.description,
-        patch.timeout_seconds or DEFAULT_TIMEOUT_SECONDS,
-        patch.retry_schedule,
-        patch.on_blocked or "dead_letter",
-    )
-    async with hub.transaction() as tx:
-        subscription, secret = await add_subscription(
-            tx, hub.key_ring, draft, operator_actor(request, session), hub.settings.subscriptions_per_service
-        )
-    return_url = subscription_url(name, subscription.id)
-    if secret is None:
-        return redirect_with_flash(return_url, "services.subscription.added")
-    return secret_page(request, session, "services.subscription.secret", secret, return_url)
-
-
 async def change_subscription_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Replace what the form has: types, URL, description, timeout, schedule."""
     name, subscription_id = read_service_name(request), request.path_params["id"]
-    patch = read_subscription_fields(fields)
-    if patch.url is not None:
-        await hub.http_client.check_url(patch.url)
-    async with hub.transaction() as tx:
-        await update_subscription(tx, subscription_id, service_access(name), patch, operator_actor(request, session))
+    try:
+        patch = read_subscription_fields(fields)
+        if patch.url is not None:
+            await hub.http_client.check_url(patch.url)
+        async with hub.transaction() as tx:
+            await update_subscription(
+                tx, subscription_id, service_access(name), patch, operator_actor(request, session)
+            )
+    except Invalid as error:
+        return await render_subscription_page(hub, request, session, error=error, fields=fields)
     return redirect_with_flash(subscription_url(name, subscription_id), "services.subscription.changed")
 
 
@@ -251,7 +239,6 @@ def subscription_target(subscription: Subscription, session: OperatorSession) ->
 
 PAGES = (
     Page(SUBSCRIPTION_PATH, subscription_page),
-    Action(SERVICES_PATH + "/{name}/subscriptions", add_subscription_action),
     Action(SUBSCRIPTION_PATH, change_subscription_action),
     Action(f"{SUBSCRIPTION_PATH}/pause", pause_subscription_action),
     Action(f"{SUBSCRIPTION_PATH}/resume", resume_subscription_action),
