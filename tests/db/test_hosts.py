@@ -219,6 +219,8 @@ async def test_the_sockets_notice_a_dead_server(database_urls: DatabaseUrls) -> 
             assert peer.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
         assert await connection.fetchval("show tcp_user_timeout") == "8000"
         assert await connection.fetchval("show tcp_keepalives_idle") == "5"
+        assert await connection.fetchval("show tcp_keepalives_interval") == "2"
+        assert await connection.fetchval("show tcp_keepalives_count") == "3"
         assert await connection.fetchval("show client_connection_check_interval") == "2s"
     finally:
         connection.terminate()

@@ -185,6 +185,7 @@ async def test_a_process_opens_no_more_connections_than_the_documentation_says(
         )
 
     assert sessions <= pool_size + 2
+    assert Settings.model_fields["database_pool_size"].default + 2 == 18  # in docs/running.md
 
 
 async def test_a_superuser_takes_the_role_service_role(database_urls: DatabaseUrls, settings: Settings) -> None:

@@ -27,7 +27,15 @@ SUBSCRIBE = """
 update public.services set permissions = '["write", "hub:events"]' where name = 'minu_find';
 insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{relay.*}');
 """
-OTHER_LANES = "public.event_queue, public.dead_letter_queue, pabal.event_due, pabal.event_leases, notification.requests"
+FOREIGN_TABLES = """
+select string_agg(c.oid::regclass::text, ', ' order by c.oid)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p') and (
+  n.nspname = 'notification' or n.nspname = 'pabal' and c.relname ~ '^(event_|plain_claims)'
+  or n.nspname = 'public' and c.relname ~ '^(event_queue|dead_letter_queue)'
+)
+"""
+"""All tables of the other lanes, but the subscriptions: the chat reads whether there is one for its events."""
 RECEIVED = "select payload from event_queue where event_type = 'relay.message.received' and is_broadcast order by id"
 
 FAILED = """
@@ -48,7 +56,10 @@ async def owner(chat: Chat) -> Owner:
 @asynccontextmanager
 async def other_lanes_locked(urls: DatabaseUrls) -> AsyncGenerator[None]:
     async with open_connection(urls.direct or urls.main) as connection, connection.transaction():
-        await connection.execute(f"lock table {OTHER_LANES} in access exclusive mode")
+        tables = await connection.fetchval(FOREIGN_TABLES)
+        assert "event_order" in tables
+        assert "notification.toasts" in tables
+        await connection.execute(f"lock table {tables} in access exclusive mode")
         yield
 
 
