@@ -131,7 +131,7 @@ class HubConnection(BaseConnection):
     async def _execute(self, *args: Any, **options: Any) -> Any:
         self.waiting_since = monotonic()
         try:
-            return await super()._execute(*args, **options)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+            return await super()._execute(*args, **options)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
         finally:
             self.waiting_since = None
 
