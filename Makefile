@@ -61,7 +61,7 @@ bench: $(VENV)/.ready-dev .venv-bench/.ready ## Run the benchmarks: engine, toke
 	@PYTHONPATH=. $(BIN)/python -m bench.hubs
 	@PYTHONPATH=. $(BIN)/python -m bench.notifications
 
-faults: $(VENV)/.ready-dev ## Run the fault scenarios and write their table to docs/reliability.md; about ten minutes.
+faults: $(VENV)/.ready-dev ## Run the fault scenarios and write their table to docs/reliability.md; about fifteen minutes.
 	@PYTHONPATH=tests $(BIN)/python -m faults.report
 
 faults-ha: $(VENV)/.ready-dev .venv-ha/.ready ## Run fail-overs of a PostgreSQL cluster on three simulated machines; needs root.
