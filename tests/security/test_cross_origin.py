@@ -35,6 +35,7 @@ FOREIGN = (
 FOR_BROWSERS = {
     ("GET", "/v1/toasts"),
     ("POST", "/v1/toasts/ticket"),
+    ("POST", "/v1/toasts/read"),
     ("GET", "/v1/toasts/stream"),
     ("POST", "/v1/toasts/{id}/seen"),
     ("POST", "/v1/toasts/{id}/read"),
