@@ -236,7 +236,7 @@ async def test_a_cancelled_broadcast_names_its_actor(hub: Hub, event_queue: Even
     trace = await load_trace(hub, broadcast)
 
     broadcast_entry, *delivery_entries = [entry for entry in trace.entries if entry.kind == "cancelled"][::-1]
-    assert (broadcast_entry.event_id, broadcast_entry.says) == (broadcast, "cancelled by operator:mina, 2 deliveries")
+    assert (broadcast_entry.event_id, broadcast_entry.says) == (broadcast, "cancelled by operator:mina, deliveries: 2")
     assert [part.by for part in delivery_entries] == [MINA.name, MINA.name]
 
 
