@@ -24,7 +24,7 @@ from pabal.notifications.dispatch.dispatch_lane import NotificationDispatchLane
 from pabal.notifications.requests import notification_rate_limit
 from pabal.notifications.rules.apply_rules import apply_rules
 from pabal.queue.outcome import Outcome
-from pabal.queue.processes import process_name, registered_process
+from pabal.queue.processes import ProcessDetails, process_name, registered_process
 from pabal.queue.worker import Worker, WorkerConfig
 from pabal.relay.reply.poller import CallbackPoller
 from pabal.relay.reply.stall import StallWorker
@@ -120,14 +120,17 @@ def register_hub_process(
     """Register this process and its lanes in the table of processes for the duration of the block."""
     workers = [worker for worker in hub_workers if isinstance(worker, Worker)]
 
-    async def report(tx: Tx) -> dict[str, Any]:
-        details: dict[str, Any] = {"version": __version__, "holds": sum(worker.in_flight for worker in workers)}
-        if unreadable := hub.relay.cipher.unreadable_count:
-            details["unreadable_keys"] = unreadable
-        details |= {"doorbell": hub.doorbell.transport, "lacks_nats": hub.doorbell.lacks_nats}
+    async def report(tx: Tx) -> ProcessDetails:
         if handlers:
             await handlers.mark_seen(tx)
-            details |= {"program": handlers.program, "handlers": handlers.event_types_by_service}
-        return details
+        return ProcessDetails(
+            version=__version__,
+            holds=sum(worker.in_flight for worker in workers),
+            doorbell=hub.doorbell.transport,
+            lacks_nats=hub.doorbell.lacks_nats,
+            unreadable_keys=hub.relay.cipher.unreadable_count or None,
+            program=handlers.program if handlers else None,
+            handlers=handlers.event_types_by_service if handlers else None,
+        )
 
     return registered_process(hub.db, sorted({worker.lane.name for worker in workers}), report)

@@ -279,9 +279,9 @@ def check_plain_claims(claims: PlainClaims) -> Iterator[Finding]:
 def check_text_keys(processes: Iterable[ProcessInfo]) -> Iterator[Finding]:
     """Name processes that cannot decrypt the texts of accounts: their messages wait, and their texts are not shown."""
     texts = [
-        Message("{} cannot decrypt the keys of some accounts: {}", process.id, process.details["unreadable_keys"])
+        Message("{} cannot decrypt the keys of some accounts: {}", process.id, process.details.unreadable_keys)
         for process in processes
-        if process.details.get("unreadable_keys")
+        if process.details.unreadable_keys
     ]
     if texts:
         advice = Message("restore keys.json or PABAL_KEYS of that hub; until then the messages of these accounts wait")

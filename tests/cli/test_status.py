@@ -2,13 +2,12 @@
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from pabal import status as status_module
 from pabal.queue.outcome import Retry
-from pabal.queue.processes import registered_process
+from pabal.queue.processes import ProcessDetails, registered_process
 from pabal.tokens.services import set_service_active
 from support.clusters import Connection
 from support.failed_events import MINA
@@ -33,8 +32,8 @@ def owner(terminal: Terminal) -> Connection:
 async def running_hub(terminal: Terminal) -> AsyncGenerator[None]:
     """A process with a heartbeat."""
 
-    async def describe(_tx: object) -> dict[str, Any]:
-        return {"version": "9.9.9"}
+    async def describe(_tx: object) -> ProcessDetails:
+        return ProcessDetails(version="9.9.9")
 
     async def is_registered() -> bool:
         return await terminal.event_queue.owner.fetchval("select count(*) from pabal.workers") == 1

@@ -11,7 +11,7 @@ from pabal.console.i18n import Translator
 from pabal.console.overview import OverviewSnapshot, find_issues
 from pabal.events.events import SubscriptionBacklog
 from pabal.queue.chores import ChoreRun, overdue_after
-from pabal.queue.processes import ProcessInfo
+from pabal.queue.processes import ProcessDetails, ProcessInfo
 from pabal.queue.throughput import LANE_NAMES, ThroughputMinute
 from pabal.stats import HubStats, LaneStats, UnhandledEvents
 from pabal.status import MAX_WAIT, SILENT_AFTER
@@ -22,7 +22,7 @@ PUSH = UUID("019a0000-0000-7000-8000-000000000001")
 
 
 def worker(silent: timedelta = NONE, *lanes: str) -> ProcessInfo:
-    return ProcessInfo("host-7", "host", 7, lanes or ("events", "notifications"), NOON, NOON, {}, silent)
+    return ProcessInfo("host-7", "host", 7, lanes or ("events", "notifications"), NOON, NOON, ProcessDetails(), silent)
 
 
 def chore(**fields: Any) -> ChoreRun:

@@ -241,3 +241,20 @@ async def test_the_page_follows_an_event_that_goes_on(admin: SignedInOperator, e
     await event_queue.settle(held)
 
     assert len(timeline(await traced(admin, event))) == before + 1
+
+
+async def test_failures_that_another_program_recorded_are_listed(
+    admin: SignedInOperator, event_queue: EventQueue
+) -> None:
+    event, letter = await event_queue.publish_failed()
+    history = '[{"message": "out of paper"}, {"error": "out of ink"}]'
+    for table in ("event_queue", "dead_letter_queue"):
+        await event_queue.owner.execute(f"update public.{table} set error_history = '{history}'")
+
+    pages = [await admin.get(path, "en") for path in (f"/console/events/{event}", f"/console/dead/{letter}")]
+
+    assert [kind for kind, _ in timeline(await traced(admin, event))] == ["Published", "Dead letter"]
+    for page in pages:
+        assert page.status_code == 200
+        assert "out of paper" in page.text
+        assert "out of ink" in page.text

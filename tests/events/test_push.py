@@ -145,7 +145,7 @@ async def test_a_failed_push_is_recorded_like_a_nack(
         [*(failed.error_history or ())],
         [*((await load_event(hub, nacked)).error_history or ())],
     )
-    assert pushed_failure.keys() == nacked_failure.keys()
+    assert msgspec.to_builtins(pushed_failure).keys() == msgspec.to_builtins(nacked_failure).keys()
     assert failed.next_retry_at is not None
     assert failed.processing_started_at is not None
     if expected.delay:

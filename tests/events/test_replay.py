@@ -87,7 +87,7 @@ async def test_a_deleted_event_is_replayed_under_a_new_id(hub: Hub, event_queue:
     async with hub.autocommit() as tx:
         letter_again = await find_dead_letter(tx, again)
     assert (letter_again.original_event_id, letter_again.origin_id, letter_again.death) == (new_event, event, 1)
-    assert [failure["error"] for failure in letter_again.error_history or ()] == ["boom", "boom again"]
+    assert [failure.error for failure in letter_again.error_history or ()] == ["boom", "boom again"]
 
 
 async def test_a_replay_creates_no_second_delivery_for_notification_rules(hub: Hub, event_queue: EventQueue) -> None:

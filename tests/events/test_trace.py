@@ -14,6 +14,7 @@ from pabal.core.ids import new_id
 from pabal.events.consume.lane import LANE
 from pabal.events.dead_letters.dead_letters import resolve_dead_letter
 from pabal.events.dead_letters.replay import replay_dead_letter
+from pabal.events.error_history import FailedAttempt
 from pabal.events.events import EventAccess, cancel_event, find_event
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry, Snooze
@@ -235,7 +236,7 @@ async def test_a_cancelled_broadcast_names_its_actor(hub: Hub, event_queue: Even
     trace = await load_trace(hub, broadcast)
 
     broadcast_entry, *delivery_entries = [entry for entry in trace.entries if entry.kind == "cancelled"][::-1]
-    assert (broadcast_entry.event_id, broadcast_entry.says) == (broadcast, "cancelled by operator:mina, 2 deliveries")
+    assert (broadcast_entry.event_id, broadcast_entry.says) == (broadcast, "cancelled by operator:mina, deliveries: 2")
     assert [part.by for part in delivery_entries] == [MINA.name, MINA.name]
 
 
@@ -309,7 +310,7 @@ async def test_a_unique_prefix_of_an_id_is_enough(hub: Hub, event_queue: EventQu
 
 
 def test_a_full_history_says_that_earlier_attempts_are_not_stored() -> None:
-    history = [{"at": "2026-01-01T00:00:00+00:00", "attempt": n, "error": "boom"} for n in range(5, 25)]
+    history = [FailedAttempt("boom", number, datetime(2026, 1, 1, tzinfo=UTC)) for number in range(5, 25)]
 
     first, *others = event_attempt_entries(new_id(), history)
 

@@ -134,7 +134,7 @@ export interface DeadLetterDetail {
   /** The stack trace of the last error. */
   error_stack: string | null;
   /** The failed attempts, the oldest first. */
-  error_history: Record<string, unknown>[];
+  error_history: FailedAttempt[];
   /** The id of the user who resolved it, if it was a registered one. */
   resolved_by: string | null;
 }
@@ -364,7 +364,7 @@ export interface EventDetailView {
   /** For a broadcast: how many deliveries are done. Otherwise null. */
   delivery_state: DeliveryStateView | null;
   /** The failed attempts, the oldest first. */
-  error_history: Record<string, unknown>[];
+  error_history: FailedAttempt[];
   /** For a broadcast: its deliveries that the caller may see. */
   deliveries: Delivery[];
   /** The ids of its dead letters. */
@@ -463,6 +463,24 @@ export interface EventView {
   is_broadcast: boolean;
   /** For a broadcast: how many deliveries are done. Otherwise null. */
   delivery_state: DeliveryStateView | null;
+}
+
+/** A failed attempt. In adopted events, another program may have recorded less than the hub does. */
+export interface FailedAttempt {
+  /** What failed. */
+  error: string;
+  /** The number of the attempt, from 1. Missing if another program recorded it before the hub adopted the event. */
+  attempt?: number | null;
+  /** When it failed. Missing if another program recorded it without. */
+  at?: string | null;
+  /** When it started. Missing in old entries. */
+  began?: string | null;
+  /** When the first attempt started, in the newest of twenty entries: earlier ones are not stored. */
+  first_began?: string | null;
+  /** The worker or consumer that made it. */
+  worker?: string | null;
+  /** The code of the error. Missing without one. */
+  code?: string | null;
 }
 
 /** A field and the reason it is invalid. */

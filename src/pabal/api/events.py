@@ -16,6 +16,7 @@ from pabal.events.delivery_state import (
     read_delivery_state,
     read_delivery_states,
 )
+from pabal.events.error_history import FailedAttempt
 from pabal.events.events import (
     Delivery,
     Event,
@@ -170,7 +171,7 @@ class EventView(ResponseBody, frozen=True):
 class EventDetailView(EventView, frozen=True, kw_only=True):
     """An event with its failed attempts, deliveries and dead letters. `trace` lists what happened to it, in order."""
 
-    error_history: list[dict[str, Any]]
+    error_history: list[FailedAttempt]
     deliveries: list[Delivery]
     dead_letters: list[UUID]
     trace: list[TraceEntryView]

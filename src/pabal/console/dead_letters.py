@@ -24,7 +24,7 @@ from pabal.console.pages import (
     render_page,
 )
 from pabal.console.trace.items import dead_letter_url
-from pabal.console.trace.timeline import failed_attempts
+from pabal.console.trace.timeline import failed_attempt_rows
 from pabal.core.duration import parse_duration
 from pabal.core.errors import Invalid
 from pabal.db.tx import Tx
@@ -113,7 +113,7 @@ async def dead_letter_page(hub: Hub, request: Request, session: OperatorSession)
     dead_letter_id: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
         dead_letter = await find_dead_letter(tx, dead_letter_id)
-    attempts = failed_attempts(translator_for(request), dead_letter.error_history)
+    attempts = failed_attempt_rows(translator_for(request), dead_letter.error_history)
     return render_page(request, "dead_letters/detail.html", session=session, dead_letter=dead_letter, attempts=attempts)
 
 

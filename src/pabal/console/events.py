@@ -17,7 +17,7 @@ from pabal.console.pages import (
     render_page,
 )
 from pabal.console.trace.items import event_item, event_url
-from pabal.console.trace.timeline import event_timeline, failed_attempts
+from pabal.console.trace.timeline import event_timeline, failed_attempt_rows
 from pabal.core.actor import Actor
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS
 from pabal.db.tx import Tx
@@ -101,7 +101,7 @@ async def event_page(hub: Hub, request: Request, session: OperatorSession) -> Re
         attempts_started=attempts_started,
         item=event_item(t, traced_event, trace) if traced_event else None,
         entries=event_timeline(t, trace, event_id),
-        attempts=failed_attempts(t, event.error_history),
+        attempts=failed_attempt_rows(t, event.error_history),
         deliveries=deliveries,
         dead_letters=[letter for letter in trace.dead_letters if letter.original_event_id == event_id],
         is_open=any(

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class Tx:
     """A transaction. Every function that changes data takes it as its first argument.
 
-    `one`, `maybe` and `all` read rows into a frozen dataclass or struct whose fields are named like the columns.
+    `one`, `maybe` and `all` read rows into a frozen dataclass or struct whose fields are named like the columns. If
+    the metadata of a field has a function `parse`, the field gets its result.
     """
 
     __slots__ = ("_connection", "_deadline", "outcome_counts", "wakeups")
@@ -109,11 +110,17 @@ async def _rollback(transaction: Any) -> None:
 def row_reader(row_type: type[RowType]) -> Callable[[Record], RowType]:
     constructor = cast("Callable[..., RowType]", row_type)
     if issubclass(row_type, msgspec.Struct):
-        names = [*row_type.__struct_fields__]
+        names, parsers = [*row_type.__struct_fields__], dict[str, Callable[[Any], Any]]()
     else:
-        names = [field.name for field in fields(cast("Any", row_type))]
+        columns = fields(cast("Any", row_type))
+        names = [column.name for column in columns]
+        parsers = {column.name: column.metadata["parse"] for column in columns if "parse" in column.metadata}
+    if parsers:
+        return lambda record: constructor(
+            *(parsers[name](record[name]) if name in parsers else record[name] for name in names)
+        )
     if len(names) == 1:
         name = names[0]
         return lambda record: constructor(record[name])
-    columns = operator.itemgetter(*names)
-    return lambda record: constructor(*columns(record))
+    values = operator.itemgetter(*names)
+    return lambda record: constructor(*values(record))

@@ -1,7 +1,7 @@
 """Events: find, list and cancel them, as far as the caller may see them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -15,6 +15,7 @@ from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanCursor, ScannedRow, Scan
 from pabal.db.queries import Query, load_queries
 from pabal.db.stored_json import MAX_RESPONSE_BYTES
 from pabal.db.tx import Tx
+from pabal.events.error_history import FailedAttempt, parse_error_history
 from pabal.events.publish.fan_out import stop_fan_out
 from pabal.events.types import EventStatus
 
@@ -58,7 +59,7 @@ class Event:
     processed_at: datetime | None
     last_error: str | None
     error_code: str | None
-    error_history: Sequence[dict[str, Any]] | None
+    error_history: Sequence[FailedAttempt] | None = field(metadata={"parse": parse_error_history})
     created_at: datetime
     expires_at: datetime | None
     ordering_key: str | None

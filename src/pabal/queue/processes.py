@@ -5,13 +5,15 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+
+import msgspec
 
 from pabal.core.backoff import spread
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
+from pabal.db.doorbell.transport import DoorbellTransport
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
@@ -26,6 +28,28 @@ UNREGISTER_TIMEOUT = 1.0
 """Seconds a stopping process spends on removing itself."""
 
 
+class ProcessDetails(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a process reports about itself. None: not reported, for example by another version."""
+
+    version: str | None = None
+    holds: int | None = None
+    """The entries in flight."""
+    doorbell: DoorbellTransport | None = None
+    lacks_nats: bool | None = None
+    unreadable_keys: int | None = None
+    """The accounts whose texts it cannot decrypt."""
+    program: str | None = None
+    handlers: dict[str, list[str]] | None = None
+    """The event types that its handlers take, by service."""
+
+
+def parse_process_details(value: object) -> ProcessDetails:
+    try:
+        return msgspec.convert(value, ProcessDetails)
+    except msgspec.ValidationError:  # of another version
+        return ProcessDetails()
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
     """A process at its last heartbeat. `silent` is how long ago that was."""
@@ -36,26 +60,26 @@ class ProcessInfo:
     lanes: Sequence[str]
     started_at: datetime
     seen_at: datetime
-    details: dict[str, Any]
+    details: ProcessDetails = field(metadata={"parse": parse_process_details})
     silent: timedelta
 
     @property
     def handler_summary(self) -> str:
         """The event types that its handlers take, by service: `shop: order.* cart.*`."""
-        types_by_service: dict[str, list[str]] = self.details.get("handlers", {})
+        types_by_service = self.details.handlers or {}
         return ", ".join(f"{service}: {' '.join(types)}" for service, types in types_by_service.items())
 
     @property
     def uses_nats(self) -> bool:
         """Whether its wakeups should travel by NATS."""
-        return self.details.get("doorbell") == "nats" or self.lacks_nats
+        return self.details.doorbell == "nats" or self.lacks_nats
 
     @property
     def lacks_nats(self) -> bool:
-        return bool(self.details.get("lacks_nats"))
+        return bool(self.details.lacks_nats)
 
 
-DescribeProcess = Callable[[Tx], Awaitable[dict[str, Any]]]
+DescribeProcess = Callable[[Tx], Awaitable[ProcessDetails]]
 """Returns the details of a process. Called at every heartbeat, in the heartbeat's transaction."""
 
 

@@ -1,13 +1,13 @@
 """The timeline of events, from their rows, their dead letters and the audit log. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from pabal.core.messages import Message, duration_message, message_table
 from pabal.events.consume.consumers import SILENT_CONSUMER_AFTER
+from pabal.events.error_history import FailedAttempt, parse_error_history
 from pabal.events.subscriptions import SubscriptionMode
 from pabal.events.types import EventStatus
 from pabal.trace.entry import UNKNOWN_WORKER, AuditedAction, TraceEntry, sort_entries
@@ -39,7 +39,7 @@ class TracedEvent:
     processor_id: str | None
     processed_at: datetime | None
     last_error: str | None
-    error_history: Sequence[dict[str, Any]] | None
+    error_history: Sequence[FailedAttempt] | None = field(metadata={"parse": parse_error_history})
     expires_at: datetime | None
     ordering_key: str | None
     correlation_id: str | None
@@ -76,7 +76,7 @@ class TracedDeadLetter:
     original_source_service: str
     original_target_service: str | None
     error_message: str
-    error_history: Sequence[dict[str, Any]] | None
+    error_history: Sequence[FailedAttempt] | None = field(metadata={"parse": parse_error_history})
     failed_at: datetime
     resolved_at: datetime | None
     resolved_by_actor: str | None
@@ -161,23 +161,23 @@ def is_scheduled_event(event: TracedEvent) -> bool:
     return untouched and event.next_retry_at is not None and event.next_retry_at > event.created_at
 
 
-def is_snoozed_event(event: TracedEvent, history: Sequence[Mapping[str, Any]]) -> bool:
+def is_snoozed_event(event: TracedEvent, history: Sequence[FailedAttempt]) -> bool:
     """Whether the event was postponed: it has a retry time and a reason that no failed attempt gave."""
     if not event.last_error or not event.next_retry_at:
         return False
-    return not history or not event.last_error.startswith(history[-1]["error"])
+    return not history or not event.last_error.startswith(history[-1].error)
 
 
-def event_attempt_entries(event_id: UUID, history: Sequence[Mapping[str, Any]]) -> Iterator[TraceEntry]:
+def event_attempt_entries(event_id: UUID, history: Sequence[FailedAttempt]) -> Iterator[TraceEntry]:
     """The failed attempts. Old rows do not record when an attempt started."""
     for position, attempt in enumerate(history, 1):
-        at, started = datetime.fromisoformat(attempt["at"]), attempt.get("began")
-        took = at - datetime.fromisoformat(started) if started else None
-        worker = attempt.get("worker")
-        text = Message("attempt {} by {} failed: {}", attempt["attempt"], worker or UNKNOWN_WORKER, attempt["error"])
+        if attempt.at is None:  # of another program: the list of failed attempts has it
+            continue
+        number, worker = attempt.attempt or position, attempt.worker
+        text = Message("attempt {} by {} failed: {}", number, worker or UNKNOWN_WORKER, attempt.error)
         if position == 1 and len(history) >= MAX_ERROR_HISTORY:
             text = Message("{} (earlier attempts are no longer stored)", text)
-        yield TraceEntry(at, "failed", text, worker, took, event_id=event_id)
+        yield TraceEntry(attempt.at, "failed", text, worker, attempt.took, event_id=event_id)
 
 
 def dead_letter_entries(dead_letter: TracedDeadLetter, replayed_as: UUID | None) -> Iterator[TraceEntry]:

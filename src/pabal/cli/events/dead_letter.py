@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -166,13 +165,8 @@ def dead_letter_show(
     print_table(
         ("attempt", "failed", "by", "error"),
         [
-            (
-                attempt["attempt"],
-                local_time(datetime.fromisoformat(attempt["at"])),
-                attempt.get("worker", ""),
-                attempt["error"],
-            )
-            for attempt in detail.error_history or ()
+            (attempt.attempt or position, local_time(attempt.at), attempt.worker or "", attempt.error)
+            for position, attempt in enumerate(detail.error_history, 1)
         ],
         empty="No attempts.",
     )

@@ -51,7 +51,7 @@ def status_document(status: HubStatus, findings: list[Finding]) -> dict[str, Any
         "needs_person": needs_person(findings),
         "version": __version__,
         "hubs": [
-            {"id": process.id, "version": process.details.get("version"), "lanes": process.lanes}
+            {"id": process.id, "version": process.details.version, "lanes": process.lanes}
             for process in status.hubs_at_work
         ],
         "lanes": [lane_document(item) for item in status.lanes],
@@ -97,7 +97,7 @@ def lane_document(item: LaneProgress) -> dict[str, Any]:
 
 
 def print_status(status: HubStatus, findings: list[Finding]) -> None:
-    hubs = ", ".join(f"{process.id} {process.details.get('version', '')}".strip() for process in status.hubs_at_work)
+    hubs = ", ".join(f"{process.id} {process.details.version or ''}".strip() for process in status.hubs_at_work)
     print_text(f"pabal {__version__}, hubs running: {hubs or 'none'}")
     print_table(LANE_COLUMNS, [lane_cells(item) for item in status.lanes])
     for finding in findings:

@@ -30,10 +30,10 @@ def worker_list(*, connection: Connection = DEFAULT_CONNECTION, json: Json = Fal
         [
             (
                 process.id,
-                process.details.get("version", ""),
+                process.details.version or "",
                 " ".join(process.lanes),
                 process.handler_summary,
-                process.details.get("holds", ""),
+                "" if process.details.holds is None else process.details.holds,
                 local_time(process.started_at),
                 f"{duration_message(process.silent)} ago",
             )

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from pabal.console.i18n import Translator
 from pabal.console.trace.items import dead_letter_url, event_url, traced_items
 from pabal.core.messages import duration_message
+from pabal.events.error_history import FailedAttempt
 from pabal.trace import TRACE_TONES, FullEventTrace, FullNotificationTrace, Trace, TraceEntry, label_events
 from pabal.trace.entry import TraceEntryKind, TraceTone
 from pabal.trace.events import EventTrace
@@ -50,11 +51,11 @@ class TimelineEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedAttempt:
-    """A failed attempt, as recorded by an event or its dead letter."""
+class FailedAttemptRow:
+    """A row of the table of failed attempts."""
 
-    number: object
-    at: datetime
+    number: int
+    at: datetime | None
     duration: str
     worker: str
     error: str
@@ -145,12 +146,14 @@ def link_ids(text: str, kind: TraceEntryKind, urls: Mapping[UUID, str | None]) -
     return html + text[position:]
 
 
-def failed_attempts(t: Translator, history: Iterable[Mapping[str, object]] | None) -> list[FailedAttempt]:
-    return [parse_failed_attempt(t, row) for row in history or ()]
-
-
-def parse_failed_attempt(t: Translator, row: Mapping[str, object]) -> FailedAttempt:
-    at, began = datetime.fromisoformat(str(row["at"])), row.get("began")
-    duration = t.translate(duration_message(at - datetime.fromisoformat(str(began)))) if began else ""
-    worker, error = str(row.get("worker") or ""), str(row.get("error") or "")
-    return FailedAttempt(row.get("attempt", ""), at, duration, worker, error)
+def failed_attempt_rows(t: Translator, history: Iterable[FailedAttempt] | None) -> list[FailedAttemptRow]:
+    return [
+        FailedAttemptRow(
+            number=attempt.attempt or position,
+            at=attempt.at,
+            duration=t.translate(duration_message(attempt.took)) if attempt.took is not None else "",
+            worker=attempt.worker or "",
+            error=attempt.error,
+        )
+        for position, attempt in enumerate(history or (), 1)
+    ]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
-from typing import Literal, Self
+from typing import Self
 
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
@@ -28,7 +28,7 @@ from pabal.db.doorbell.load_polling import SQL_SENDER, LoadPolling
 from pabal.db.doorbell.nats import NATS_PING_INTERVAL, NatsTransport
 from pabal.db.doorbell.notify import KEEPALIVE_INTERVAL, SELF_TEST_TIMEOUT, NotifyTransport
 from pabal.db.doorbell.outbox import WakeupOutbox, encode_wakeups
-from pabal.db.doorbell.transport import FORWARDED
+from pabal.db.doorbell.transport import FORWARDED, DoorbellTransport
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.waiting import stop_tasks, wait_with_timeout
@@ -44,8 +44,6 @@ FORWARDING, NOT_FORWARDING = "forwarding", "not-forwarding"
 """What the forwarding process tells the others on NATS: regularly, and when it stops."""
 MISSED_SIGNS = 3
 """After this many intervals without a sign, a forwarding or listening process counts as gone."""
-DoorbellTransport = Literal["nats", "notify", "polling"]
-"""How wakeups of other processes arrive; `polling` if they do not."""
 
 
 class Doorbell:

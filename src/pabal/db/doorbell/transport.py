@@ -5,8 +5,10 @@ transport may lose any payload; listeners then find the rows when they poll.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
+DoorbellTransport = Literal["nats", "notify", "polling"]
+"""How wakeups of other processes arrive; `polling` if they do not."""
 FORWARDED = "+"
 """Prefix of a sender whose payload is not forwarded to the other transport, because it was or need not be."""
 ReceivePayload = Callable[[str], None]

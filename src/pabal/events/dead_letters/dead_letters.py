@@ -1,7 +1,7 @@
 """Dead letters: deliveries that failed for good. Operators list, group, resolve and replay them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -11,6 +11,7 @@ from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.db.errors import ForeignKeyViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.events.error_history import FailedAttempt, parse_error_history
 from pabal.events.events import like_pattern
 
 Q = load_queries(__file__)
@@ -52,7 +53,7 @@ class DeadLetterDetail(DeadLetter):
     original_payload: dict[str, Any]
     original_envelope: dict[str, Any]
     error_stack: str | None
-    error_history: Sequence[dict[str, Any]]
+    error_history: Sequence[FailedAttempt] = field(metadata={"parse": parse_error_history})
     resolved_by: UUID | None
 
 
