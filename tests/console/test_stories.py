@@ -369,5 +369,5 @@ def test_an_id_leads_to_its_page_whatever_follows_it() -> None:
     event = new_id()
 
     for says in (f"이벤트 {event}입니다", f"{event}", f"({event}),"):
-        assert f'<a href="/x">{event}</a>' in link_ids(says, "", {event: "/x"})
-    assert "<a" not in link_ids(f"{event}0 0{event}", "", {event: "/x"})
+        assert f'<a href="/x">{event}</a>' in link_ids(says, "published", {event: "/x"})
+    assert "<a" not in link_ids(f"{event}0 0{event}", "published", {event: "/x"})
