@@ -244,11 +244,11 @@ def draw_drains(table: Table, size: Size) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only check that it runs; the numbers are meaningless")
-    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--rounds", type=int, default=Size().rounds)
     parser.add_argument("--only", choices=GROUPS, nargs="+", default=[*GROUPS], help="the groups of measures to run")
     parser.add_argument("--write", action="store_true", help=f"write the tables into {DOCUMENT.name}")
     args = parser.parse_args()
-    size = QUICK if args.quick else replace(Size(), rounds=args.rounds or Size.rounds)
+    size = QUICK if args.quick else Size(rounds=args.rounds)
     for group in args.only:
         with tempfile.TemporaryDirectory(prefix="pabal-bench-") as folder, durable() as endpoint:
             os.environ["PABAL_DATA_DIR"] = folder  # every process of ours signs and seals with the same keys

@@ -225,7 +225,7 @@ async def test_serve_refuses_pending_migrations(folder: Path, database_urls: Dat
 
     refused = pabal("serve", "--port", "0", folder=folder, code=1, PABAL_DATABASE_URL=url)
 
-    assert "run `pabal migrate up` first" in refused.stderr
+    assert "Run `pabal migrate up` first" in refused.stderr
     states = [item["state"] for item in pabal_json("migrate", "status", folder=folder, PABAL_DATABASE_URL=url)["items"]]
     assert states == sorted(states)  # applied, then pending
     assert {*states} == {"applied", "pending"}

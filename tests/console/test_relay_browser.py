@@ -88,7 +88,7 @@ async def test_exporting_and_erasing_a_conversation(hub: Hub, page: Page, messag
     await save_screenshot(page, "relay-erase")
     await page.get_by_role("button", name="Continue").click()
 
-    await expect(page.get_by_role("status").first).to_contain_text("of which messages: 1.")
+    await expect(page.get_by_role("status").first).to_contain_text("Erased 7 rows (messages: 1).")
     assert await message_log.count("conversation_mappings") == 0
 
 

@@ -410,7 +410,7 @@ async def test_doctor_and_status_name_processes_without_nats(
     async with open_process(nats.url) as hub:
         await wait_until(lambda: hub.doorbell.transport == "nats")
         async with reported_process(hub):
-            assert await read_finding(hub) == (FindingLevel.GOOD, "all 1 processes are on NATS")
+            assert await read_finding(hub) == (FindingLevel.GOOD, "all processes are on NATS: 1")
         responding = await run_checks(with_nats, database_urls)
         nats.kill()
         await wait_until(lambda: hub.doorbell.transport == "notify")

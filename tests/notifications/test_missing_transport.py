@@ -76,7 +76,7 @@ async def test_a_normal_notification_is_suppressed_and_explained(
     assert await tokenless.state(request) == ("suppressed", "no_transport", 0)
     assert "Not sent: this hub has no Discord token." in await explanation(tokenless, request)
     assert "no notification needed one" in before
-    assert "1 were suppressed" in await doctor_finding(tokenless, database_urls)
+    assert "suppressed in the last day: 1" in await doctor_finding(tokenless, database_urls)
     issues = find_issues(await read_overview(tokenless.hub))
     assert "overview.issue.no_transport.suppressed" in [issue.text_id for issue in issues]
 
@@ -100,7 +100,7 @@ async def test_important_notifications_and_emergencies_wait_for_the_token(
         assert "Waits for a Discord token" in " ".join(await explanation(tokenless, request))
     [alert] = [entry for entry in logs if entry["event"] == "operator alert"]
     assert (alert["template"], alert["count"]) == ("system.no_transport", 2)
-    assert "2 notifications wait" in await doctor_finding(tokenless, database_urls)
+    assert "notifications waiting: 2" in await doctor_finding(tokenless, database_urls)
     issues = find_issues(await read_overview(tokenless.hub))
     assert "overview.issue.no_transport.waiting" in [issue.text_id for issue in issues]
     discord.guild.add(AUDIT)

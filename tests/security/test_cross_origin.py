@@ -37,6 +37,7 @@ FOR_BROWSERS = {
     ("POST", "/v1/toasts/ticket"),
     ("POST", "/v1/toasts/read"),
     ("GET", "/v1/toasts/stream"),
+    ("POST", "/v1/toasts/read"),
     ("POST", "/v1/toasts/{id}/seen"),
     ("POST", "/v1/toasts/{id}/read"),
     ("POST", "/v1/toasts/{id}/archive"),
