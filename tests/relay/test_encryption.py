@@ -382,6 +382,9 @@ async def test_status_names_a_hub_without_the_keys(
         checks = await run_checks(foreign, database_urls)
 
     [finding] = [finding for finding in findings if finding.what == "relay texts"]
-    assert (finding.level, "cannot decrypt the keys of some accounts: 1" in finding.seen) == (FindingLevel.WARNING, True)
+    assert (finding.level, "cannot decrypt the keys of some accounts: 1" in finding.seen) == (
+        FindingLevel.WARNING,
+        True,
+    )
     [encrypted] = [check for check in checks if check.what == "encrypted values"]
     assert encrypted.level is FindingLevel.BAD

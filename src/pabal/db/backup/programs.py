@@ -7,10 +7,12 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import IO
 
 from pabal.core.database_url import DatabaseHost, parse_database_url, split_password
 from pabal.core.errors import BackupError
@@ -138,16 +140,24 @@ def load_dump(
 
 
 def list_dump(programs: DumpPrograms, chunks: Iterator[bytes]) -> str:
-    """The table of contents of a dump."""
-    with run_program(programs, ["pg_restore", "--list"], ProgramAddress("", {}), lambda _: None) as process:
+    """The table of contents of a dump. It is read while the dump is written: either may be larger than a pipe holds."""
+    with (
+        run_program(programs, ["pg_restore", "--list"], ProgramAddress("", {}), lambda _: None) as process,
+        ThreadPoolExecutor(1) as pool,
+    ):
         assert process.stdin
         assert process.stdout
-        with suppress(BrokenPipeError):  # it reads the beginning only
-            for chunk in chunks:
-                process.stdin.write(chunk)
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        return process.stdout.read().decode(errors="replace")
+        writing = pool.submit(write_chunks, process.stdin, chunks)
+        contents = process.stdout.read()
+        writing.result()
+        return contents.decode(errors="replace")
+
+
+def write_chunks(stream: IO[bytes], chunks: Iterator[bytes]) -> None:
+    """Write everything and close the stream. A program that reads only the beginning is no error."""
+    with suppress(BrokenPipeError), stream:
+        for chunk in chunks:
+            stream.write(chunk)
 
 
 def copy_roles(
