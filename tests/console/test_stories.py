@@ -227,7 +227,7 @@ async def test_messages_and_their_answers(admin: SignedInOperator, bot: Bot, tra
     assert re.search(rf"봇에 전달됨, {bot.owner.id}의 스트림 s1의 리스가 [\d분초 ]+ 남았습니다", held)
     assert re.search(r"의 스트림 s1의 리스가 만료되었고 만료까지 1\d분 \d+초 남았습니다", left)
     assert "아직 답변이 없어 허브가 콜백으로 짧은 안내를 보냅니다" in of_first
-    assert "카카오가 허브의 안내를 받았습니다: 200 SUCCESS, 됨" in of_first
+    assert "카카오가 허브의 안내 메시지를 받았습니다: 200 SUCCESS, 됨" in of_first
     assert "콜백이 만료된 뒤에 답변했습니다. 보관한 답변: " in of_first
     assert f"다음 메시지의 답변 앞에 표시했습니다: {second}" in of_first
     assert "처리됨, 답변: 다음 답변과 함께 표시됨" in of_first

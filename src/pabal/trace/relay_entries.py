@@ -112,19 +112,31 @@ def callback_entry_kind(reply: MessageReply) -> TraceEntryKind:
 
 
 def callback_outcome_text(reply: MessageReply) -> Message:
-    content = Message("the hub's waiting message") if reply.spent_by == "hub" else Message("the reply")
+    """What became of the callback. A whole sentence for each case: a translation inflects what Kakao received."""
     response = " ".join(str(part) for part in (reply.status_code, kakao_response_text(reply)) if part)
+    if reply.spent_by == "hub":
+        return waiting_message_text(reply, response)
     match reply.outcome:
         case "sent":
             return (
-                Message("Kakao accepted {}: {}", content, response)
-                if response
-                else Message("Kakao accepted {}", content)
+                Message("Kakao accepted the reply: {}", response) if response else Message("Kakao accepted the reply")
             )
         case "refused":
-            return Message("Kakao rejected {}: {}", content, reply.error or response)
+            return Message("Kakao rejected the reply: {}", reply.error or response)
         case _:
-            return Message("unknown whether Kakao accepted {}: {}", content, reply.error or response)
+            return Message("unknown whether Kakao accepted the reply: {}", reply.error or response)
+
+
+def waiting_message_text(reply: MessageReply, response: str) -> Message:
+    match reply.outcome:
+        case "sent" if response:
+            return Message("Kakao accepted the hub's waiting message: {}", response)
+        case "sent":
+            return Message("Kakao accepted the hub's waiting message")
+        case "refused":
+            return Message("Kakao rejected the hub's waiting message: {}", reply.error or response)
+        case _:
+            return Message("unknown whether Kakao accepted the hub's waiting message: {}", reply.error or response)
 
 
 def kakao_response_text(reply: MessageReply) -> str:
