@@ -138,14 +138,14 @@ async def test_each_command_brings_its_tick(
             async with newcomer.hub.autocommit() as tx:
                 return await read_first_cards(tx, address)
 
-        async def count_ticks() -> int:
-            return sum(step.is_done for card in await read_cards() for step in card.steps)
+        async def list_ticked() -> list[str]:
+            return [step.name for card in await read_cards() for step in card.steps if step.is_done]
 
-        assert await count_ticks() == 0
-        for number, step in enumerate([step for card in await read_cards() for step in card.steps], 1):
+        assert await list_ticked() == []
+        for step in [step for card in await read_cards() for step in card.steps]:
             await newcomer.type_step(step)
 
-            async def is_ticked(number: int = number) -> bool:
-                return await count_ticks() == number
+            async def is_ticked(name: str = step.name) -> bool:
+                return name in await list_ticked()
 
             await wait_until(is_ticked)

@@ -105,7 +105,7 @@ export class Transport {
         body: body ?? null,
         signal: AbortSignal.any(signals.filter((signal) => signal !== undefined)),
         redirect: "error",
-        credentials: "include",
+        credentials: "omit",
         cache: "no-store",
       });
       return { response };
