@@ -104,7 +104,7 @@ class Contestant:
             *self.command,
             self.url(endpoint),
             what,
-            *(f"{number:g}" for number in numbers),
+            *(str(number) for number in numbers),
             cwd=ROOT,
             env=self.environment(settings),
             stdout=asyncio.subprocess.PIPE,
