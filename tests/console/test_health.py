@@ -49,6 +49,7 @@ async def test_findings_are_shown_with_advice(
     assert row(korean, "컨슈머") == "정상 컨슈머 이벤트를 가져가지 않는 컨슈머가 없습니다"
     assert re.search(r"^정상 스키마 마이그레이션 \d+개를 모두 적용했습니다$", row(korean, "스키마"))
     assert row(korean, "LISTEN 연결") == "정상 LISTEN 연결 NOTIFY가 LISTEN에 전달됩니다"
+    assert row(korean, "순서 키") == "정상 순서 키 재시도를 기다리는 순서 키가 없습니다"
     assert "모든 점검을 통과했습니다." in korean.text
 
 
