@@ -37,6 +37,7 @@ CHECK_NAMES = message_table(
     "keys",
     "lanes",
     "nats",
+    "ordering keys",
     "passwords",
     "planner settings",
     "pooler",
